@@ -62,6 +62,7 @@ def one(experiment: Path, variant: str, seed: int) -> dict[str, Any]:
         gaps = [
             record for path in sorted((run.folder / "gaps").glob("*")) for record in pq.read_table(path).to_pylist()
         ]
+        last = pq.read_table(max((run.folder / "clients").glob("*"))).to_pylist()
     curves = {key: [_short(record[key]) for record in run.rounds] for key in KEPT}
     for gap in gaps:
         curves.setdefault(f"gap {gap['measure']} {gap['layer']}", []).append(_short(gap["gap"]))
@@ -75,6 +76,7 @@ def one(experiment: Path, variant: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         **summary,
         "versions": versions,
+        "clients": {str(client["client"]): _short(client["accuracy"]) for client in last},
         "curves": curves,
         "splits": splits,
         "events": others,
