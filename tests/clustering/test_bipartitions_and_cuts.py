@@ -173,6 +173,22 @@ def test_two_clients_that_are_the_same_do_not_leave_all_others_alone() -> None:
     assert natural_cut(euclidean(twins)) == math.inf
 
 
+def test_a_resolution_keeps_small_heights_from_making_a_step() -> None:
+    few = symmetric(4, "01 1, 02 2, 12 2, 03 2, 13 2, 23 2")
+    assert natural_cut(few) == pytest.approx(math.sqrt(1 * 2))
+    assert natural_cut(few, resolution=1.0) == math.inf  # 2 is not 1.3 times what 1 may be
+    groups = euclidean(tensor([[0.0], [1.0], [10.0], [12.0]], dtype=torch.float64))  # heights 1, 2, 10.5
+    assert natural_cut(groups, resolution=1.0) == pytest.approx(math.sqrt((2 + 1) * 10.5))
+
+
+def test_with_a_resolution_equal_rows_are_rows_like_others() -> None:
+    copies = euclidean(tensor([[0.0], [0.0], [0.0], [5.0], [5.0], [-5.0]]))  # heights 0, 0, 0, 5, 7
+    assert natural_cut(copies) == pytest.approx(math.sqrt(5 * 7))
+    cut = natural_cut(copies, resolution=1.0)
+    assert cut == pytest.approx(math.sqrt(1 * 5)) and agglomerate(copies, cut).tolist() == [0, 0, 0, 1, 1, 2]
+    assert natural_cut(torch.zeros(4, 4), resolution=1.0) == math.inf
+
+
 def test_hierarchies_refuse_what_they_cannot_mean() -> None:
     wrong: Any = "ward"
     for m in (1, 2, 3):
@@ -182,5 +198,7 @@ def test_hierarchies_refuse_what_they_cannot_mean() -> None:
         bipartition(torch.ones(2, 2), wrong)
     with pytest.raises(ValueError, match=r"expected distances of at least 0, found -0.5; is this a similarity\?"):
         agglomerate(FOUR, 0.5)
+    with pytest.raises(ValueError, match="expected a resolution of at least 0, found nan"):
+        natural_cut(LINE, resolution=math.nan)
     with pytest.raises(ValueError, match="expected a cut, found nan"):
         agglomerate(LINE, math.nan)

@@ -8,36 +8,50 @@ from fedstrata.clustering.agreement import ami, ari, purity
 from fedstrata.clustering.centers import kmeans
 from fedstrata.clustering.classes import entropy, entropy_groups
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
-from fedstrata.clustering.halves import Replication, centred, replication
+from fedstrata.clustering.folds import confirm_folds, confirm_newcomers, fold_likeness, fold_test, newcomer_test
+from fedstrata.clustering.halves import Replication, replication
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
+from fedstrata.clustering.patterns import centred, contrast, likeness, propose
 from fedstrata.clustering.reference import reference_split, stability
 from fedstrata.clustering.separation import gap, intra_bound, separable
 from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon
 from fedstrata.clustering.subspaces import principal_angles
+from fedstrata.clustering.twins import Confirmation, confirm, twin_test
 
 __all__ = [
+    "Confirmation",
     "Replication",
     "agglomerate",
     "ami",
     "ari",
     "bipartition",
     "centred",
+    "confirm",
+    "confirm_folds",
+    "confirm_newcomers",
+    "contrast",
     "cosine",
     "dbscan",
     "entropy",
     "entropy_groups",
     "euclidean",
+    "fold_likeness",
+    "fold_test",
     "gap",
     "hopkins",
     "hopkins_ratio",
     "intra_bound",
     "jensen_shannon",
     "kmeans",
+    "likeness",
     "natural_cut",
+    "newcomer_test",
     "principal_angles",
+    "propose",
     "purity",
     "reference_split",
     "replication",
     "separable",
     "stability",
+    "twin_test",
 ]

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstrata.clustering.arrays import Array, square, tensor
+from fedstrata.clustering.arrays import Array, tensor
+from fedstrata.clustering.patterns import FLAT, centred, re_paired
 from fedstrata.lazy import torch
-
-FLAT = 1e-12
-"""A pattern of less than this share of the largest similarity is rounding."""
 
 
 @dataclass(frozen=True)
@@ -58,38 +56,14 @@ def replication(first: Array, second: Array, generator: torch.Generator, permuta
     if first.ndim != 3 or tuple(first.shape) != tuple(second.shape) or not len(first):
         raise ValueError(f"expected two of shape (v, m, m), found {tuple(first.shape)} and {tuple(second.shape)}")
     m = first.shape[1]
-    one, other = (torch.stack([centred(matrix) for matrix in tensor(half)]).flatten(1) for half in (first, second))
-    left, right = torch.triu_indices(m, m, offset=1)
-    pairs = one[:, left * m + right]  # (v, pairs)
-    norms = pairs.norm(dim=1) * other[:, left * m + right].norm(dim=1)
+    one, other = (torch.stack([centred(matrix) for matrix in tensor(half)]) for half in (first, second))
+    norms = one.square().sum(dim=(1, 2)).sqrt() * other.square().sum(dim=(1, 2)).sqrt() / 2
     orders = [torch.arange(m), *(torch.randperm(m, generator=generator) for _ in range(permutations))]
-    products = torch.stack([(pairs * other[:, order[left] * m + order[right]]).sum(dim=1) for order in orders])
+    products = re_paired(one, other, torch.stack(orders))
     correlations = products / torch.where(norms > 0, norms, torch.inf)  # (permutations + 1, v)
     # Kinds differ in how far chance takes them, so each is measured by its own chance before the largest is taken.
     spread = correlations.std(dim=0, correction=0)
     heights = (correlations - correlations.mean(dim=0)) / torch.where(spread > FLAT, spread, torch.inf)
     reached = heights.max(dim=1).values[:, None] >= heights[0] - 1e-9
-    apart = (products[0].clamp(min=0.0) / max(len(left), 1)).sqrt()
+    apart = (products[0].clamp(min=0.0) / max(m * (m - 1) / 2, 1)).sqrt()
     return Replication(correlations[0], apart, reached.double().mean(dim=0))
-
-
-def centred(similarity: Array) -> torch.Tensor:
-    """What is left of similarities when every client's level is taken out, by least squares over different clients.
-
-    Cosines with a client of few samples are all low, and are so in both halves: no group, but without this it
-    replicates. The U-centring of Szekely and Rizzo ("Partial distance correlation", 2014).
-
-    Args:
-        similarity: (m, m), symmetric; the diagonal is not read.
-
-    Returns:
-        (m, m) float64; rows and columns sum to 0, the diagonal is 0. All 0 for fewer than four clients.
-    """
-    matrix = torch.from_numpy(square(similarity)).clone().fill_diagonal_(0.0)
-    m = len(matrix)
-    if m < 4:
-        return torch.zeros_like(matrix)
-    level = matrix.sum(dim=1) / (m - 2)
-    overall = matrix.sum() / ((m - 1) * (m - 2))
-    pattern = (matrix - level[:, None] - level + overall).fill_diagonal_(0.0)
-    return torch.where(pattern.abs().max() > FLAT * matrix.abs().max(), pattern, 0.0)

@@ -71,7 +71,7 @@ def agglomerate(distance: Array, cut: float, linkage: Linkage = "average") -> to
     return torch.from_numpy(number(labels))
 
 
-def natural_cut(distance: Array, linkage: Linkage = "average") -> float:
+def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float = 0.0) -> float:
     """Where the dendrogram says to cut: in the largest relative step between two merge heights.
 
     With heights h_1 <= ... <= h_(m-1), the cut is sqrt(h_k h_(k+1)) at the k of largest h_(k+1) / h_k (the lowest
@@ -79,28 +79,36 @@ def natural_cut(distance: Array, linkage: Linkage = "average") -> float:
     than three rows have fewer than two heights, so no step: one cluster. Heights of 0, of rows that are equal, are no
     step either, for they say nothing about the others; unless all rows are copies of two.
 
+    Where distances are known to a resolution r only, small ones differ by large factors that mean nothing. Then
+    h_k + r stands for h_k in both formulas, so that a step is one from the most that the lower height may be; and a
+    height of 0 is like any other.
+
     Args:
         distance: (m, m), symmetric, at least 0.
         linkage: ``"single"``, ``"complete"`` or ``"average"``.
+        resolution: least difference of two distances that can be told, in the matrix's unit.
 
     Returns:
         The cut for `agglomerate`, in the matrix's unit; infinity for one cluster.
 
     Raises:
-        ValueError: when the matrix is no distance, or the linkage is another.
+        ValueError: when the matrix is no distance, the linkage is another, or the resolution is not at least 0.
     """
+    if not resolution >= 0:
+        raise ValueError(f"expected a resolution of at least 0, found {resolution}")
     heights = np.sort([height for height, _, _ in merges(distances(distance), linkage)])
     if len(heights) < 2:
         return math.inf
     # Below the precision of the largest height, the ratio of two heights is a ratio of rounding errors.
     least = max(np.finfo(np.float64).eps * heights[-1], np.finfo(np.float64).tiny)
-    apart = heights[heights > least]
+    apart = heights if resolution > least else heights[heights > least]
     if len(apart) < 2:
         # Equal rows and one height: all rows are copies of a few.
         return float(least) if len(apart) == 1 else math.inf
-    ratios = apart[1:] / apart[:-1]
+    lower, upper = apart[:-1] + resolution, apart[1:]
+    ratios = upper / lower
     step = int(ratios.argmax())
-    return math.sqrt(apart[step] * apart[step + 1]) if ratios[step] >= FLAT else math.inf
+    return math.sqrt(lower[step] * upper[step]) if ratios[step] >= FLAT else math.inf
 
 
 def merges(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:

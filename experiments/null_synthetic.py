@@ -1,0 +1,272 @@
+"""Wrong splits and power of the tests of Strata on synthetic updates, where both are known.
+
+    python experiments/null_synthetic.py
+
+Writes ``experiments/results/null_synthetic.json``; a few minutes on one core. An update is a common part, the part of
+its client's group, and noise: c + g + n, all of independent normal entries, of standard deviations 1, ``apart``
+and 1. Rates come with their 95 % intervals of Clopper and Pearson.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import beta
+
+from fedstrata.clustering import (
+    Confirmation,
+    bipartition,
+    confirm,
+    contrast,
+    cosine,
+    fold_test,
+    likeness,
+    newcomer_test,
+    propose,
+    replication,
+)
+
+ALPHAS = (0.01, 0.05, 0.2)
+LEVEL = 0.03
+"""Of the first test of a cluster, with alpha = 0.05."""
+
+SMALL = 30
+"""Draws of each case with few clients, whose tests take longer."""
+
+DIFFERENCES = {
+    "10, 10": (0.12, 0.15, 0.18, 0.24),
+    "5, 5, 5, 5": (0.16, 0.2, 0.24, 0.32),
+    "5, 5, 5, 5 in two pairs": (0.12, 0.15, 0.18, 0.24),
+    "12, 5, 3": (0.16, 0.2, 0.24, 0.32),
+    "17, 3": (0.2, 0.25, 0.3, 0.4),
+    "18, 2": (0.25, 0.35, 0.45),
+    "19, 1": (0.5, 1.0),
+    "2, 2, 2, 2, 2": (0.25, 0.35, 0.5),
+    "5, 5": (0.18, 0.25, 0.35),
+    "4, 4": (0.2, 0.3, 0.5),
+    "10 of 10": (0.12, 0.15, 0.2, 0.3),
+    "50, 50": (0.08, 0.1, 0.15),
+}
+"""Groups, and how far apart they are in units of the noise; the second half of "in two pairs" shares a parent."""
+
+
+def main() -> None:
+    """Run all and write the results."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    found: dict[str, Any] = {}
+    for part in (null, uneven, folded, power, small, newcomers):
+        found[part.__name__] = part()
+        print(part.__name__, f"{time.perf_counter() - start:.0f} s", flush=True)
+    path = Path(__file__).parent / "results" / "null_synthetic.json"
+    rows = [
+        f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(row) for row in table) + "\n]"
+        for name, table in found.items()
+    ]
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def null() -> list[dict[str, Any]]:
+    """Clients that are all alike, of equal noise: how often they are split."""
+    table = []
+    for m, v, p, draws in (
+        (8, 1, 100, 1000),
+        (8, 6, 600, 1000),
+        (10, 3, 300, 1000),
+        (20, 1, 100, 2000),
+        (20, 6, 600, 1000),
+        (20, 6, 6000, 2000),
+        (40, 3, 300, 400),
+        (100, 6, 600, 100),
+    ):
+        table.append({"m": m, "v": v, "p": p, **_size(draws, m, v, p, torch.ones(m))})
+    return table
+
+
+def uneven() -> list[dict[str, Any]]:
+    """Clients that are all alike, of unequal noise, by cosines and by likeness; sizes are spread evenly in log."""
+    table = []
+    for spread in (3.0, 10.0):
+        sizes = spread ** torch.linspace(0, 1, 20)
+        for name, measure in (("likeness", likeness), ("cosine", cosine)):
+            row = _size(500, 20, 3, 600, (sizes.mean() / sizes).sqrt(), measure)
+            table.append({"spread": spread, "measure": name, **row})
+        strata = torch.arange(20) // 5
+        row = _size(500, 20, 3, 600, (sizes.mean() / sizes).sqrt(), likeness, strata)
+        table.append({"spread": spread, "measure": "likeness, four strata of size", **row})
+    return table
+
+
+def folded() -> list[dict[str, Any]]:
+    """Clients that are all alike, by folds: groups among few, and one newcomer to some members."""
+    table = []
+    for m, f in ((4, 4), (6, 4), (8, 2), (8, 4)):
+        p_values = []
+        for draw in _generators(500, m, f):
+            p_values.append(fold_test(_folds(f, m, (m,), 0.0, draw), LAYERS, draw, min(ALPHAS)).p)
+        table.append({"test": "groups", "m": m, "f": f, **_rates(p_values)})
+    for m, f in ((3, 4), (11, 4)):
+        new = torch.arange(m) == m - 1
+        p_values = []
+        for draw in _generators(500, m, f):
+            p_values.append(newcomer_test(_folds(f, m, (m,), 0.0, draw), new, LAYERS, draw, min(ALPHAS)).p)
+        table.append({"test": "newcomer", "m": m, "f": f, **_rates(p_values)})
+    return table
+
+
+def power() -> list[dict[str, Any]]:
+    """Groups: how often each statistic finds them at the first level, and how often a proposal tears no group."""
+    table = []
+    for groups, differences in DIFFERENCES.items():
+        sizes = (10,) * 10 if groups == "10 of 10" else tuple(int(part) for part in groups.split(" in ")[0].split(","))
+        draws = 30 if sum(sizes) > 50 else 100
+        for apart in differences:
+            hits: dict[str, list[bool]] = {}
+            for draw in _generators(draws, len(sizes), int(1000 * apart)):
+                first, second, truth = _twins(sizes, apart, "pairs" in groups, draw)
+                for name, value in _compared(first, second, truth, draw).items():
+                    hits.setdefault(name, []).append(value)
+            shares = {name: round(sum(values) / draws, 3) for name, values in hits.items()}
+            table.append({"groups": groups, "apart": apart, "draws": draws, **shares})
+    return table
+
+
+def small() -> list[dict[str, Any]]:
+    """Two groups among few clients, from the same data in 2 or 4 folds: how often they are found."""
+    table, layers = [], {"all": torch.arange(WIDTH)}
+    for m in (4, 6, 8):
+        for apart in (0.2, 0.3, 0.5, 0.8):
+            row: dict[str, Any] = {"groups": f"{m // 2}, {m // 2}", "apart": apart, "draws": SMALL}
+            for f in (2, 4):
+                p_values = []
+                for draw in _generators(SMALL, m, f, int(1000 * apart)):
+                    p_values.append(fold_test(_folds(f, m, (m // 2, m // 2), apart, draw), layers, draw, LEVEL).p)
+                for level in (LEVEL, 0.005):
+                    row[f"{f} folds, level {level}"] = round(sum(p <= level for p in p_values) / SMALL, 3)
+            table.append(row)
+    return table
+
+
+def newcomers() -> list[dict[str, Any]]:
+    """One client of another group against some members, four folds each: how often it is told apart."""
+    table = []
+    for members in (1, 2, 5, 10, 20):
+        new = torch.arange(members + 1) == members
+        row: dict[str, Any] = {"members": members}
+        for apart in (0.3, 0.5, 0.8):
+            found = []
+            for draw in _generators(100, members, int(1000 * apart)):
+                folds = _folds(4, members + 1, (members, 1), apart, draw)
+                found.append(newcomer_test(folds, new, LAYERS, draw, LEVEL).confirmed)
+            row[f"apart {apart}"] = sum(found) / len(found)
+        table.append(row)
+    return table
+
+
+WIDTH = 1000
+LAYERS = {"all": torch.arange(WIDTH), "first": torch.arange(WIDTH // 2)}
+
+
+def _compared(first: torch.Tensor, second: torch.Tensor, truth: torch.Tensor, draw: torch.Generator) -> dict[str, bool]:
+    """What the statistics say about one draw of the twins."""
+    likes = [likeness(half)[None] for half in (first, second)]
+    cosines = [cosine(half)[None] for half in (first, second)]
+    return {
+        "Z by likeness": confirm(likes[0], likes[1], draw, LEVEL).confirmed,
+        "Z by cosine": confirm(cosines[0], cosines[1], draw, LEVEL).confirmed,
+        "Mantel by cosine": bool(replication(cosines[0], cosines[1], draw, 332).p <= LEVEL),
+        "T by cosine": _bipartition_test(cosines[0][0], cosines[1][0], draw) <= LEVEL,
+        "whole, both halves": _whole(propose(likes[0][0] + likes[1][0]), truth),
+        "whole, average linkage of A": _whole(bipartition(cosines[0][0], "average") == 1, truth),
+    }
+
+
+def _bipartition_test(first: torch.Tensor, second: torch.Tensor, draw: torch.Generator) -> float:
+    """The first proposal for Strata: T of one half's average linkage in the other half, both ways, studentised."""
+    m, heights = len(first), []
+    orders = torch.stack([torch.arange(m), *(torch.randperm(m, generator=draw) for _ in range(332))])
+    left, right = torch.triu_indices(m, m, offset=1)
+    for proposer, judge, places in ((first, second, orders), (second, first, orders.argsort(dim=1))):
+        sides = bipartition(proposer, "average")
+        within = sides[left] == sides[right]
+        values = judge[places[:, left], places[:, right]]
+        contrasts = values[:, within].mean(dim=1) - values[:, ~within].mean(dim=1)
+        assert abs(float(contrasts[0]) - contrast(judge, sides == 1)) < 1e-9
+        heights.append((contrasts - contrasts.mean()) / contrasts.std().clamp(min=1e-12))
+    largest = torch.stack(heights).amax(dim=0)
+    return float((largest >= largest[0] - 1e-9).double().mean())
+
+
+def _whole(sides: torch.Tensor, truth: torch.Tensor) -> bool:
+    """Whether no true group has members on both sides."""
+    return all(len(sides[truth == group].unique()) == 1 for group in truth.unique())
+
+
+def _size(
+    draws: int,
+    m: int,
+    v: int,
+    p: int,
+    noise: torch.Tensor,
+    measure: Callable[[torch.Tensor], torch.Tensor] = likeness,
+    strata: torch.Tensor | None = None,
+) -> dict[str, Any]:
+    """Rates of rejection of `confirm`, over layers of p / v columns, without groups."""
+    least = min(alpha for alpha in ALPHAS if m >= 10 or alpha >= 0.05)
+    p_values = []
+    for draw in _generators(draws, m, v, p):
+        common = torch.randn(p, generator=draw)
+        halves = [common + noise[:, None] * torch.randn(m, p, generator=draw) for _ in range(2)]
+        first, second = (torch.stack([measure(part) for part in half.split(p // v, dim=1)]) for half in halves)
+        result: Confirmation = confirm(first, second, draw, least, strata=strata)
+        assert result.tested, result.reason
+        p_values.append(result.p)
+    return _rates(p_values)
+
+
+def _rates(p_values: Sequence[float]) -> dict[str, Any]:
+    """Share of p up to each alpha, with its interval."""
+    rates: dict[str, Any] = {"draws": len(p_values)}
+    for alpha in ALPHAS:
+        hits, n = sum(p <= alpha for p in p_values), len(p_values)
+        low = float(beta.ppf(0.025, hits, n - hits + 1)) if hits else 0.0
+        high = float(beta.ppf(0.975, hits + 1, n - hits)) if hits < n else 1.0
+        rates[str(alpha)] = [round(value, 4) for value in (hits / n, low, high)]
+    return rates
+
+
+def _twins(
+    sizes: tuple[int, ...], apart: float, pairs: bool, draw: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Updates A and B of clients in groups, and their groups."""
+    truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    means = apart * torch.randn(len(sizes), WIDTH, generator=draw)
+    if pairs:
+        parents = apart * torch.randn(len(sizes), WIDTH, generator=draw)
+        means = parents[torch.arange(len(sizes)) // 2] + means / 2
+    centre = torch.randn(WIDTH, generator=draw) + means[truth]
+    first, second = (centre + torch.randn(len(truth), WIDTH, generator=draw) for _ in range(2))
+    return first, second, truth
+
+
+def _folds(f: int, m: int, sizes: tuple[int, ...], apart: float, draw: torch.Generator) -> torch.Tensor:
+    """Updates (f, m, p) of clients in groups; a half of their data has noise 1, so a fold more."""
+    truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    means = torch.randn(WIDTH, generator=draw) + apart * torch.randn(len(sizes), WIDTH, generator=draw)
+    return means[truth] + sqrt(f / 2) * torch.randn(f, m, WIDTH, generator=draw)
+
+
+def _generators(draws: int, *seeds: int) -> list[torch.Generator]:
+    """A generator for every draw, fixed by what is drawn."""
+    first = sum(seed * 1009**place for place, seed in enumerate(seeds))
+    return [torch.Generator().manual_seed(first * 100003 + draw) for draw in range(draws)]
+
+
+if __name__ == "__main__":
+    main()
