@@ -1,6 +1,6 @@
 """What every registered algorithm must hold; registering one is all that it takes to be tested here."""
 
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,145 +8,267 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.clustering import ari
-from fedstrata.cohort import draw
-from fedstrata.config import load
-from fedstrata.core import Report, State
+from fedstrata.core import VECTORS, Mask
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.setting import Setting, prepare
-
-CLIENTS = 12
+from fedstrata.traffic import traffic
+from pulled import pulled
+from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
 
 EAGER: dict[str, dict[str, Any]] = {
+    "adacfl": {},
     "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
-    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
+    "fedclust": {},
+    "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
+    "fesem": {"k": 3},
+    "fl_hc": {"round": 2},
+    "flis": {},
     "hicfl": {"epsilon": 2.0, "rho": 1.0},
     "ifca": {"k": 3},
-    "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
-    "fl_hc": {"round": 2},
-    "fesem": {"k": 3},
+    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
+    "oracle": {},
+    "pacfl": {},
+    "random_groups": {"groups": 3},
 }
-"""Keys with which an algorithm decides something within a few rounds."""
+"""Algorithms that group clients, with the keys by which they do so within a few rounds."""
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "adacfl": {
+        "late": {"precluster": False, "round": 2, "reference": "parent", "compare": "current"},
+        "spread": {"epsilon": "spread", "chained": True},
+        "founding": {"cut": 1000.0, "epsilon": 0.001},
+    },
+    "centralized": {"equal_steps": {"steps": "equal"}},
+    "cfl": {"stability": {"trigger": "stability", "epsilon": 2.0, "rho": 1.0}},
+    "ditto": {"alone": {"lam": 0.0, "epochs": 2}},
+    "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
+    "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
+    "fedtsdp": {
+        "first": {"stages": "first"},
+        "confirmed": {"sample": 1.0, "confirm": True},
+        "second": {"stages": "second", "radius2": 0.5},
+        "nearest": {"noise": "nearest", "amend": "literal", "psi_mode": "power"},
+        "layers": {"granularity": "layer", "compared": "shared", "amend": "unnormalised"},
+    },
+    "fesem": {"weighted": {"weighted": True}},
+    "fl_hc": {"cosine": {"metric": "cosine"}},
+    "flis": {"cut": {"cut": 30.0, "linkage": "single"}},
+    "hicfl": {
+        "fine": {"ending": "fine", "patience": 4},
+        "personal": {"ending": "personal", "patience": 4},
+        "reorganise": {"ending": "reorganise", "patience": 4},
+        "reorganise_early": {"ending": "reorganise", "patience": 4, "min_split": 8},
+        "uncompressed": {"select": False, "members": "each"},
+        "random": {"reference": "random", "xi": "lr", "require_negative_cross": False, "stride": 2},
+    },
+    "ifca": {
+        "gradient": {"average": "gradient"},
+        "restart": {"init": "restart", "least": 0.3, "restarts": 2},
+        "warm": {"init": "warm", "warm_rounds": 2},
+        "shared_body": {"share_body": True, "average": "gradient"},
+    },
+    "layercfl": {
+        "accumulated": {"delta": "accumulated"},
+        "bootstrap": {"gamma": "bootstrap"},
+        "auto": {"layers": "auto", "gamma": "bootstrap", "delta": "accumulated"},
+        "frozen": {"on_reject": "freeze", "recheck": True, "gamma": 0.5},
+        "stability": {"trigger": "stability", "layers": "head", "epsilon": 2.0, "rho": 1.0},
+        "weights": {"measure": "l2", "norm_scope": "full", "layers": "head"},
+    },
+    "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
+}
+"""Keys that change the shape of what an algorithm does, by what the tests call them."""
+
+CASES = {name: Case(name, EAGER.get(name, {})) for name in ALGORITHMS} | {
+    f"{name}-{variant}": Case(name, {**EAGER.get(name, {}), **keys})
+    for name, variants in VARIANTS.items()
+    for variant, keys in variants.items()
+}
+
+WANDERS = {
+    "centralized": "the data of all clients are in the union, those of whoever has left included",
+    "fedtsdp": "clients are grouped anew, whatever cluster they were in",
+    "fesem": "every client goes to the nearest model in every round",
+    "hicfl-reorganise": "clusters are merged",
+    "hicfl-reorganise_early": "clusters are merged",
+    "ifca": "every client chooses among all models in every round",
+}
+"""Cases in which clients may leave their branch of the tree, and why."""
+
+NESTED = {"cfl", "fedtsdp", "hicfl", "layercfl"}
+"""Cases in which clusters of clusters are split while clients come and go."""
+
+DRAWN = {
+    "ifca-warm": "the first groups are drawn by client id",
+    "random_groups": "the groups are drawn by client id",
+}
+"""Cases whose result hangs on which id a client has, and why: permuting clients cannot permute their labels."""
 
 
-def setting_of(name: str, eager: bool = True) -> Setting:
-    keys = {"name": name, **(EAGER.get(name, {}) if eager else {})}
-    return prepare(
-        load(
-            {
-                "data": {"name": "digits", "clients": CLIENTS, "samples": 60, "test": 0.2, "public": 64},
-                "partition": {"scheme": "rotation", "groups": 3},
-                "local": {"lr": 0.5, "batch": 0, "epochs": 3},
-                "algorithm": keys,
-            }
-        )
-    )
+def test_the_lists_of_cases_name_cases() -> None:
+    assert {*EAGER, *VARIANTS} <= set(ALGORITHMS) and {*WANDERS, *NESTED, *DRAWN} <= set(CASES)
 
 
-def play(setting: Setting, state: State, rounds: int, fraction: float = 1.0) -> State:
-    for _ in range(rounds):
-        cohort, _ = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
-        plan = setting.algorithm.plan(setting.problem, state, cohort)
-        report = setting.clients.run(plan)
-        for fit, result in zip(plan.work, report.results, strict=True):
-            sent = torch.isin(torch.arange(setting.problem.layout.p), setting.problem.layout.columns(fit.upload))
-            assert not result.updates.values[:, ~sent].any(), "a tensor that is not uploaded was sent"
-        state, _ = setting.algorithm.update(setting.problem, state, report)
-        check(setting, state)
-    return state
-
-
-def check(setting: Setting, state: State) -> None:
-    assert state.models.shape[1] == setting.problem.layout.p and bool(state.models.isfinite().all())
-    pending = state.labels < 0
-    assert torch.equal(pending, state.waiting >= 0), "a client is neither in a cluster nor pending, or both"
-    leaves = [node for node in state.tree if node.split is None]
-    assert sorted(node.id for node in leaves) == sorted(state.nodes.tolist())
-    placed = sorted(client for node in leaves for client in node.members)
-    assert placed == (~pending).nonzero().flatten().tolist()
-    uses = setting.algorithm.serve(setting.problem, state, setting.everyone)
-    assert uses and all(torch.equal(use.clients, setting.everyone) for use in uses)
-    assert all(bool((use.offers >= 0).any(dim=1).all()) for use in uses), "a client would use no model"
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if is_dataclass(one):
-        return all(same(value, getattr(other, name)) for name, value in vars(one).items())
-    return bool(one == other)
-
-
-every = pytest.mark.parametrize("name", list(ALGORITHMS))
-
-
-@every
-def test_a_few_rounds_move_the_models_and_keep_the_state_consistent(name: str) -> None:
-    setting = setting_of(name)
-    before = setting.algorithm.init(setting.problem)
-    after = play(setting, before, 4)
-    assert after.round == 4
-    # Of training alone the server sees nothing: it shows on the devices.
-    assert not torch.equal(before.models[:1], after.models[:1]) or setting.clients.store.tensors()
-
-
-@every
-def test_the_same_seed_gives_the_same_bits(name: str) -> None:
-    ends = []
-    for _ in range(2):
-        setting = setting_of(name)
-        ends.append(play(setting, setting.algorithm.init(setting.problem), 3))
-    assert same(*ends)
-
-
-@every
-def test_saving_and_loading_in_between_changes_no_bit(name: str, tmp_path: Path) -> None:
-    setting = setting_of(name)
-    half = play(setting, setting.algorithm.init(setting.problem), 2)
-    save(tmp_path, half, setting.clients.store.tensors(), {})
-    unbroken = play(setting, half, 2)
-    later = setting_of(name)
-    found = restore(tmp_path, type(half))
-    assert found is not None and same(found[0], half)
-    later.clients.store.restore(found[1])
-    assert same(play(later, found[0], 2), unbroken)
-
-
-@every
-def test_an_empty_report_changes_no_model_and_no_label(name: str) -> None:
-    setting = setting_of(name)
-    state = play(setting, setting.algorithm.init(setting.problem), 1)
-    plan = setting.algorithm.plan(setting.problem, state, setting.everyone)
-    nobody = torch.zeros(CLIENTS, dtype=torch.bool)
-    answers = setting.clients.run(plan)
-    empty = Report(tuple(result.only(nobody[: len(result.sizes)]) for result in answers.results))
-    after, _ = setting.algorithm.update(setting.problem, state, empty)
-    assert torch.equal(after.models, state.models) and torch.equal(after.labels, state.labels)
-    check(setting, after)
-
-
-@every
-def test_no_client_is_lost_when_only_some_take_part(name: str) -> None:
-    setting = setting_of(name)
-    state = play(setting, setting.algorithm.init(setting.problem), 6, fraction=0.5)
-    state = play(setting, state, 2)
-    assert bool((state.labels >= 0).all()), "a client that came back was not placed"
-
-
-@every
-def test_a_report_may_come_in_any_order(name: str) -> None:
-    setting = setting_of(name)
-    state = setting.algorithm.init(setting.problem)
-    report = setting.clients.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
-    order = torch.randperm(CLIENTS, generator=torch.Generator().manual_seed(1))
-    mixed = replace(report, results=tuple(result.only(order[order < len(result.sizes)]) for result in report.results))
-    once, _ = setting.algorithm.update(setting.problem, state, report)
-    again, _ = setting.algorithm.update(setting.problem, state, mixed)
-    assert ari(once.labels, again.labels) == 1.0 and torch.equal(once.models, again.models)
-
-
-@every
+@pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_every_algorithm_names_its_source_and_says_what_it_is(name: str) -> None:
     kind = ALGORITHMS[name]
     assert kind.source and (kind.__doc__ or "-").splitlines()[0].endswith(".")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def label(request: pytest.FixtureRequest) -> str:
+    """What a case is called; of the module, so that all tests of a case follow each other and share its runs."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def case(label: str) -> Case:
+    return Case(CASES[label].name, CASES[label].keys)
+
+
+def test_the_state_stays_consistent_and_finite(label: str, case: Case) -> None:
+    for turns, setting in ((case.scarce, case.plain), (case.eventful, case.busy)):
+        for round, turn in enumerate(turns, 1):
+            assert turn.after.round == turn.plan.round == round
+            check(setting, turn.after)
+            check_growth(turn.before, turn.after, wanders=label in WANDERS or case.name in WANDERS)
+
+
+def test_clusters_of_clusters_are_split_somewhere(label: str, case: Case) -> None:
+    """Storing positions as client ids, the error of every public CFL, shows from the second split on."""
+    depth = [0]
+    for node in case.eventful[-1].after.tree[1:]:
+        depth.append(depth[node.parent or 0] + 1)
+    assert max(depth) >= 2 or label not in NESTED
+
+
+def test_a_few_rounds_move_the_models_or_what_devices_keep(case: Case) -> None:
+    first, last = case.scarce[0], case.scarce[-1]
+    assert not torch.equal(first.before.models[:1], last.after.models[:1]) or last.devices
+
+
+def test_only_what_is_uploaded_comes_back(case: Case) -> None:
+    layout = case.plain.problem.layout
+    for turn in case.scarce + case.eventful:
+        for fit, result in zip(turn.plan.work, turn.report.results, strict=True):
+            silent = layout.columns(tuple(not sent for sent in fit.upload))
+            assert not result.updates.values[:, silent].any(), "a tensor that is not uploaded was sent"
+
+
+def test_the_same_seed_gives_the_same_bits(case: Case) -> None:
+    again = play(case.setting(), 3, fraction=0.5, dropout=0.2)
+    for one, other in zip(again, case.scarce, strict=False):
+        assert same(one.report, other.report) and same(one.after, other.after)
+
+
+def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
+    """Nothing but the state and the report decides, and neither is changed: all may be told again."""
+    setting = case.busy
+    state = setting.algorithm.init(setting.problem)
+    for turn in case.eventful:
+        state, _ = setting.members.before(state, state.round + 1)
+        plan = setting.algorithm.plan(setting.problem, state, turn.cohort)
+        assert same(state, turn.before) and same(plan, turn.plan)
+        state, notes = setting.algorithm.update(setting.problem, state, turn.report)
+        assert same(state, turn.after) and same(notes, turn.notes)
+
+
+def test_saving_and_loading_in_between_changes_no_bit(case: Case, tmp_path: Path) -> None:
+    """Saved when newcomers have just come; then a client leaves, one changes, and some are misplaced."""
+    half, rest = case.eventful[3].after, case.eventful[4:]
+    save(tmp_path, half, rest[0].devices, {})
+    found = restore(tmp_path, type(half))
+    assert found is not None and same(found[0], half)
+    case.busy.clients.store.restore(found[1])
+    resumed = play(case.busy, len(rest), start=found[0])
+    assert same(resumed[-1].after, rest[-1].after) and same(resumed[-1].devices, rest[-1].devices)
+
+
+def test_an_empty_report_changes_no_model_and_no_label(case: Case) -> None:
+    nobody = torch.empty(0, dtype=torch.int64)
+    setting = case.busy
+    for turn in case.eventful:
+        after, _ = setting.algorithm.update(setting.problem, turn.before, only(turn.report, nobody))
+        assert torch.equal(after.models, turn.before.models) and torch.equal(after.nodes, turn.before.nodes)
+        placed = turn.before.labels >= 0
+        assert torch.equal(after.labels[placed], turn.before.labels[placed])
+
+
+def test_a_report_may_come_in_any_order(case: Case) -> None:
+    setting = case.busy
+    order = torch.randperm(CLIENTS + 1, generator=torch.Generator().manual_seed(1))
+    for turn in case.eventful:
+        again, _ = setting.algorithm.update(setting.problem, turn.before, only(turn.report, order))
+        assert same(again, turn.after)
+
+
+def test_no_client_is_lost_when_only_some_take_part(case: Case) -> None:
+    away = {client for turn in case.scarce for client in turn.absent.tolist()}
+    assert away and all(len(turn.plan.cohort) <= CLIENTS // 2 for turn in case.scarce[:8])
+    last = case.scarce[-1].after
+    # Whom a split of this very round has set aside waits for the next one.
+    waits = [int(node) for node in last.waiting[last.labels < 0]]
+    assert all(last.tree[node].split == last.round for node in waits), "a client that came back was not placed"
+
+
+def test_newcomers_are_placed_and_whoever_left_trains_no_more(case: Case) -> None:
+    trained = [{c for result in turn.report.results for c in result.updates.clients.tolist()} for turn in case.eventful]
+    assert not any(set(NEWCOMERS) & clients for clients in trained[:3])
+    assert not any(LEAVER in clients for clients in trained[4:])
+    if case.name != "centralized":  # for which nobody ever leaves the union
+        assert all(turn.after.labels[LEAVER] < 0 for turn in case.eventful[4:])
+    labels = case.eventful[-1].after.labels
+    assert bool((labels[[*NEWCOMERS, CHANGED]] >= 0).all()), f"{labels.tolist()}: someone was not placed"
+
+
+def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
+    problem, devices = case.plain.problem, case.plain.clients.store
+    width = [4 * (span.stop - span.start) for span in problem.layout.spans]
+    facts = {"classes": 1, "entropy": 1, "subspaces": 10 * VECTORS * 64}
+    for turn in case.scarce + case.eventful:
+        devices.restore(turn.devices)
+        down = up = 0
+        for row, client in enumerate(turn.plan.cohort.tolist()):
+            has = set(devices.read(client, before=turn.plan.round))
+            down += sum(width[tensor] for sent in received(turn, row, has).values() for tensor in sent)
+            if client in turn.absent.tolist():
+                continue
+            for fit in turn.plan.work:
+                offered = int((fit.offers[row] >= 0).sum())
+                uploaded = sum(size for size, sent in zip(width, fit.upload, strict=True) if sent)
+                up += uploaded * (offered > 0) + 4 * (offered > 1)  # the number of the chosen one of several
+            up += sum(4 * facts[name] for name, asked in turn.plan.ask.items() if asked[row])
+        stored = {client: set(devices.read(client, before=turn.plan.round)) for client in turn.plan.cohort.tolist()}
+        sent = traffic(problem.layout, turn.plan, turn.report, stored.__getitem__)
+        assert (sent.down, sent.up, sent.buffers) == (down, up, 0)
+
+
+def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
+    """Whatever the bytes do not count is spoilt, and every client still answers the same."""
+    setting, layout = case.busy, case.busy.problem.layout
+    for turn in (case.eventful[3], case.eventful[5]):
+        for row, client in enumerate(turn.plan.cohort.tolist()):
+            setting.clients.store.restore(turn.devices)
+            has = set(setting.clients.store.read(client, before=turn.plan.round))
+            models = torch.full_like(turn.plan.models, torch.nan)
+            for model, tensors in received(turn, row, has).items():
+                sent: Mask = tuple(tensor in tensors for tensor in range(len(layout.slots)))
+                columns = layout.columns(sent)
+                models[model, columns] = turn.plan.models[model, columns]
+            alone = replace(turn.plan.only(turn.plan.cohort == client), models=models)
+            answer = setting.clients.run(alone)
+            assert same(answer.results, only(turn.report, torch.tensor([client])).results)
+
+
+def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> None:
+    if label in DRAWN or case.name in DRAWN:
+        pytest.skip(DRAWN.get(label) or DRAWN[case.name])
+    order = torch.randperm(CLIENTS, generator=torch.Generator().manual_seed(7))
+    clusters, algorithm = 0, case.plain.algorithm
+    for plain, permuted in zip(*(pulled(algorithm, who) for who in (torch.arange(CLIENTS), order)), strict=True):
+        labels, placed = plain.labels[order], permuted.labels >= 0
+        assert torch.equal(labels >= 0, placed)
+        assert torch.equal(labels[:, None] == labels, permuted.labels[:, None] == permuted.labels)
+        torch.testing.assert_close(plain.models[labels[placed]], permuted.models[permuted.labels[placed]])
+        clusters = max(clusters, len(set(labels[placed].tolist())))
+    assert clusters > 1 or case.name not in EAGER, "nothing was decided that could be permuted"
