@@ -2,16 +2,21 @@
 
     FEDSTRATA_DATA=DATA python experiments/study.py experiments/mnist_rotation.toml
 
-Writes ``experiments/results/<experiment>.json``: for every run its summary, and clusters, ARI and accuracy over the
-rounds. ``layercfl:auto`` is an algorithm with automatic ``eps1`` and ``eps2``; ``+KEY=VALUE`` behind a name changes a
-key of the experiment for that run, e.g. ``layercfl+partition.scheme=iid``.
+Adds to ``experiments/results/<experiment>.json``, or what ``--out`` names: for every run its summary, and clusters, ARI
+and accuracy over the rounds. A run of a variant and seed that are there already takes their place. ``layercfl:auto`` is
+an algorithm with automatic ``eps1`` and ``eps2``; ``+KEY=VALUE`` behind a name changes a key of the experiment for that
+run, e.g. ``layercfl+partition.scheme=iid``.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
-from concurrent.futures import ProcessPoolExecutor
+import os
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,28 +30,55 @@ SUMMARY = (*KEPT[:-1], "acc_weighted", "purity", "rounds_to_partition", "bytes_d
 
 
 def main() -> None:
-    """Run all, two at a time, and write the results."""
+    """Run all, two at a time, and keep each result as soon as it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--variants", default="fedavg,oracle,layercfl", help="algorithms, comma-separated")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="where the results are kept")
     given = parser.parse_args()
 
-    jobs = [
-        (given.experiment, variant, int(seed))
-        for variant in given.variants.split(",")
-        for seed in given.seeds.split(",")
-    ]
-    path = Path(__file__).parent / "results" / f"{given.experiment.stem}.json"
-    known = json.loads(path.read_text()) if path.exists() else []
+    # A comma inside brackets is one of a list, as in layercfl+algorithm.layers=["conv1","conv2"].
+    variants = re.split(r",(?![^\[]*\])", given.variants)
+    path = given.out or Path(__file__).parent / "results" / f"{given.experiment.stem}.json"
+    failed = False
     with ProcessPoolExecutor(given.jobs) as pool:
-        for result in pool.map(one, *zip(*jobs, strict=True)):
-            same = (result["variant"], result["seed"])
-            known = [other for other in known if (other["variant"], other["seed"]) != same] + [result]
-            path.write_text("[\n" + ",\n".join(json.dumps(other) for other in known) + "\n]\n")
+        jobs = {
+            pool.submit(one, given.experiment, variant, int(seed)): f"{variant}, seed {seed}"
+            for variant in variants
+            for seed in given.seeds.split(",")
+        }
+        for job in as_completed(jobs):
+            if error := job.exception():
+                failed = True
+                print(f"{given.experiment.stem}, {jobs[job]}: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
+            keep(path, result := job.result())
             shown = {key: result[key] for key in ("variant", "seed", "acc_client", "ari", "clusters")}
             print(given.experiment.stem, json.dumps(shown), flush=True)
+    sys.exit(failed)
+
+
+def keep(path: Path, result: dict[str, Any]) -> None:
+    """Put a result into a file, in the place of an earlier one of the same variant and seed.
+
+    Another study may do so at the same time, so the file is read anew, alone, and replaced as a whole.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        known: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+        runs = {(run["variant"], run["seed"]): run for run in [*known, result]}
+        variants = list(dict.fromkeys(variant for variant, _ in runs))
+        # In the same order whichever run was over first.
+        order = sorted(runs, key=lambda run: (variants.index(run[0]), run[1]))
+        draft = path.with_suffix(".new")
+        draft.write_text("[\n" + ",\n".join(json.dumps(runs[run]) for run in order) + "\n]\n")
+        draft.replace(path)
+    finally:
+        os.close(directory)
 
 
 def one(experiment: Path, variant: str, seed: int) -> dict[str, Any]:

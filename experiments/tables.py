@@ -1,19 +1,20 @@
-"""Fill the tables of ``docs/*.md`` from the results: what stands between ``<!-- table NAME -->`` and ``<!-- end -->``.
+"""Fill the tables of the documentation from the results: what is between ``<!-- table NAME -->`` and ``<!-- end -->``.
 
 python experiments/tables.py
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
-from typing import Any
+
+from comparisons import compared, identical, join, scouted
+from outcomes import MISSING, listed, results, table, worse
 
 ROOT = Path(__file__).parent.parent
-Result = dict[str, Any]
 
 FOUND = (
     ("mnist_rotation", "MNIST, rotation, conv"),
@@ -33,39 +34,40 @@ SHOWN = (1, 5, 10, 15, 20, 30, 40, 50)
 
 def main() -> None:
     """Write all tables."""
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in documents():
         path.write_text(filled(path.read_text()))
+
+
+def documents() -> list[Path]:
+    """The documents that may hold tables."""
+    return sorted((ROOT / "docs").rglob("*.md"))
 
 
 def filled(text: str) -> str:
     """A document with its tables made anew."""
-    tables = {"found": found, "carried": carried, "after": after, "gap": gap}
     return re.sub(
-        r"(<!-- table (\w+) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{tables[match[2]]()}{match[3]}",
+        r"(<!-- table (\w+) ?(\w*) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{TABLES[match[2]](*match[3].split())}{match[4]}",
         text,
         flags=re.DOTALL,
     )
 
 
-def results(experiment: str, variant: str) -> list[Result]:
-    """The results of one variant of an experiment, by seed; none while it has not been run."""
-    path = ROOT / "experiments" / "results" / f"{experiment}.json"
-    every: list[Result] = json.loads(path.read_text()) if path.exists() else []
-    return sorted((result for result in every if result["variant"] == variant), key=lambda result: int(result["seed"]))
-
-
 def found() -> str:
     """Agreement and accuracy of LayerCFL, with the share of the way from FedAvg to the oracle."""
-    rows = []
+    rows = list[tuple[str, ...]]()
     for experiment, title in FOUND:
-        own, plain, best = (results(experiment, variant) for variant in ("layercfl", "fedavg", "oracle"))
+        own, plain, best = runs = [results(experiment, variant) for variant in ("layercfl", "fedavg", "oracle")]
+        if not all(runs):
+            rows.append((title, MISSING))
+            continue
         accuracy = [mean(result["acc_client"] for result in each) for each in (plain, own, best)]
         way = (accuracy[1] - accuracy[0]) / (accuracy[2] - accuracy[0])
-        aris = ", ".join(f"{result['ari']:.2f}" for result in own)
         numbers = " | ".join(f"{value:.3f}" for value in accuracy)
-        rows.append((title, f"{len(own)}", aris, numbers, f"{100 * way:.0f} %"))
-    return _table("experiment | seeds | ARI | FedAvg | LayerCFL | oracle | of the way", rows)
+        losers = (worse(own, plain), worse(own, results(experiment, "local")))
+        rows.append((title, f"{len(own)}", listed(own, itemgetter("ari")), numbers, f"{100 * way:.0f} %", *losers))
+    head = "experiment | seeds | ARI | FedAvg | LayerCFL | oracle | of the way"
+    return table(f"{head} | worse off than with FedAvg | worse off than alone", rows)
 
 
 def carried() -> str:
@@ -76,9 +78,9 @@ def carried() -> str:
     rows = []
     for experiment, variant in zip(experiments, variants, strict=True):
         runs = results(experiment, variant)
-        cells = [", ".join(str(run[key]) for run in runs) for key in ("clusters", "ari")]
+        cells = [listed(runs, itemgetter(key)) for key in ("clusters", "ari")]
         rows.append((titles[experiment], *cells))
-    return _table("experiment | clusters | ARI", rows)
+    return table("experiment | clusters | ARI", rows)
 
 
 def after() -> str:
@@ -89,9 +91,9 @@ def after() -> str:
             for variant, method in METHODS:
                 runs = results(experiment, f"{variant}+{changes}{ending}")
                 curves = [[str(run["curves"]["clusters"][round - 1]) for round in SHOWN] for run in runs]
-                cells = (" / ".join(values) for values in zip(*curves, strict=True))
+                cells = [" / ".join(values) for values in zip(*curves, strict=True)] or [MISSING]
                 rows.append((f"{title}, {partition}", method, " | ".join(cells)))
-    return _table("data | thresholds | " + " | ".join(f"round {round}" for round in SHOWN), rows)
+    return table("data | thresholds | " + " | ".join(f"round {round}" for round in SHOWN), rows)
 
 
 def gap() -> str:
@@ -103,13 +105,20 @@ def gap() -> str:
         cells = [next((str(i + 1) for i, value in enumerate(curve) if value > 0), "never") for curve in curves.values()]
         rows.append((str(run["seed"]), " | ".join(cells), str(first["round"]), str(first["torn groups"])))
     layers = "conv1 | conv2 | linear | all"
-    return _table(f"seed | {layers} | first split in round | true groups that it tore", rows)
+    return table(f"seed | {layers} | first split in round | true groups that it tore", rows or [(MISSING,)])
 
 
-def _table(head: str, rows: Sequence[tuple[str, ...]]) -> str:
-    columns = head.count("|") + 1
-    lines = [f"| {head} |", "|" + " --- |" * columns, *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
+TABLES: Mapping[str, Callable[..., str]] = {
+    "found": found,
+    "carried": carried,
+    "after": after,
+    "gap": gap,
+    "iid": identical,
+    "compared": compared,
+    "scouted": scouted,
+    "join": join,
+}
+"""What a document may name, with at most one word behind it."""
 
 
 if __name__ == "__main__":

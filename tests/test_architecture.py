@@ -87,13 +87,3 @@ def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", example[1]], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 1.0 "), f"the example finds nothing: {done.stdout}"
-
-
-def test_the_tables_of_the_documentation_are_those_of_the_results() -> None:
-    sys.path.insert(0, str(ROOT / "experiments"))
-    try:
-        from tables import filled
-    finally:
-        sys.path.pop(0)
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        assert filled(path.read_text()) == path.read_text(), f"run experiments/tables.py: {path.name} is out of date"

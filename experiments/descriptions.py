@@ -1,0 +1,169 @@
+"""What the code says about its own keys, in words: docstrings, types, defaults and bounds."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from textwrap import fill
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from outcomes import table
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+FACTS = Path(__file__).parent.parent / "docs" / "algorithms" / "facts.toml"
+KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+AUTO = "auto"
+SELECTED = ("layers", "personal")
+"""Keys that name layers."""
+
+REQUIRED = object()
+"""The default of a key that has none."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of an experiment file.
+
+    Attributes:
+        name: as in the file.
+        kind: its annotation.
+        default: `REQUIRED` where there is none; None where the key may be left out.
+        sentence: what it is.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    sentence: str
+
+
+def facts() -> dict[str, dict[str, str]]:
+    """What every algorithm needs, sends and decides, and how it treats who is absent or new; by name."""
+    told: dict[str, dict[str, str]] = tomllib.loads(FACTS.read_text(encoding="utf-8"))
+    return told
+
+
+def clustering() -> list[str]:
+    """The algorithms that look for clusters."""
+    return [name for name, told in facts().items() if told["decides"] != "nothing"]
+
+
+def paragraphs(text: str | None) -> list[str]:
+    """The paragraphs of a docstring before its first section, in Markdown."""
+    prose = re.split(r"\n\n(?:Attributes|Args):\n", inspect.cleandoc(text or ""))[0]
+    return [wrapped(_marked(" ".join(block.split()))) for block in prose.split("\n\n")]
+
+
+def sentences(text: str | None, section: str = "Attributes") -> dict[str, str]:
+    """The entries of a section of a docstring, by name."""
+    found = re.search(rf"\n{section}:\n(.*?)(?:\n\n|\Z)", inspect.cleandoc(text or ""), re.DOTALL)
+    entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", found[1] if found else "", re.MULTILINE)
+    return {name: _marked(" ".join(entry.split())) for name, entry in entries}
+
+
+def keys_of(kind: Any) -> list[Key]:
+    """The keys that a dataclass, a table of the file or a factory of networks has."""
+    hints = get_type_hints(kind, include_extras=True)
+    if inspect.isfunction(kind):
+        told = sentences(kind.__doc__, "Args")
+        options = [p for p in inspect.signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        return [Key(p.name, hints[p.name], p.default, told[p.name]) for p in options]
+    told = sentences(kind.__doc__)
+    table_of_file = isinstance(kind, type) and issubclass(kind, BaseModel)
+    defaults = kind.model_fields if table_of_file else {field.name: field.default for field in fields(kind)}
+    return [_key(name, getattr(info, "alias", None) or name, hints, info, told) for name, info in defaults.items()]
+
+
+def _key(name: str, shown: str, hints: dict[str, Any], info: Any, told: dict[str, str]) -> Key:
+    default = info.get_default(call_default_factory=True) if isinstance(info, FieldInfo) else info
+    return Key(shown, hints[name], REQUIRED if default in (MISSING, PydanticUndefined) else default, told[name])
+
+
+def words(kind: Any) -> tuple[str, str, bool]:
+    """The type of a key, what it allows beside that, and whether it may be "auto"."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    types, allowed, auto = list[str](), list[str](), False
+    for part in parts:
+        inner, *bounds = get_args(part) if get_origin(part) is Annotated else (part,)
+        if inner is NoneType:
+            continue
+        if get_origin(inner) is Literal:
+            auto = auto or AUTO in get_args(inner)
+            if values := _values(inner):
+                types.append("word")
+                allowed.append(values)
+            continue
+        types.append(_type(inner))
+        allowed.append(_values(_element(inner)) or _bounds(bounds))
+    return " or ".join(dict.fromkeys(types)), "; ".join(filter(None, allowed)), auto
+
+
+def _values(kind: Any) -> str:
+    """The words that a key may be, beside auto."""
+    values = get_args(kind) if get_origin(kind) is Literal else ()
+    return ", ".join(f"`{value}`" for value in values if value != AUTO)
+
+
+def _element(kind: Any) -> Any:
+    """What a list is of; None for what is no list."""
+    if get_origin(kind) not in (list, tuple):
+        return None
+    element = get_args(kind)[0]
+    return get_args(element)[0] if get_origin(element) is Annotated else element
+
+
+def _type(kind: Any) -> str:
+    element = _element(kind)
+    if element is None:
+        return KINDS.get(kind, "table")
+    if get_origin(element) is Literal:
+        return "list of words"
+    return f"list of {KINDS[element]}s" if element in KINDS else "list of lists"
+
+
+def _bounds(bounds: Sequence[Any]) -> str:
+    """What numbers are allowed."""
+    said = []
+    for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        values = [value for bound in bounds if (value := getattr(bound, name, None)) is not None]
+        said += [f"{words} {value:,.10g}" for value in values]
+    return ", ".join(said)
+
+
+def key_table(keys: list[Key]) -> str:
+    """Every key: type, default, allowed values, whether it may be "auto", and what it is."""
+    rows = []
+    for key in sorted(keys, key=lambda key: key.name == "inside"):
+        kind, allowed, auto = words(key.kind)
+        if key.name in SELECTED:
+            kind, auto = "selector or list of selectors", auto or "; auto is" in key.sentence
+        default = "none: required" if key.default is REQUIRED else _value(key.default)
+        sentence = key.sentence.replace("|", "\\|")
+        rows.append((f"`{key.name}`", kind, default, allowed, "yes" if auto else "", sentence))
+    return table("key | type | default | allowed | auto | what it is", rows)
+
+
+def _value(value: Any) -> str:
+    """A default as the file has it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def wrapped(text: str) -> str:
+    """A paragraph in lines."""
+    return fill(text, width=120, break_long_words=False, break_on_hyphens=False)
+
+
+def _marked(text: str) -> str:
+    """The code in a docstring as Markdown has it."""
+    return text.replace("``", "`")

@@ -1,0 +1,42 @@
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from study import keep
+
+STUDY = Path(__file__).parents[2] / "experiments" / "study.py"
+
+
+def runs(path: Path) -> list[tuple[str, int, int]]:
+    return [(run["variant"], run["seed"], run["n"]) for run in json.loads(path.read_text())]
+
+
+def test_a_result_takes_the_place_of_the_same_variant_and_seed(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "e.json"
+    for n, (variant, seed) in enumerate([("cfl", 1), ("fedavg", 0), ("cfl", 0), ("cfl", 1)]):
+        keep(path, {"variant": variant, "seed": seed, "n": n})
+    assert runs(path) == [("cfl", 0, 2), ("cfl", 1, 3), ("fedavg", 0, 1)]
+    assert [other.name for other in path.parent.iterdir()] == ["e.json"]
+
+
+def test_studies_that_end_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "e.json"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: keep(path, {"variant": "cfl", "seed": seed, "n": seed}), range(40)))
+    assert runs(path) == [("cfl", seed, seed) for seed in range(40)]
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    experiment = tmp_path / "small.toml"
+    data, partition = "[data]\nclients = 4\nsamples = 40\n", '[partition]\nscheme = "dirichlet"\nalpha = 1.0\n'
+    experiment.write_text(f"rounds = 2\n{data}{partition}")
+    out, listed = tmp_path / "kept.json", 'layercfl+algorithm.layers=["linear","head"]'
+    command = [sys.executable, str(STUDY), str(experiment), "--variants", f"oracle,{listed}", "--seeds", "0"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "small, oracle, seed 0: ExperimentError: " in done.stderr
+    (kept,) = json.loads(out.read_text())
+    assert kept["variant"] == listed and len(kept["clients"]) == 4 and len(kept["curves"]["clusters"]) == 2
