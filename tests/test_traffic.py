@@ -54,3 +54,15 @@ def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
     devices: dict[int, list[int]] = {0: [1], 1: []}
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(2, 5)]).run(plan), lambda client: devices[client])
     assert sent.down == 12 + 20
+
+
+def test_facts_are_paid_for_by_those_that_are_asked_for_them() -> None:
+    problem = toy_problem(3)
+    asked = {"classes": torch.tensor([True, False, True]), "entropy": torch.tensor([False, False, True])}
+    plan = replace(broadcast(problem, begin(problem), torch.arange(3)), ask=asked)
+    clients = Scripted([torch.zeros(3, 6)], facts={"classes": torch.ones(3, 2), "entropy": torch.ones(3, 1)})
+    answer = clients.run(plan)
+    assert {name: rows.clients.tolist() for name, rows in answer.facts.items()} == {"classes": [0, 2], "entropy": [2]}
+    assert traffic(problem.layout, plan, answer).up == 3 * 24 + 4 * (2 * 2 + 1)
+    answer = clients.run(plan.only(torch.tensor([True, True, False])))
+    assert traffic(problem.layout, plan, answer).up == 2 * 24 + 4 * 2

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,29 @@ def test_a_layer_pattern_that_matches_nothing_is_found_before_data_is_read(
     with pytest.raises(InputError, match=message):
         run(tmp_path / "run", algorithm=algorithm)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedper"}, {"name": "fedrep"}, {"name": "ditto"}, {"name": "local"}])
+def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_received_ones(
+    algorithm: dict[str, Any], tmp_path: Path
+) -> None:
+    """Steps of 1e30 in round 1, of 0.1 in round 2. FedRep's heads are finite after the first, but useless."""
+    local = {"lr": 1e30, "lr_decay": 1e-31, "batch": 10}
+    partition, cohort = {"scheme": "iid"}, {"fraction": 1.0}
+    changes = {"algorithm": algorithm, "local": local, "partition": partition, "cohort": cohort, "probe": {"gap": []}}
+    finished = run(tmp_path / "run", rounds=2, **changes)
+    first, second = finished.rounds
+    reset = {"kind": "reset", "clients": list(range(8)), "why": "training with their own tensors went astray"}
+    assert reset in first["events"] and second["events"] == []
+    assert second["rejected"] == [] and math.isfinite(second["loss"]) and math.isfinite(first["loss"])
+    # Who has lost its own layers is sent them anew.
+    assert second["bytes_down"] == first["bytes_down"]
+
+
+def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run", rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
+    verdict = finished.tree[0].verdict
+    assert verdict and verdict.why == "2 of 4 asked members answered; 3 and a share of 0.5 are needed"
 
 
 def test_a_probe_refuses_a_partition_without_truth(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ WRONG = {
     "unknown key of engine": ("engine.workers = 2", "engine.workers: unknown key; expected one of name, device"),
     "unknown key of probe": ("probe.gaps = ['cos']", "probe.gaps: unknown key; did you mean gap?"),
     "unknown key of the partition": ("partition = {scheme = 'iid', groups = 2}", "partition.groups"),
-    "unknown key of the algorithm": ("algorithm.epsilon = 1", "algorithm.epsilon: unknown key"),
+    "unknown key of the algorithm": ("algorithm.clusters = 1", "algorithm.clusters: unknown key"),
     "unknown key near one of the algorithm": ("algorithm.quorom = 1", "did you mean quorum?"),
     "key of an algorithm without keys": (
         "algorithm = {name = 'fedavg', k = 2}",

@@ -144,6 +144,7 @@ def _problem(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Pr
         fresh=fresh,
         clients=experiment.data.clients,
         seed=experiment.seed,
+        rounds=experiment.rounds,
         recipe=Recipe(local.epochs, local.batch, local.optimizer, local.lr, local.momentum),
         decay=local.lr_decay,
         public=torch.empty(0) if experiment.data.public else None,  # until the data is read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ class Scripted:
             results.append(Result(rows, given, self._sizes[plan.cohort], losses).only(given >= 0))
         halves = [torch.ones(len(use.clients), dtype=torch.int64) for use in plan.score]
         scores = [Score(use.clients, one, 2 * one, one.float()) for use, one in zip(plan.score, halves, strict=True)]
-        facts = {name: Rows(plan.cohort, self._told[name][plan.cohort]) for name in plan.ask if name in self._told}
+        telling = {name: plan.cohort[asked] for name, asked in plan.ask.items() if name in self._told}
+        facts = {name: Rows(clients, self._told[name][clients]) for name, clients in telling.items()}
         return Report(tuple(results), tuple(scores), facts)
 
 
@@ -66,12 +68,25 @@ def play(
     cohorts: Sequence[Sequence[int]] | None = None,
     sizes: torch.Tensor | None = None,
     facts: Mapping[str, torch.Tensor] | None = None,
+    absent: Sequence[Sequence[int]] | None = None,
 ) -> tuple[State, list[Notes]]:
-    """Play one round per update (n, p), everyone or the given cohort taking part; the last state and all notes."""
+    """Play one round per update (n, p); the last state and all notes.
+
+    Args:
+        algorithm: with its hyper-parameters.
+        problem: fixed for the run.
+        updates: as in `Scripted`.
+        cohorts: who is asked in every round; by default everyone.
+        sizes: as in `Scripted`.
+        facts: as in `Scripted`.
+        absent: who of the cohort never answers in every round; by default nobody.
+    """
     clients, state, notes = Scripted(updates, sizes, facts), algorithm.init(problem), list[Notes]()
     for round in range(len(updates)):
         cohort = torch.tensor(range(problem.clients) if cohorts is None else cohorts[round], dtype=torch.int64)
-        report = clients.run(algorithm.plan(problem, state, cohort))
-        state, note = algorithm.update(problem, state, report)
+        plan = algorithm.plan(problem, state, cohort)
+        lost = torch.tensor(() if absent is None else absent[round], dtype=torch.int64)
+        report = clients.run(plan.only(~torch.isin(plan.cohort, lost)))
+        state, note = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
         notes.append(note)
     return state, notes

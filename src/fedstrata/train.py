@@ -108,7 +108,11 @@ def _round(
     trained = perf_counter()
     if record is not None:
         _finish(setting, folder, scored, record, uses, answer, progress)
-    report, rejected = guard(answer)
+    sound, rejected = guard(answer)
+    report = replace(sound, cohort=plan.cohort)
+    spoilt = list(setting.clients.store.spoilt(round))
+    if spoilt:
+        events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
     before = perf_counter()
     state, notes = setting.algorithm.update(problem, state, report)
     decided = perf_counter()

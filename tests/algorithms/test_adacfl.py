@@ -142,15 +142,15 @@ def test_the_clients_are_clustered_once_and_the_new_clusters_average_at_once() -
 def test_every_client_is_asked_once_and_only_before_the_clustering() -> None:
     algorithm, problem = AdaCFL(round=3), toy_problem(4, LINE)
     clients, state = Scripted([PAIRS], facts=alike(4)), algorithm.init(problem)
-    asked = []
+    told = []
     for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]):
-        plan = algorithm.plan(problem, state, torch.tensor(cohort))
-        asked.append(plan.ask)
-        state, _ = algorithm.update(problem, state, clients.run(plan))
-    assert asked == [("classes", "entropy"), (), ("classes", "entropy"), ()]
+        report = clients.run(algorithm.plan(problem, state, torch.tensor(cohort)))
+        told.append([rows.clients.tolist() for rows in report.facts.values()])
+        state, _ = algorithm.update(problem, state, report)
+    assert told == [[[0, 1, 2]] * 2, [[]] * 2, [[3]] * 2, []]
     assert state.facts.tolist() == [[10.0, pytest.approx(3.3)]] * 4 and state.clustered == 3
     quiet = AdaCFL(precluster=False)
-    assert quiet.plan(problem, quiet.init(problem), torch.arange(4)).ask == ()
+    assert quiet.plan(problem, quiet.init(problem), torch.arange(4)).ask == {}
 
 
 def test_a_client_whose_data_changed_before_the_clustering_is_asked_again() -> None:
@@ -158,11 +158,12 @@ def test_a_client_whose_data_changed_before_the_clustering_is_asked_again() -> N
     state, _ = play(algorithm, problem, [PAIRS], facts=alike(4))
     assert isinstance(state, Registered)
     changed = wait(state, [2], node=0)
-    assert algorithm.plan(problem, changed, torch.arange(4)).ask == ("classes", "entropy")
-    report = Scripted([PAIRS], facts=facts([2] * 4, [1.0] * 4)).run(algorithm.plan(problem, changed, torch.arange(4)))
+    plan = algorithm.plan(problem, changed, torch.arange(4))
+    assert {name: plan.cohort[asked].tolist() for name, asked in plan.ask.items()} == {"classes": [2], "entropy": [2]}
+    report = Scripted([PAIRS], facts=facts([2] * 4, [1.0] * 4)).run(plan)
     assert algorithm.place(problem, changed, report).tolist() == [0] * 4
     after, _ = algorithm.update(problem, changed, report)
-    assert after.facts[2].tolist() == [2.0, 1.0] and after.labels.tolist() == [0] * 4
+    assert after.facts[:, 0].tolist() == [10.0, 10.0, 2.0, 10.0] and after.labels.tolist() == [0] * 4
 
 
 def test_a_client_that_told_nothing_is_left_to_be_placed() -> None:
@@ -177,13 +178,19 @@ def test_a_client_that_told_nothing_is_left_to_be_placed() -> None:
 
 def test_the_clustering_waits_for_its_round_and_for_a_quorum() -> None:
     algorithm, problem = AdaCFL(round=2, quorum=0.75), toy_problem(4, LINE)
-    cohorts = [[0, 1, 2, 3], [0, 2], [0, 1, 2]]
-    state, notes = play(algorithm, problem, [0 * PAIRS, PAIRS, PAIRS], cohorts=cohorts, facts=alike(4))
+    absent = [[], [1, 3], [3]]
+    state, notes = play(algorithm, problem, [0 * PAIRS, PAIRS, PAIRS], facts=alike(4), absent=absent)
     assert [len(note.events) for note in notes] == [0, 0, 1]
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
-    early, _ = play(algorithm, problem, [0 * PAIRS, PAIRS], cohorts=cohorts, facts=alike(4))
-    why = "2 of 4 members answered; 2 and a share of 0.75 are needed, from round 2 on"
+    early, _ = play(algorithm, problem, [0 * PAIRS, PAIRS], facts=alike(4), absent=absent)
+    why = "2 of 4 asked members answered; 2 and a share of 0.75 are needed, from round 2 on"
     assert early.tree[0].verdict and early.tree[0].verdict.why == why
+
+
+def test_who_was_not_drawn_is_not_waited_for() -> None:
+    algorithm, problem = AdaCFL(quorum=1.0), toy_problem(4, LINE)
+    state, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2, 3]], facts=alike(4))
+    assert state.labels.tolist() == [0, -1, 1, 1]
 
 
 def test_a_newcomer_trains_the_initial_model_as_long_as_the_members_had_and_sends_one_layer() -> None:

@@ -1,7 +1,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -104,10 +104,17 @@ def test_nothing_is_split_before_the_first_round_that_is_allowed() -> None:
 def test_a_cluster_waits_for_a_quorum_of_its_members() -> None:
     problem, algorithm = toy_problem(8, PLANE), CFL(eps1=10.0, eps2=0.5, quorum=0.75)
     updates = [TORN.repeat(2, 1)] * 2
-    state, notes = play(algorithm, problem, updates, cohorts=[[0, 2, 4, 5, 6], [0, 2, 3, 4, 5, 6]])
+    state, notes = play(algorithm, problem, updates, absent=[[1, 3, 7], [1, 7]])
     assert [len(note.events) for note in notes] == [0, 1]
     assert state.labels.tolist() == [0, -1, 1, 1, 0, 0, 1, -1]
     assert state.waiting.tolist() == [-1, 0, -1, -1, -1, -1, -1, 0]
+
+
+def test_a_member_that_was_not_drawn_says_nothing_about_absence() -> None:
+    """Half of the clients drawn and a fifth of those lost: 40 % of the members never made a quorum of 0.5."""
+    problem, algorithm = toy_problem(10, PLANE), CFL(eps1=10.0, eps2=0.5)
+    state, _ = play(algorithm, problem, [TORN.repeat(3, 1)[:10]], cohorts=[[0, 1, 2, 3, 6]], absent=[[6]])
+    assert state.labels.tolist() == [0, 0, 1, 1, -1, -1, -1, -1, -1, -1]
 
 
 def test_a_member_that_was_away_is_placed_when_it_returns_and_its_row_counts() -> None:
@@ -140,11 +147,11 @@ def test_exactly_a_quorum_is_enough() -> None:
     """0.56 * 25 is 14.000000000000002: counted in floating point, 14 of 25 would never do."""
     algorithm, problem = CFL(eps1=10.0, eps2=0.5, quorum=0.56), toy_problem(25, PLANE)
     updates = TORN.repeat(7, 1)[:25]
-    state, _ = play(algorithm, problem, [updates], cohorts=[range(14)])
+    state, _ = play(algorithm, problem, [updates], absent=[range(14, 25)])
     assert len(state.models) == 2
-    state, _ = play(algorithm, problem, [updates], cohorts=[range(13)])
+    state, _ = play(algorithm, problem, [updates], absent=[range(13, 25)])
     verdict = state.tree[0].verdict
-    assert verdict and verdict.why == "13 of 25 members answered; 3 and a share of 0.56 are needed"
+    assert verdict and verdict.why == "13 of 25 asked members answered; 3 and a share of 0.56 are needed"
 
 
 def test_the_norms_that_thresholds_are_chosen_by_are_recorded_every_round() -> None:
@@ -165,9 +172,9 @@ def turning(updates: torch.Tensor, stability: float) -> list[torch.Tensor]:
     return [updates, updates @ torch.tensor([[cos, sin], [-sin, cos]]), updates]
 
 
-def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_of_all_members_is_stable() -> None:
+def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_is_stable_in_the_mean() -> None:
     """The norms would forbid it: nothing is stationary below eps1 = 0."""
-    algorithm = CFL(trigger="stability", eps1=0.0, epsilon=0.05)
+    algorithm = CFL(trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
     state, notes = play(algorithm, toy_problem(4, PLANE), turning(TORN, 0.04))
     assert state.labels.tolist() == [0, 0, 1, 1] and [len(note.events) for note in notes] == [0, 0, 1]
     seen = state.tree[0].verdict.criteria if state.tree[0].verdict else {}
@@ -180,22 +187,32 @@ def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_of_all_mem
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"epsilon": 0.03}, "no layer is stable in all members: 0.04 is not below 0.03"),
-        ({"epsilon": 0.05, "window": 4}, "4 of 4 members have sent too few updates since they came here"),
+        ({"epsilon": 0.03}, "no layer is stable in the members' mean: 0.04 is not below 0.03"),
+        ({"epsilon": 0.05, "window": 4}, "4 of 4 asked members answered, 4 of them too few times since they came here"),
         ({"epsilon": 0.05, "rho": 0.0}, "the members agree: mean update / longest update 0.000 is not below rho = 0"),
         ({"epsilon": 0.05, "gamma": 0.9999}, "2 and 2 clients, largest cosine across -0.995, Theorem 1's bound 0.999"),
     ],
 )
 def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(keys: dict[str, Any], why: str) -> None:
-    state, _ = play(CFL(trigger="stability", **keys), toy_problem(4, PLANE), turning(TORN, 0.04))
+    state, _ = play(CFL(trigger="stability", xi="lr", **keys), toy_problem(4, PLANE), turning(TORN, 0.04))
     assert len(state.models) == 1 and state.tree[0].verdict and state.tree[0].verdict.why.startswith(why)
 
 
-def test_epsilon_and_xi_are_by_themselves_shares_of_the_step_size() -> None:
+@pytest.mark.parametrize(
+    ("xi", "change", "used"),
+    [
+        ("lr", (0.004, 0.006), 0.5),  # 0.004 < 0.05 lr = 0.005 < 0.006
+        ("lr", (0.006, 0.008), 1.0),
+        ("auto", (0.006, 0.008), 0.5),  # the median of two is the smaller
+    ],
+)
+def test_epsilon_is_by_itself_a_share_of_the_step_size_and_xi_the_median_or_such_a_share(
+    xi: Literal["auto", "lr"], change: tuple[float, float], used: float
+) -> None:
     line = replace(toy_problem(4, PLANE), recipe=Recipe(lr=0.1))
-    shifted = [TORN, TORN + torch.tensor([0.004, 0.006]), TORN]
-    state, notes = play(CFL(trigger="stability"), line, shifted)
-    assert notes[1].figures["weights used"] == 0.5  # 0.004 < xi = 0.005 < 0.006
+    shifted = [TORN, TORN + torch.tensor(change), TORN]
+    state, notes = play(CFL(trigger="stability", xi=xi), line, shifted)
+    assert notes[1].figures["weights used"] == used
     assert state.tree[0].verdict and state.tree[0].verdict.criteria["epsilon"] == pytest.approx(0.05)
 
 
@@ -203,7 +220,8 @@ def test_a_new_cluster_starts_with_windows_of_its_own() -> None:
     state, notes = play(CFL(trigger="stability", epsilon=0.05, min_split=2), toy_problem(4, PLANE), [TORN] * 5)
     assert [len(note.events) for note in notes] == [0, 0, 1, 0, 0]
     assert isinstance(state, Windowed) and state.count.tolist() == [2, 2, 2, 2]
-    assert state.tree[1].verdict and state.tree[1].verdict.why.startswith("2 of 2 members")
+    verdict = state.tree[1].verdict
+    assert verdict and verdict.why.startswith("2 of 2 asked members answered, 2 of them too few times")
 
 
 def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -221,3 +239,4 @@ def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     report = Scripted([TORN]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]
+    assert algorithm.serve(problem, state, torch.arange(4))[0].offers.tolist() == [[0, -1], [0, -1], [1, -1], [0, 1]]

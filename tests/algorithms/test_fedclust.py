@@ -66,7 +66,7 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     problem, algorithm = toy_problem(4), FedClust(quorum=1.0)
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.clustered == 0 and not state.models.any()
-    assert state.tree[0].verdict and state.tree[0].verdict.why.startswith("2 of 4 clients can be compared")
+    assert state.tree[0].verdict and state.tree[0].verdict.why.startswith("2 of 4 members can be compared; 2 and")
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.offers[:, 0].tolist() for fit in plan.work] == [[-1] * 4, [-1, 1, -1, 1]]
     # In round 2 clients 0 and 2 would say something else; they are not asked again.

@@ -10,7 +10,7 @@ from fedstrata.algorithms.fedtsdp import FedTSDP
 from fedstrata.algorithms.parts.decoupling import Decoupling
 from fedstrata.algorithms.parts.layering import above, layers
 from fedstrata.algorithms.parts.regrouping import regroup
-from fedstrata.algorithms.parts.sampling import amended
+from fedstrata.algorithms.parts.sampling import amended, tendency
 from fedstrata.clustering import hopkins, hopkins_ratio
 from fedstrata.cohort import draw
 from fedstrata.config import load
@@ -179,13 +179,35 @@ def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> N
     assert notes[0].figures["hopkins"] == value > 0.65
 
 
+@pytest.mark.parametrize(("share", "members"), [(0.25, 8), (0.1, 3), (1.0, 30), (1e-9, 1)])
+def test_the_tendency_may_be_taken_from_any_share_of_the_clients(share: float, members: int) -> None:
+    """0.1 * 30 is 3.0000000000000004: rounded up, it would be four of 30 clients."""
+    problem = problem_of(30)
+    updates = torch.randn(30, 6, generator=torch.Generator().manual_seed(5))
+    _, notes = play(FedTSDP(sample=share), problem, [updates])
+    predictions = sides(updates, torch.empty(10, 1))
+    value = hopkins(predictions, problem.generator("hopkins", 1), sample=members)
+    assert notes[0].figures["hopkins"] == pytest.approx(value, abs=1e-6)
+
+
+def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> None:
+    points = torch.randn(20, 100, generator=torch.Generator().manual_seed(5))
+    spread = {
+        share: torch.tensor(
+            [tendency(replace(problem_of(20), seed=seed), begin(problem_of(20)), points, share) for seed in range(50)]
+        ).std()
+        for share in (0.25, 1.0)
+    }
+    assert spread[1.0] < 0.5 * spread[0.25]
+
+
 def test_a_verdict_says_why_clients_were_or_were_not_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
     for threshold, words in ((1.0, "is not above 1"), (0.0, "is above 0: 2 groups")):
         state, notes = play(FedTSDP(threshold=threshold), problem_of(4), updates)
         verdict = state.tree[0].verdict
         assert verdict and words in verdict.why and verdict.criteria["hopkins"] == notes[0].figures["hopkins"]
-        assert len(notes[0].matrices) == (threshold == 0.0)
+        assert len(notes[0].matrices) == 2 * (threshold == 0.0)
 
 
 def test_fewer_than_three_clients_are_never_clustered() -> None:
@@ -218,11 +240,39 @@ def test_the_second_stage_separates_by_weights_what_predicts_alike() -> None:
 def test_the_automatic_radius_is_twice_the_median_distance_to_the_nearest() -> None:
     positions = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [13.5]])
     stage = Decoupling(0.15, "auto", 2, "second", "singleton")
-    groups, matrix = stage.groups(torch.arange(6), torch.empty(6, 0), positions)
-    assert groups.tolist() == [0, 0, 0, 1, 1, 2]  # nearest: 1 1 1 1 1 2.5, so the radius is 2
-    assert (matrix.measure, matrix.layer) == ("l2", "all")
-    alone, _ = stage.groups(torch.arange(1), torch.empty(1, 0), positions[:1])
-    assert alone.tolist() == [0]
+    found = stage.decouple(torch.arange(6), torch.empty(6, 0), positions)
+    assert found.groups.tolist() == [0, 0, 0, 1, 1, 2]  # nearest: 1 1 1 1 1 2.5, so the radius is 2
+    assert (found.matrices[0].measure, found.layer, found.why) == ("l2", "all", "3 groups by weights")
+    assert found.radii == {"radius2 around client 0": 2.0} and found.figures == {"radius2": 2.0}
+    alone = stage.decouple(torch.arange(1), torch.empty(1, 0), positions[:1])
+    assert alone.groups.tolist() == [0] and alone.radii == {} and alone.figures == {"radius2": 0.0}
+
+
+def test_both_stages_are_recorded_the_second_inside_the_groups_of_the_first() -> None:
+    """Clients 3 to 8 predict one class, 9 to 11 the other; 5 and 8 lie apart from the rest in weights."""
+    predictions = torch.tensor([[[1.0, 0.0]]] * 6 + [[[0.0, 1.0]]] * 3, dtype=torch.float64)
+    positions = torch.tensor([[0.0], [1.0], [9.0], [2.0], [3.0], [30.0], [0.0], [4.0], [8.0]])
+    stage = Decoupling(0.15, "auto", 2, "both", "singleton")
+    found = stage.decouple(torch.arange(3, 12), predictions, positions)
+    assert found.groups.tolist() == [0, 0, 1, 0, 0, 2, 3, 3, 3]
+    assert found.radii == {"radius1": 0.15, "radius2 around client 3": 2.0, "radius2 around client 9": 8.0}
+    assert found.figures == {"groups_first": 2.0, "radius2": 8.0}
+    assert found.why == "4 groups by predictions and weights, 2 by predictions alone"
+    first, second = found.matrices
+    assert (first.layer, first.measure, second.layer, second.measure) == ("predictions", "js", "all", "l2")
+    assert found.layer == "predictions, all"
+    assert second.values[0].tolist()[:6] == [0, 1, 9, 2, 3, 30] and second.values[7, 6:].tolist() == [4, 0, 4]
+    assert bool(second.values[:6, 6:].isnan().all()) and bool(second.values[6:, :6].isnan().all())
+
+
+def test_what_both_stages_found_stands_in_the_tree_and_among_the_figures() -> None:
+    state, notes = play(FedTSDP(threshold=0.0, radius2=5.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
+    verdict = state.tree[0].verdict
+    assert verdict and verdict.why.endswith("is above 0: 2 groups by predictions and weights, 2 by predictions alone")
+    assert {"radius1": 0.15, "radius2 around client 0": 5.0}.items() <= verdict.criteria.items()
+    assert (notes[0].figures["groups_first"], notes[0].figures["radius2"]) == (2.0, 5.0)
+    _, calm = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
+    assert "groups_first" not in calm[0].figures and calm[0].matrices == ()
 
 
 def test_the_second_stage_may_leave_out_what_is_personal() -> None:
@@ -300,6 +350,27 @@ def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None
     assert [note.figures["triggers"] for note in notes] == [0.0] * 5
     assert max(note.figures["hopkins"] for note in notes) < 0.65
     assert torch.equal(ours.models, plain.models) and torch.equal(ours.labels, plain.labels)
+
+
+def test_a_statistic_that_misleads_is_confirmed_or_changes_the_layers_that_are_shared() -> None:
+    """Above a threshold of 0 in every round, though clients are alike: both stages find one group."""
+    iid = {"scheme": "iid"}
+    plain, _ = rounds_of(setting_of(iid, name="fedavg"), 4)
+    shared = {}
+    for confirm in (False, True):
+        ours, notes = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, confirm=confirm), 4)
+        assert [note.figures["groups_first"] for note in notes] == [1.0] * 4 and len(ours.models) == 1
+        assert torch.equal(ours.models, plain.models) == confirm
+        shared[confirm] = (ours.shared, notes[-1].figures["triggers"])  # type: ignore[attr-defined]  # a Sampled
+    assert shared == {True: (2.0, 0.0), False: (pytest.approx(2 * 0.98**4), 4.0)}
+
+
+def test_one_group_after_several_clusters_is_a_change_that_counts() -> None:
+    updates = [ones([3.0, 3.1, -3.0, -3.1]), ones([3.0, 3.1, 9.0, 9.1])]
+    keys: dict[str, Any] = {"threshold": 0.0, "stages": "first", "confirm": True}
+    state, notes = play(FedTSDP(**keys), problem_of(4), updates)
+    assert len(state.models) == 1 and [note.figures["triggers"] for note in notes] == [1.0, 2.0]
+    assert state.tree[-1].verdict and state.tree[-1].verdict.why.endswith("is above 0: 1 group by predictions")
 
 
 def test_clients_of_two_classes_each_are_clustered() -> None:

@@ -4,6 +4,7 @@ from baseline_federation import federation, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fesem import FeSEM
+from fedstrata.algorithms.parts.grouping import Clustered
 from fedstrata.core import Layout, Slot, move, wait
 from fedstrata.testing import Scripted, play, toy_problem
 
@@ -68,10 +69,13 @@ def test_who_was_away_when_the_models_were_made_is_placed_on_return() -> None:
 
 def test_the_models_are_made_only_when_enough_clients_answer() -> None:
     problem = toy_problem(4, LINE)
-    for algorithm, cohort in ((FeSEM(k=3), [0, 2]), (FeSEM(k=2, quorum=0.75), [0, 2])):
-        state, _ = play(algorithm, problem, [FIRST], cohorts=[cohort])
+    for algorithm, needed in ((FeSEM(k=3), "3 and a share of 0.5"), (FeSEM(k=2, quorum=0.75), "2 and a share of 0.75")):
+        state, _ = play(algorithm, problem, [FIRST], absent=[[1, 3]])
         assert len(state.models) == 1 and state.models[0, 0] == pytest.approx(3)
-        assert state.tree[0].verdict and "2 of 4 clients answered" in state.tree[0].verdict.why
+        assert state.tree[0].verdict
+        assert state.tree[0].verdict.why == f"2 of 4 asked members answered; {needed} are needed"
+    drawn, _ = play(FeSEM(k=2, quorum=1.0), problem, [FIRST], cohorts=[[0, 2]])
+    assert drawn.labels.tolist() == [0, -1, 1, -1]
     alike, _ = play(FeSEM(k=2), problem, [torch.ones(4, 2), FIRST])
     assert len(alike.models) == 2  # equal models make no groups; the next round's do
 
@@ -79,6 +83,7 @@ def test_the_models_are_made_only_when_enough_clients_answer() -> None:
 def test_a_misplaced_client_goes_back_by_itself() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
     state, _ = play(algorithm, problem, [FIRST])
+    assert isinstance(state, Clustered)
     state = move(state, {0: 1})
     back = torch.tensor([[-4.0, 0], [0.0, 0], [0.0, 0], [0.0, 0]])
     report = Scripted([back]).run(algorithm.plan(problem, state, torch.arange(4)))

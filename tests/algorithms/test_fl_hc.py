@@ -76,10 +76,13 @@ def test_who_was_away_waits_and_is_placed_on_return_without_a_stale_update() -> 
 def test_the_clustering_is_put_off_until_enough_answer() -> None:
     algorithm = FLHC(round=1, cut=2.0, quorum=0.75)
     problem = toy_problem(4, PLANE)
-    state, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2]])
-    assert len(state.models) == 1 and why(state).startswith("2 of 4 clients can be compared; 2 and a share of 0.75")
-    state, _ = play(algorithm, problem, [PAIRS] * 2, cohorts=[[0, 2], [0, 1, 2]])
+    state, _ = play(algorithm, problem, [PAIRS], absent=[[1, 3]])
+    assert len(state.models) == 1
+    assert why(state) == "2 of 4 asked members answered; 2 and a share of 0.75 are needed"
+    state, _ = play(algorithm, problem, [PAIRS] * 2, absent=[[1, 3], [3]])
     assert state.labels.tolist() == [0, 0, 1, -1] and clustered(state) == 2
+    drawn, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2, 3]])
+    assert drawn.labels.tolist() == [0, -1, 1, 1]  # client 1 was not drawn, so nobody waits for it
     lonely, _ = play(FLHC(round=1, quorum=0.0), problem, [PAIRS], cohorts=[[0]])
     assert clustered(lonely) == 0  # one client is no group, whatever the quorum
 

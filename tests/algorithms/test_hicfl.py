@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from scipy.stats import ttest_ind
 
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.hicfl import HiCFL, Hierarchy
@@ -35,8 +36,9 @@ def play(
     problem: Problem,
     updates: Sequence[torch.Tensor],
     cohorts: Sequence[Sequence[int]] | None = None,
+    absent: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Hierarchy, list[Notes]]:
-    state, notes = play_any(algorithm, problem, updates, cohorts)
+    state, notes = play_any(algorithm, problem, updates, cohorts, absent=absent)
     assert isinstance(state, Hierarchy)
     return state, notes
 
@@ -78,9 +80,21 @@ def test_weight_selection_reproduces_golden_case_5(signed: bool, chosen: list[in
     """The step size is 0.01, so xi is 0.0005; the changes are 0.0004, 0.0006, -0.0006, -0.0010."""
     line = Layout((Slot("fc.weight", "fc", "linear", (4,)),))
     old, new = torch.full((1, 4), 0.010), torch.tensor([[0.0104, 0.0106, 0.0094, 0.0090]])
-    state, notes = play(HiCFL(signed=signed), toy_problem(1, line), [old, new])
+    state, notes = play(HiCFL(xi="lr", signed=signed), toy_problem(1, line), [old, new])
     assert state.chosen[0].nonzero().flatten().tolist() == chosen
     assert [note.figures.get("weights used") for note in notes] == [None, len(chosen) / 4]
+
+
+@pytest.mark.parametrize(("signed", "chosen"), [(False, [2, 5, 6]), (True, [1, 3, 5])])
+def test_by_itself_the_selection_keeps_what_changed_by_more_than_the_median_of_its_layer(
+    signed: bool, chosen: list[int]
+) -> None:
+    """Changes (1, 2, -3) and (10, -20, 40, -30): medians 2 and, the smaller of two, 20; 1 and -20 with their signs."""
+    layout = Layout((Slot("conv.weight", "conv", "conv", (3,)), Slot("fc.weight", "fc", "linear", (4,))))
+    new = torch.tensor([[1.0, 2.0, -3.0, 10.0, -20.0, 40.0, -30.0]])
+    state, notes = play(HiCFL(signed=signed), toy_problem(1, layout), [torch.zeros(1, 7), new])
+    assert state.chosen[0].nonzero().flatten().tolist() == chosen
+    assert notes[1].figures["weights used"] == pytest.approx(3 / 7)
 
 
 def test_a_layer_without_an_unstable_weight_is_looked_at_whole() -> None:
@@ -123,14 +137,28 @@ def test_the_reference_split_reproduces_golden_case_6() -> None:
     assert notes[-1].events[0]["into"] == [1, 2]
 
 
-def test_one_member_that_is_not_stable_holds_the_cluster_together() -> None:
+@pytest.mark.parametrize(
+    ("members", "epsilon", "why"),
+    [
+        ("each", 0.041, ""),
+        ("each", 0.039, "no layer is stable in every member: 0.04 is not below 0.039"),
+        ("mean", 0.023, ""),
+        ("mean", 0.021, "no layer is stable in the members' mean: 0.022 is not below 0.021"),
+    ],
+)
+def test_a_layer_is_stable_in_the_mean_of_the_members_or_in_each(
+    members: Literal["mean", "each"], epsilon: float, why: str
+) -> None:
     updates = wobbling(FIVE, [0.04, 0.01, 0.03, 0.02, 0.01])
-    state, _ = play(HiCFL(epsilon=0.035, select=False), toy_problem(5, PLANE), updates)
-    assert verdict_of(state).why == "no layer is stable in all members: 0.04 is not below 0.035"
+    state, _ = play(HiCFL(epsilon=epsilon, members=members, select=False), toy_problem(5, PLANE), updates)
+    seen = verdict_of(state)
+    assert len(state.models) == (1 if why else 2) and (seen.why == why or not why)
+    assert seen.criteria["stability"] == pytest.approx(0.022, abs=1e-6)
+    assert seen.criteria["max_stability"] == pytest.approx(0.04, abs=1e-6)
 
 
 @pytest.mark.parametrize(("other", "layers"), [("fc", None), ("conv", "conv")])
-def test_it_must_be_one_layer_that_is_stable_in_all_members(other: str, layers: str | None) -> None:
+def test_it_must_be_one_layer_that_is_stable_in_each_member(other: str, layers: str | None) -> None:
     """Client 0 is stable in conv alone; client 1 in fc alone, or in conv too (SEMANTICS A13)."""
     still, turn = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [1.0, 0, 0]])
     rounds = []
@@ -138,7 +166,7 @@ def test_it_must_be_one_layer_that_is_stable_in_all_members(other: str, layers: 
         one = torch.cat([still, row])
         two = torch.cat([-row, still] if other == "fc" else [-still, row])
         rounds.append(torch.stack([one, two]))
-    state, _ = play(HiCFL(epsilon=0.1, select=False), toy_problem(2), rounds)
+    state, _ = play(HiCFL(epsilon=0.1, members="each", select=False), toy_problem(2), rounds)
     assert len(state.models) == (1 if layers is None else 2)
     assert layers is None or verdict_of(state).layer == layers
 
@@ -150,6 +178,38 @@ def test_of_several_stable_layers_the_one_of_smallest_mean_decides_and_the_first
         rounds = [torch.cat([side * (base + w), side * base], dim=1) for w in wave]
         state, _ = play(HiCFL(epsilon=0.5, select=False), toy_problem(2), rounds)
         assert verdict_of(state).layer == layer and len(state.models) == 2
+
+
+def blind(turn: float) -> list[torch.Tensor]:
+    """Three rounds: nobody turns in the convolution, where all point one way; in fc two clients part, who turn.
+
+    With t = `turn`, fc goes (1, t), (1, -t), (1, t), so S = 1 - cos = 1 - (1 - t²) / (1 + t²).
+    """
+    conv, side = torch.full((2, 3), 0.1), torch.tensor([[1.0], [-1.0]])
+    return [torch.cat([conv, side * torch.tensor([1.0, t, 0.0])], dim=1) for t in (turn, -turn, turn)]
+
+
+def test_where_the_stablest_layer_shows_no_difference_the_next_one_splits() -> None:
+    state, notes = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), blind(0.1))
+    seen = verdict_of(state)
+    assert state.labels.tolist() == [0, 1] and seen.layer == "fc" and notes[2].matrices[0].layer == "fc"
+    assert seen.criteria["stability"] == seen.criteria["max_stability"] == pytest.approx(1 - 0.99 / 1.01, abs=1e-6)
+    assert seen.criteria["cross_mean"] == pytest.approx(-1.0)
+
+
+def test_a_layer_that_is_not_stable_yet_is_not_tried() -> None:
+    state, _ = play(HiCFL(epsilon=0.019, select=False), toy_problem(2), blind(0.1))
+    seen = verdict_of(state)
+    assert len(state.models) == 1 and seen.layer == "conv" and seen.criteria["stability"] == pytest.approx(0, abs=1e-9)
+    assert seen.why == "everyone points the way of client 0, the reference"
+
+
+def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so() -> None:
+    rows = torch.tensor([[3.0], [1.0]])
+    updates = [torch.cat([rows * torch.ones(3), rows * torch.tensor([1.0, t, 0.0])], dim=1) for t in (0.1, -0.1, 0.1)]
+    state, notes = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), updates)
+    assert len(state.models) == 1 and not notes[2].matrices
+    assert verdict_of(state).layer == "conv" and verdict_of(state).why.startswith("everyone points the way")
 
 
 def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
@@ -178,11 +238,36 @@ def test_members_that_all_point_one_way_are_not_split() -> None:
 def test_the_two_sides_must_point_away_from_each_other_unless_told_otherwise(negative: bool, clusters: int) -> None:
     """Client 2 is at a right angle to client 0 and almost on client 1: mean cosine across 0.42."""
     fan = torch.tensor([[1.0, 0.0], [0.2, 1.0], [-0.1, 1.0]])
-    state, notes = play(HiCFL(require_negative_cross=negative), toy_problem(3, PLANE), [fan] * 3)
+    state, notes = play(HiCFL(require_negative_cross=negative, clear=0.0), toy_problem(3, PLANE), [fan] * 3)
     assert len(state.models) == clusters and len(notes[-1].matrices) == 1
     cross = verdict_of(state).criteria["cross_mean"]
     assert cross == pytest.approx((-0.1 / math.sqrt(1.01) + 0.98 / math.sqrt(1.04 * 1.01)) / 2, abs=1e-6)
     assert ("is not below 0" in verdict_of(state).why) == negative
+
+
+def test_sides_must_agree_inside_and_disagree_across_without_the_reference_that_chose_them() -> None:
+    """A converged cluster: the updates add up to 0, so half of them point away from any one of them.
+
+    Client 0 is the reference; 1 and 2 are with it but at 120 degrees to each other, 3 and 4 are not.
+    """
+    around = [(0.0, 1.0), (60.0, 1.0), (-60.0, 1.0), (120.0, 1.0), (-120.0, 1.0)]
+    star = torch.tensor([[r * math.cos(math.radians(a)), r * math.sin(math.radians(a))] for a, r in around])
+    state, _ = play(HiCFL(), toy_problem(5, PLANE), [star] * 3)
+    assert len(state.models) == 1 and "those on one side do not agree" in verdict_of(state).why
+    state, _ = play(HiCFL(clear=0.0), toy_problem(5, PLANE), [star] * 3)
+    assert state.labels.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_sides_must_be_so_many_standard_errors_apart() -> None:
+    """Welch's t by scipy of the cosines within the reference's side and across, without the reference."""
+    angles = torch.tensor([0.0, 10, -20, 30, -40, 150, 170, 190, 200]).deg2rad()
+    fan = torch.stack([angles.cos(), angles.sin()], dim=1)
+    near, far = fan[1:5] @ fan[1:5].T, fan[1:5] @ fan[5:].T
+    t = float(ttest_ind(near[torch.triu(torch.ones(4, 4), 1).bool()], far.flatten(), equal_var=False).statistic)
+    for clear, clusters in ((t - 0.1, 2), (t + 0.1, 1)):
+        state, _ = play(HiCFL(clear=clear), toy_problem(9, PLANE), [fan] * 3)
+        assert len(state.models) == clusters and verdict_of(state).criteria["clarity"] == pytest.approx(t, rel=1e-5)
+    assert f"only {t:.1f} standard errors apart" in verdict_of(state).why
 
 
 def test_members_that_converged_are_not_split_where_eps2_says_so() -> None:
@@ -194,7 +279,7 @@ def test_who_did_not_move_is_no_reference_and_updates_that_are_all_zero_are_neve
     state, _ = play(HiCFL(), toy_problem(4, PLANE), [torch.zeros(4, 2)] * 4)
     assert len(state.models) == 1 and "the members agree" in verdict_of(state).why
     some = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]])
-    state, _ = play(HiCFL(), toy_problem(4, PLANE), [some] * 3)
+    state, _ = play(HiCFL(clear=0.0), toy_problem(4, PLANE), [some] * 3)
     assert state.labels.tolist() == [1, 0, 0, 1] and verdict_of(state).criteria["reference"] == 1.0
 
 
@@ -207,14 +292,15 @@ def test_four_groups_are_found_in_two_levels_within_seven_rounds_because_windows
     assert [len(note.events) for note in notes] == [0, 0, 1, 0, 0, 2, 0]
     assert ari(state.labels, truth) == 1.0 and sorted(state.labels.bincount().tolist()) == [3, 3, 3, 3]
     state, _ = play(HiCFL(), toy_problem(12, PLANE), [coarse] * 3 + [fine] * 2)
-    assert verdict_of(state, 1).why == "6 of 6 members have sent too few updates since they came here"
+    early = "6 of 6 asked members answered, 6 of them too few times since they came here"
+    assert verdict_of(state, 1).why == f"{early}; 2 and a share of 0.5 are needed"
 
 
 def test_the_client_ids_do_not_matter() -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
     updates = wobbling(FIVE, [0.04, 0.01, 0.03, 0.02, 0.015])
-    once, _ = play(HiCFL(epsilon=0.05), toy_problem(5, PLANE), updates)
-    again, _ = play(HiCFL(epsilon=0.05), toy_problem(5, PLANE), [rows[order] for rows in updates])
+    once, _ = play(HiCFL(epsilon=0.05, select=False), toy_problem(5, PLANE), updates)
+    again, _ = play(HiCFL(epsilon=0.05, select=False), toy_problem(5, PLANE), [rows[order] for rows in updates])
     assert len(once.models) == 2 and ari(again.labels, once.labels[order]) == 1.0
 
 
@@ -225,7 +311,7 @@ def test_improper_clusters_correct_themselves() -> None:
     state, _ = go_on(algorithm, problem, algorithm.init(problem), updates, 4)
     assert state.labels.tolist() == [0, 0, 0, 1, 1, 1]
     state, notes = go_on(algorithm, problem, move(state, {5: 0}), updates, 2)
-    assert verdict_of(state, 1).why.startswith("1 of 4 members") and not notes[-1].events
+    assert verdict_of(state, 1).why.startswith("the members agree") and not notes[-1].events  # the other three do
     state, notes = go_on(algorithm, problem, state, updates, 1)
     assert state.labels.tolist() == [0, 0, 0, 2, 2, 1] and notes[0].events[0]["into"] == [3, 4]
     state, notes = go_on(algorithm, problem, state, updates, 6)
@@ -233,10 +319,21 @@ def test_improper_clusters_correct_themselves() -> None:
 
 
 def test_a_window_is_of_a_clients_own_uploads_however_many_rounds_they_took() -> None:
-    everyone, some = [0, 1, 2, 3], [0, 1, 2]
-    cohorts = [everyone, some, everyone, some, everyone]
-    _, notes = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 5, cohorts=cohorts)
+    _, notes = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 5, absent=[[], [3], [], [3], []])
     assert [len(note.events) for note in notes] == [0, 0, 0, 0, 1]
+
+
+def test_a_newcomer_without_a_window_does_not_hold_up_the_others_and_chooses_a_side_after_the_split() -> None:
+    everyone, some = [0, 1, 2, 3], [0, 1, 2]
+    cohorts = [some, some, everyone, everyone]
+    state, notes = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 3, cohorts=cohorts[:3])
+    assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
+    assert notes[2].matrices[0].clients.tolist() == [0, 1, 2]
+    state, _ = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 4, cohorts=cohorts)
+    assert state.labels.tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
+    state, _ = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 3, cohorts=cohorts[:3])
+    early = "4 of 4 asked members answered, 1 of them too few times since they came here"
+    assert verdict_of(state).why == f"{early}; 2 and a share of 1 are needed"
 
 
 def test_a_member_that_was_away_is_placed_on_return_and_its_window_starts_anew() -> None:
@@ -274,7 +371,10 @@ def test_a_stride_as_long_as_the_window_makes_windows_that_do_not_overlap() -> N
 def test_a_random_reference_is_a_function_of_the_seed_and_not_of_the_order_of_rows() -> None:
     found = set()
     for seed in range(12):
-        problem, algorithm = replace(toy_problem(5, PLANE), seed=seed), HiCFL(reference="random", epsilon=0.05)
+        problem, algorithm = (
+            replace(toy_problem(5, PLANE), seed=seed),
+            HiCFL(reference="random", select=False, epsilon=0.05),
+        )
         updates = wobbling(FIVE, [0.04, 0.01, 0.03, 0.02, 0.01])
         state, _ = play(algorithm, problem, updates)
         again, _ = play(algorithm, problem, updates, cohorts=[[4, 2, 0, 1, 3]] * 3)
@@ -313,10 +413,34 @@ def test_the_fine_grained_ending_goes_one_level_deep_and_the_personal_one_until_
         assert not any(note.events for note in notes[-5:])
 
 
+def slow(last: int) -> list[torch.Tensor]:
+    """Fourteen rounds in which the convolution is stable and blind, and fc turns right round until after `last`."""
+    conv, side = torch.full((2, 3), 0.1), torch.tensor([[1.0], [-1.0]])
+    turns = [(-1.0) ** round if round <= last else 1.0 for round in range(1, 15)]
+    return [torch.cat([conv, side * torch.tensor([turn, 0.0, 0.0])], dim=1) for turn in turns]
+
+
+@pytest.mark.parametrize(("last", "split"), [(0, 3), (5, 8), (14, None)])
+def test_the_ending_waits_for_a_slow_first_split(last: int, split: int | None) -> None:
+    """An ending would divide the two in round 4: in the convolution alone, nothing is left to be waited for."""
+    state, notes = play(HiCFL(ending="fine", patience=3, epsilon=0.5), toy_problem(2), slow(last))
+    assert [round for round, note in enumerate(notes, start=1) if note.events] == ([split] if split else [])
+    assert state.closed == (split + 4 if split else 0)
+    assert split is None or verdict_of(state).layer == "fc"
+
+
+def test_the_ending_comes_without_any_split_after_as_many_rounds_in_which_every_layer_is_stable() -> None:
+    """From round 3 on: the window is full, and nobody turns."""
+    algorithm = HiCFL(ending="fine", patience=3)
+    for rounds, closed in ((5, 0), (6, 6)):
+        state, _ = play(algorithm, toy_problem(3, PLANE), [torch.ones(3, 2)] * rounds)
+        assert (state.closed, state.calm) == (closed, 3 if not closed else 0)
+
+
 def test_an_ending_divides_clients_that_agree_by_what_is_left_without_their_mean() -> None:
     """The mean is (1, 1.5); without it the updates are -1.5, -0.5, 0.5 and 1.5 in the second weight."""
     updates = torch.stack([torch.ones(4), torch.arange(4.0)], dim=1)
-    state, _ = play(HiCFL(ending="fine", patience=3), toy_problem(4, PLANE), [updates] * 4)
+    state, _ = play(HiCFL(ending="fine", patience=3), toy_problem(4, PLANE), [updates] * 6)
     assert state.labels.tolist() == [0, 0, 1, 1] and verdict_of(state).criteria["cross_mean"] > 0
 
 
@@ -436,7 +560,7 @@ def test_epsilon_0_is_fedavg_bit_for_bit(keys: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ending", ["personal", "reorganise"])
 def test_a_run_that_stops_before_its_ending_goes_on_as_if_unbroken(ending: str, tmp_path: Path) -> None:
-    keys = {"epsilon": 2.0, "rho": 1.0, "ending": ending, "patience": 3, "require_negative_cross": False}
+    keys = {"epsilon": 2.0, "rho": 1.0, "ending": ending, "patience": 2, "require_negative_cross": False, "clear": 0.0}
     setting = federation("hicfl", **keys)
     half = trained(setting, setting.algorithm.init(setting.problem), 5)
     save(tmp_path, half, {}, {})
@@ -446,4 +570,4 @@ def test_a_run_that_stops_before_its_ending_goes_on_as_if_unbroken(ending: str, 
     for name, value in vars(unbroken).items():
         other = getattr(resumed, name)
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
-    assert unbroken.closed > 0
+    assert half.closed == 0 and unbroken.closed > 0

@@ -144,6 +144,15 @@ def test_a_warm_start_trains_heads_by_random_groups_of_equal_size() -> None:
     assert not torch.equal(state.models[0, :3], state.models[1, :3])  # only the start of the body was shared
 
 
+def test_a_warm_start_must_be_over_before_the_run_is() -> None:
+    for rounds in (2, 3):
+        message = rf"algorithm\.warm_rounds = 3: expected fewer than rounds = {rounds}: until they are over, the groups"
+        with pytest.raises(ExperimentError, match=message):
+            prepare(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": rounds}))
+    prepare(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": 4}))
+    prepare(load({**experiment("ifca", k=2, warm_rounds=3), "rounds": 2}))
+
+
 def test_a_model_that_nobody_chooses_for_long_is_reported_once() -> None:
     problem, algorithm = toy_problem(4), IFCA(k=3, patience=2)
     state, events = algorithm.init(problem), []

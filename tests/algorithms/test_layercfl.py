@@ -4,14 +4,15 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.parts.scouting import Travelled
+from fedstrata.algorithms.parts.scouting import Attentive, Travelled
 from fedstrata.clustering import ari
 from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, wait
-from fedstrata.errors import LayoutError
+from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
 from fedstrata.setting import Setting, prepare
@@ -90,6 +91,13 @@ def test_accumulated_updates_average_out_noise_and_start_anew_in_a_new_cluster()
     assert later.path[:, 0].tolist() == [5.0, 5.0, -5.0, -5.0]  # type: ignore[attr-defined]  # play returns a State
     last, _ = play(LayerCFL(layers="conv", eps1=1.0, eps2=0.5, first=2), toy_problem(4), updates)
     assert last.labels.tolist() != [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("measure", ["cos", "l2"])
+def test_weights_cannot_be_compared_by_sums_of_updates(measure: Literal["cos", "l2"]) -> None:
+    """The model of a cluster has moved by the mean of the sums: added to it, they would count that mean twice."""
+    with pytest.raises(ExperimentError, match=rf"algorithm.measure = '{measure}': compares weights, .* 'dl2'"):
+        LayerCFL(measure=measure, delta="accumulated").init(toy_problem(4))
 
 
 class Halves:
@@ -241,7 +249,7 @@ def test_a_path_of_another_cluster_or_of_old_data_is_not_accumulated() -> None:
     after, _ = algorithm.update(problem, changed, report)
     assert after.path[:, 0].tolist() == [2.0, 2.0, -1.0, -2.0]  # client 2 began anew
     two = algorithm.update(problem, after, report)[0]
-    assert two.path[:, 0].tolist() == [3.0, 3.0, -1.0, -3.0]  # it was pending in the round before
+    assert two.path[:, 0].tolist() == [3.0, 3.0, -2.0, -3.0]
 
 
 def test_a_member_whose_data_cannot_be_halved_stops_the_bootstrap_from_splitting() -> None:
@@ -261,3 +269,110 @@ def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
     for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3]):
         state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.tensor(cohort))))
     assert len(state.models) == 2
+
+
+def turning(stability: dict[str, float]) -> list[torch.Tensor]:
+    """Three rounds that end with BOTH; each layer turns away by a and back, S = |(cos a + cos a) / 2 - 1| = 1 - cos a.
+
+    It turns towards its third column, which the first two of a convolution's updates and fc's hardly use.
+    """
+    away = BOTH.clone()
+    for layer, columns in (("conv", slice(0, 3)), ("fc", slice(3, 6))):
+        cos = 1 - stability[layer]
+        rows = BOTH[:, columns]
+        across = torch.linalg.cross(rows, torch.tensor([[1.0, 1.0, 1.0]]).expand(4, -1))
+        across *= rows.norm(dim=1, keepdim=True) / across.norm(dim=1, keepdim=True)
+        away[:, columns] = cos * rows + (1 - cos**2) ** 0.5 * across
+    return [BOTH, away, BOTH]
+
+
+@pytest.mark.parametrize(
+    ("layers", "labels", "why"),
+    [
+        ("conv", [0, 0, 0, 0], "no layer is stable in the members' mean: 0.3 is not below 0.05"),
+        ("fc", [0, 1, 0, 1], "2 and 2 clients"),
+        ("all", [0, 1, 0, 1], "2 and 2 clients"),
+    ],
+)
+def test_stability_is_watched_in_the_compared_layers_only(layers: str, labels: list[int], why: str) -> None:
+    """The norms would forbid any split: nothing is stationary below eps1 = 0."""
+    algorithm = LayerCFL(layers=layers, trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
+    state, notes = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
+    assert state.labels.tolist() == labels
+    verdict = state.tree[0].verdict
+    assert verdict and verdict.why.startswith(why)
+    assert verdict.criteria["max_stability"] == pytest.approx(0.3 if layers == "conv" else 0.04, abs=1e-6)
+    assert notes[2].figures["stability conv"] == pytest.approx(0.3, abs=1e-6)
+    assert notes[2].figures["stability fc"] == pytest.approx(0.04, abs=1e-6)
+
+
+def test_one_compared_layer_must_be_stable_in_the_mean_of_the_members() -> None:
+    """Two members are stable in the convolution, the two others in the linear layer: (0.3 + 0.01) / 2 in both."""
+    one, other = turning({"conv": 0.3, "fc": 0.01}), turning({"conv": 0.01, "fc": 0.3})
+    updates = [torch.cat([first[:2], second[2:]]) for first, second in zip(one, other, strict=True)]
+    state, _ = play(LayerCFL(trigger="stability", epsilon=0.05, xi="lr"), toy_problem(4), updates)
+    assert len(state.models) == 1 and state.tree[0].verdict
+    assert state.tree[0].verdict.why == "no layer is stable in the members' mean: 0.155 is not below 0.05"
+
+
+def test_a_tensor_that_is_compared_stands_for_its_layer() -> None:
+    algorithm = LayerCFL(layers="fc.weight", trigger="stability", epsilon=0.05, xi="lr")
+    state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
+    assert state.labels.tolist() == [0, 1, 0, 1] and state.tree[0].verdict
+    assert state.tree[0].verdict.layer == "fc.weight"
+
+
+def test_members_that_agree_are_not_split_however_stable() -> None:
+    algorithm = LayerCFL(layers="fc", trigger="stability", epsilon=0.05, xi="lr", rho=0.0)
+    state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
+    assert len(state.models) == 1 and state.tree[0].verdict
+    assert state.tree[0].verdict.why.startswith("the members agree")
+
+
+def test_with_stability_sums_of_updates_are_compared_and_the_updates_themselves_are_watched() -> None:
+    algorithm = LayerCFL(layers="fc", trigger="stability", epsilon=0.05, xi="lr", delta="accumulated")
+    updates = turning({"conv": 0.3, "fc": 0.04})
+    state, notes = play(algorithm, toy_problem(4), updates)
+    sums = torch.stack(updates).sum(dim=0)[:, 3:]
+    assert isinstance(state, Attentive) and torch.allclose(state.path, sums)
+    expected = torch.nn.functional.cosine_similarity(sums[0], sums[1], dim=0)
+    assert float(notes[2].matrices[0].values[0, 1]) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_with_all_layers_it_is_cfl_timed_by_stability() -> None:
+    setting = federation("rotation", groups=3)
+    keys: dict[str, Any] = {"trigger": "stability", "epsilon": 1.0, "rho": 1.0, "gamma": 0.4}
+    ours, _ = train(setting, LayerCFL(layers="all", **keys), 5)
+    cfl, _ = train(setting, CFL(**keys), 5)
+    assert len(cfl.models) > 1 and ours.tree == cfl.tree
+    for name in ("models", "labels", "uploads", "count", "chosen", "lineage"):
+        assert torch.equal(getattr(ours, name), getattr(cfl, name)), name
+
+
+def test_a_scouted_layer_is_watched_as_if_it_had_been_given() -> None:
+    setting = federation("rotation", groups=3)
+    keys: dict[str, Any] = {"trigger": "stability", "epsilon": 1.0, "rho": 1.0, "gamma": 0.4}
+    scouted, _ = train(setting, LayerCFL(layers="auto", **keys), 4)
+    given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 4)
+    assert scouted.compared == ("linear1",) and len(given.models) > 1 and scouted.tree == given.tree
+    assert torch.equal(scouted.models, given.models) and torch.equal(scouted.uploads, given.uploads)
+
+
+def test_windows_and_paths_come_back_to_the_last_bit(tmp_path: Path) -> None:
+    algorithm = LayerCFL(layers="fc", trigger="stability", delta="accumulated")
+    state, _ = play(algorithm, toy_problem(4), [BOTH, 2 * BOTH])
+    save(tmp_path, state, {}, {})
+    found = restore(tmp_path, type(state))
+    assert found is not None and isinstance(state, Attentive) and found[0].compared == ("fc",)  # type: ignore[attr-defined]  # play returns a State
+    for name in ("uploads", "count", "chosen", "lineage", "path", "origin", "peaks"):
+        assert torch.equal(getattr(found[0], name), getattr(state, name)), name
+
+
+def test_a_member_that_was_away_uses_any_leaf_until_it_is_placed_in_the_one_it_chose() -> None:
+    algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
+    state, _ = play(algorithm, problem, [BOTH], absent=[[3]])
+    assert state.labels.tolist() == [0, 0, 1, -1]
+    assert algorithm.serve(problem, state, torch.tensor([2, 3]))[0].offers.tolist() == [[1, -1], [0, 1]]
+    assert isinstance(state, Travelled)
+    report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
+    assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]  # scripted clients take the first offer

@@ -12,6 +12,7 @@ from fedstrata.core import (
     Result,
     Rows,
     State,
+    asked,
     begin,
     broadcast,
     descends,
@@ -82,6 +83,22 @@ def test_a_plan_for_some_of_the_cohort_keeps_their_offers() -> None:
     assert some.cohort.tolist() == [2, 3]
     fits: tuple[Fit, ...] = some.work
     assert fits[0].offers.tolist() == [[1, 2], [0, -1]]
+
+
+def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
+    plan = broadcast(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
+    plan = replace(plan, ask={"classes": torch.tensor([True, True, False])})
+    some = plan.only(torch.tensor([False, True, True]))
+    assert {name: some.cohort[who].tolist() for name, who in some.ask.items()} == {"classes": [2]}
+
+
+def test_who_was_not_drawn_was_not_asked() -> None:
+    members = torch.tensor([True, False, True, True, False])
+    report = Report((), cohort=torch.tensor([1, 3, 4]))
+    assert asked(report, members).tolist() == [False, False, False, True, False]
+    assert asked(replace(report, cohort=None), members).tolist() == members.tolist()
+    union = replace(report, cohort=torch.tensor([5]))  # the id of all data together
+    assert not asked(union, members).any()
 
 
 def test_groups_that_are_given_are_children_of_the_first_node() -> None:

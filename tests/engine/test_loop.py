@@ -6,6 +6,7 @@ from small import dataset, fit_of, loop_of, network, plan_of
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Recipe, Use
+from fedstrata.errors import ContractError
 from fedstrata.models import flatten, layout_of, load_row
 from fedstrata.randomness import generator
 
@@ -218,3 +219,15 @@ def test_half_of_a_single_sample_is_no_work() -> None:
     engine, layout, start = loop_of([1, 10])
     results = engine.run(plan_of(start[None], *(fit_of(layout, [[0], [0]], part=part) for part in "AB"))).results
     assert [result.updates.clients.tolist() for result in results] == [[1], [0, 1]]
+
+
+def test_only_those_that_are_asked_tell_about_their_data() -> None:
+    engine, layout, start = loop_of([10, 10, 10])
+    plan = plan_of(start[None], fit_of(layout, [[0], [0]]), cohort=[0, 2])
+    asked = {"entropy": torch.tensor([False, True]), "classes": torch.tensor([False, False])}
+    facts = engine.run(replace(plan, ask=asked)).facts
+    assert facts.keys() == {"entropy"} and facts["entropy"].clients.tolist() == [2]
+    everyone = engine.run(replace(plan, ask={"entropy": torch.tensor([True, True])})).facts["entropy"]
+    assert torch.equal(everyone.of(torch.tensor([2])), facts["entropy"].values)
+    with pytest.raises(ContractError, match="expected a fact of classes, entropy, subspaces, found 'age'"):
+        engine.run(replace(plan, ask={"age": torch.tensor([True, False])}))

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.parts.grouping import Agglomeration, Groups, answering, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.newcomers import Snapshots, incorporate, invite, nearest, unclustered
-from fedstrata.algorithms.parts.oneshot import Groups, once, reach
-from fedstrata.clustering import agglomerate, entropy_groups, euclidean, natural_cut
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve, settle
+from fedstrata.algorithms.parts.newcomers import incorporate, invite, nearest
+from fedstrata.algorithms.parts.snapshots import Snapshots, reach, snapshot, unclustered
+from fedstrata.clustering import entropy_groups, euclidean
+from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve, settle
 from fedstrata.lazy import torch
 
-FACTS = ("classes", "entropy")
+TOLD = ("classes", "entropy")
 """What a client tells when it registers (Algorithm 1, lines 1 to 5)."""
 
 
@@ -50,11 +52,12 @@ class AdaCFL:
         chained: whether the entropy's gap of 10 % is to the client just below instead of to the group's lowest.
         tolerance: number of classes by which the members of such a group may differ.
         reference: what a newcomer trains: the initial model, for as many rounds' epochs as the members had trained
-            when they were clustered; or the parent, the one model that they shared in that round, for one round's.
+            when they were clustered; or the parent, the one model that they shared in that round, for one round's,
+            which is recommended where `round` is above 1.
         compare: whether a newcomer is compared with the clusters as they were when they were made, or as they are
             now (Algorithm 2, literally).
-        quorum: share of the members that must have answered for the clustering to take place; the others are then
-            placed as newcomers are.
+        quorum: share of the members asked in a round that must have answered for the clustering to take place; the
+            others are then placed as newcomers are.
     """
 
     source: ClassVar[str] = "Gong et al., Mobile Networks and Applications 2022"
@@ -73,7 +76,7 @@ class AdaCFL:
 
     def init(self, problem: Problem) -> Registered:
         """Everyone in one cluster, nothing told yet."""
-        facts = torch.full((problem.clients, len(FACTS)), -1.0)
+        facts = torch.full((problem.clients, len(TOLD)), -1.0)
         return Registered(**vars(unclustered(problem, len(self._columns(problem)))), facts=facts)
 
     def plan(self, problem: Problem, state: Registered, cohort: torch.Tensor) -> Plan:
@@ -83,46 +86,40 @@ class AdaCFL:
             return invite(problem, state, plan, problem.layout.select(*names(self.layers)))
         # A pending client's data may have changed since it told.
         unknown = (state.labels[cohort] < 0) | (state.facts[cohort] < 0).any(dim=1)
-        return replace(plan, ask=FACTS if self.precluster and bool(unknown.any()) else ())
+        return replace(plan, ask=dict.fromkeys(TOLD, unknown) if self.precluster else {})
 
     def update(self, problem: Problem, state: Registered, report: Report) -> tuple[Registered, Notes]:
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.clustered:
             return incorporate(problem, state, report, *self._near(problem, state))
-        facts = state.facts.clone()
-        for place, name in enumerate(FACTS):
+        facts, columns, labels = state.facts.clone(), self._columns(problem), settle(state, report)
+        for place, name in enumerate(TOLD):
             if name in report.facts:
                 facts[report.facts[name].clients, place] = report.facts[name].values[:, 0]
         known = (facts >= 0).all(dim=1) | (not self.precluster)
-
-        def group(clients: torch.Tensor, weights: torch.Tensor) -> Groups:
-            return self._group(clients, weights, facts[clients])
-
-        told = replace(state, facts=facts)
-        moved, notes = once(problem, told, report, self._columns(problem), known, self.round, self.quorum, group)
+        fresh = report.results[0].only(report.results[0].updates.clients.argsort())
+        fresh = fresh.only(known[fresh.updates.clients])
+        weights = Rows(fresh.updates.clients, state.models[0, columns] + fresh.updates.values[:, columns])
+        told, quorum = replace(state, facts=facts), answering(self.quorum, report, labels, first=self.round)
+        group = partial(self._group, facts)
+        moved, notes = divide(problem, told, report, labels, weights, quorum, group)
         if not moved.clustered:
             return moved, notes
-        if self.reference == "parent":
-            moved = replace(moved, reference=state.models[0], age=1)
-        spread = moved.epsilon
-        if self.epsilon == "auto":
-            # Two means can be nearer to one another than a single client's noise takes it from its own.
-            far = reach(moved.centroids, spread if self.cut == "auto" else self.cut)
-            return replace(moved, epsilon=max(far, spread) if spread < torch.inf else far), notes
-        return replace(moved, epsilon=spread if self.epsilon == "spread" else self.epsilon), notes
+        moved = snapshot(moved, columns, weights, fresh.sizes, self.epsilon, self.cut)
+        return (replace(moved, reference=state.models[0], age=1) if self.reference == "parent" else moved), notes
 
-    def _group(self, clients: torch.Tensor, weights: torch.Tensor, facts: torch.Tensor) -> Groups:
+    def _group(self, facts: torch.Tensor, weights: Rows) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and within each the distances and what merges."""
-        alike = torch.zeros_like(clients)
+        clients, alike = weights.clients, torch.zeros_like(weights.clients)
         if self.precluster:
-            alike = entropy_groups(facts[:, 0], facts[:, 1], chained=self.chained, tolerance=self.tolerance)
+            alike = entropy_groups(*facts[clients].T, chained=self.chained, tolerance=self.tolerance)
         groups, cuts, matrices = torch.empty_like(clients), dict[str, float](), list[Matrix]()
         layer = ", ".join(names(self.layers))
+        agglomeration = Agglomeration(self.cut, self.linkage, euclidean, "l2", layer)  # Eq. 3
         for precluster in alike.unique().tolist():
             rows = alike == precluster
-            distance = euclidean(weights[rows])  # Eq. 3
-            cut = natural_cut(distance, self.linkage) if self.cut == "auto" else self.cut
-            groups[rows] = precluster * len(clients) + agglomerate(distance, cut, self.linkage)
+            merged, distance, cut = agglomeration.merge(weights.values[rows])
+            groups[rows] = precluster * len(clients) + merged
             cuts |= {f"cut {precluster}": cut} if cut < torch.inf else {}
             matrices.append(Matrix(0, f"{layer} of pre-cluster {precluster}", "l2", clients[rows], distance))
         why = f"{len(clients)} clients, {len(matrices)} pre-clusters, {len(groups.unique())} clusters"

@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.criterion import PROGRESS, STATIONARY, Criterion, threshold
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
-from fedstrata.algorithms.parts.recursion import Decision, Watched, recurse, watch
-from fedstrata.algorithms.parts.steadiness import Window, Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.timing import EPSILON, XI, Timing, per_step
+from fedstrata.algorithms.parts.recursion import Decision, Watched, recurse
+from fedstrata.algorithms.parts.steadiness import Change, Window
+from fedstrata.algorithms.parts.trigger import attend, attentive
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, broadcast, serve, settle
 from fedstrata.lazy import torch
 
@@ -24,19 +24,25 @@ from fedstrata.lazy import torch
 class CFL:
     """CFL: recursive bipartition by the cosines of whole updates, gated by their norms.
 
+    A cluster is examined by what its members sent in this round, if enough of them did (quorum, min_split). Members
+    that were away when it was split wait at its place in the tree: with their next answer they join the leaf below it
+    whose model has the lowest training loss. Newcomers wait at the root, so they have all leaves to choose from.
+
     Attributes:
         trigger: what says that a cluster's time has come: the norms of its updates (eps1, eps2), or the model
-            stability of its members (epsilon, xi, window, rho; "MTCFL with model stability" of HiCFL, Table V).
+            stability of its members (epsilon, xi, window, rho; "MTCFL with model stability" of HiCFL, Table V). A
+            member's window holds its last uploads since it came to the cluster, however far apart.
         eps1: mean update below which a cluster's model is stationary; auto is a tenth of the cluster's peak.
         eps2: longest update above which some member is not served; auto is 4 times the automatic eps1.
         gamma: largest approximation error that Theorem 1 assumes; 0 switches the theorem off.
         linkage: how similar two groups are; single minimises the largest similarity across exactly.
         epsilon: stability below which a layer is stable; auto is half the step size.
-        xi: change of an update above which stability looks at a weight; auto is a twentieth of the step size.
+        xi: change of an update above which stability looks at a weight; auto is the median of its layer, lr a twentieth
+            of the step size.
         window: uploads of a client that its stability is the mean over (W).
         rho: ratio of the mean to the longest update from which on the members of a cluster agree.
         first: first round in which a cluster may be split (t_min).
-        quorum: share of a cluster's members that must have answered for it to be examined.
+        quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
     """
 
@@ -48,7 +54,7 @@ class CFL:
     gamma: Gamma = 0.5
     linkage: Linkage = "single"
     epsilon: Norm | Auto = "auto"
-    xi: Norm | Auto = "auto"
+    xi: Change = "auto"
     window: Window = 3
     rho: Share = 0.8
     first: Count = 1
@@ -57,7 +63,7 @@ class CFL:
 
     def init(self, problem: Problem) -> Watched:
         """Everyone in one cluster."""
-        return remember(problem, self.window) if self.trigger == "stability" else watch(problem)
+        return attentive(problem, self.trigger, self.window)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
@@ -65,12 +71,9 @@ class CFL:
 
     def update(self, problem: Problem, state: Watched, report: Report) -> tuple[Watched, Notes]:
         """Bipartition every cluster that meets the criterion, then average."""
-        columns = problem.layout.columns(problem.layout.select("all"))
-        lr, steady, figures = problem.recipe_of(state.round + 1).lr, None, dict[str, float]()
-        timing = Timing(per_step(self.epsilon, EPSILON, lr), self.rho)
-        if isinstance(state, Windowed):
-            state, steady = observe(problem, state, report, per_step(self.xi, XI, lr))
-            figures = curves(problem, state, steady)
+        everything = problem.layout.select("all")
+        state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, everything)
+        columns = problem.layout.columns(everything)
 
         def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> Decision:
             criterion = Criterion(
@@ -80,15 +83,12 @@ class CFL:
                 linkage=self.linkage,
                 layer="all",
             )
-            node, clients = int(state.nodes[cluster]), fresh.updates.clients
-            updates = fresh.updates.only(columns).values
-            if steady is None:
-                return criterion.judge(problem, node, fresh, updates)
-            layer, verdict = timing.examine(problem, fresh, steady[clients])
-            return Decision(verdict) if layer is None else criterion.propose(node, clients, updates, verdict.criteria)
+            node, updates = int(state.nodes[cluster]), fresh.updates.only(columns).values
+            return trigger.judge(problem, criterion, node, fresh, updates)
 
-        moved, notes = recurse(problem, state, report, columns, judge, self.first, self.quorum, self.min_split)
-        return moved, replace(notes, figures={**notes.figures, **figures})
+        rules = (self.first, self.quorum, self.min_split, trigger.ready)
+        moved, notes = recurse(problem, state, report, columns, judge, *rules)
+        return moved, replace(notes, figures={**notes.figures, **trigger.figures})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Grouping
+from fedstrata.algorithms.parts.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.signatures import Signed, nearest, register, sign, signed, unsigned
+from fedstrata.algorithms.parts.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.clustering import euclidean
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
 from fedstrata.lazy import torch
@@ -30,7 +30,8 @@ class FedClust:
         layers: what is uploaded and compared: the last layer.
         cut: distance up to which clusters merge; auto cuts at the largest step of the merge heights, if it is clear.
         linkage: how far apart two groups are.
-        quorum: share of the clients that must have sent their layer; those that come later are placed by it.
+        quorum: share of all clients that must have sent their layer, in whatever rounds they were asked; those that
+            come later are placed by it.
     """
 
     source: ClassVar[str] = "Islam et al., IPDPS Workshops 2024"
@@ -54,8 +55,9 @@ class FedClust:
         state = sign(state, self._sent(problem, report))
         if state.clustered:
             return advance(problem, state, report, labels)
-        grouping = Grouping(self.cut, self.linkage, self.quorum, "l2", ", ".join(names(self.layers)))
-        return grouping.divide(problem, state, report, labels, signed(state, labels), euclidean)
+        quorum, layer = gathered(self.quorum, labels), ", ".join(names(self.layers))
+        agglomeration = Agglomeration(self.cut, self.linkage, euclidean, "l2", layer)
+        return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
 
     def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""

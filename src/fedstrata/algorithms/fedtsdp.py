@@ -12,30 +12,12 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.decoupling import Decoupling
+from fedstrata.algorithms.parts.decoupling import Decoupled, Decoupling
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Norm, Share
-from fedstrata.algorithms.parts.layering import above, layers
-from fedstrata.algorithms.parts.regrouping import regroup
-from fedstrata.algorithms.parts.sampling import Sampled, amended, infer
-from fedstrata.clustering import hopkins
-from fedstrata.core import (
-    Mask,
-    Matrix,
-    Notes,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    Use,
-    Verdict,
-    advance,
-    begin,
-    broadcast,
-    serve,
-    settle,
-)
-from fedstrata.errors import ExperimentError
+from fedstrata.algorithms.parts.layering import above
+from fedstrata.algorithms.parts.regrouping import regroup, restarted
+from fedstrata.algorithms.parts.sampling import Part, Sampled, amended, infer, tendency, unamended
+from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Use, Verdict, advance, broadcast, serve, settle
 from fedstrata.lazy import torch
 
 
@@ -43,12 +25,19 @@ from fedstrata.lazy import torch
 class FedTSDP:
     """FedTSDP: two clusterings when the Hopkins statistic asks for them, and personal layers that grow in number.
 
+    Only clients that answered are clustered, three at least. The others keep their cluster while one goes on from it;
+    if several do they wait at its node, and with their next answer they join the one of lowest training loss. So do
+    newcomers, who wait at the root; what is personal they start from the received model, others from their own last.
+
     Attributes:
         radius1: epsilon of the first stage, nats of Jensen-Shannon divergence.
         radius2: epsilon of the second stage, a distance of models (the paper's CNN: 3.5); auto is twice the median
             distance to the nearest other client of the first-stage group.
         least: clients within the radius, itself counted, that make a client dense (min_pts).
         threshold: Hopkins statistic above which clients are clustered (h_th).
+        sample: share of the clients that the statistic is taken from (m~); of all, it hardly depends on the draw.
+        confirm: whether a clustering that leaves everyone in one cluster counts as none: no layer becomes personal and
+            no weight is amended. With ``sample = 1.0`` the statistic then rarely misleads where clients are alike.
         shrink: factor on the number of shared layers at every clustering (psi).
         psi_mode: the factor as it is, or to the power of the round.
         granularity: whether half a layer, its weight without its bias, may be shared, or only whole ones.
@@ -67,6 +56,8 @@ class FedTSDP:
     radius2: Norm | Auto = "auto"
     least: Count = 2
     threshold: Share = 0.65
+    sample: Part = 0.25
+    confirm: bool = False
     shrink: Share = 0.98
     psi_mode: Literal["const", "power"] = "const"
     granularity: Literal["tensor", "layer"] = "tensor"
@@ -83,11 +74,7 @@ class FedTSDP:
         Raises:
             ExperimentError: when the server has no samples.
         """
-        if problem.public is None:
-            raise ExperimentError("data.public = 0: algorithm.name = 'fedtsdp' needs samples on the server; try 1000")
-        weights = torch.ones(len(problem.public), dtype=torch.float64)
-        weights = weights if self.amend == "unnormalised" else weights / weights.sum()
-        return Sampled(**vars(begin(problem)), weights=weights, shared=float(len(layers(problem.layout))), triggers=0)
+        return unamended(problem, self.amend)
 
     def plan(self, problem: Problem, state: Sampled, cohort: torch.Tensor) -> Plan:
         """Train the cluster's shared tensors with one's own personal ones, and upload both (lines 10 to 12 and 39).
@@ -105,26 +92,27 @@ class FedTSDP:
         # Personal tensors are sent as they are, the others as updates of what was received.
         starts = state.models[result.given].index_fill(1, problem.layout.columns(own), 0.0)
         batch, predictions = infer(problem, state, sent + starts, self.batch)
-        tendency = hopkins(predictions, problem.generator("hopkins", state.round + 1))  # Eq. 6
-        labels, parents, matrices = settle(state, report), torch.arange(len(state.models)), tuple[Matrix, ...]()
-        found = {"hopkins": tendency, "threshold": self.threshold, "shared_layers": state.shared}
-        verdict = Verdict(f"Hopkins statistic {tendency:.3f} is not above {self.threshold:g}", None, found)
-        if len(batch) and tendency > self.threshold:
+        value = tendency(problem, state, predictions, self.sample)
+        labels, parents = settle(state, report), torch.arange(len(state.models))
+        found: Decoupled | None = None
+        seen = {"hopkins": value, "threshold": self.threshold, "shared_layers": state.shared}
+        verdict = Verdict(f"Hopkins statistic {value:.3f} is not above {self.threshold:g}", None, seen)
+        if len(batch) and value > self.threshold:
             stages = Decoupling(self.radius1, self.radius2, self.least, self.stages, self.noise)
             columns = problem.layout.columns(self._compared(problem, state))
-            groups, matrix = stages.groups(clients, predictions, (sent + starts)[:, columns])
-            labels, parents = regroup(labels, result, groups)
-            weights, triggers = amended(state.weights, batch, self.amend), state.triggers + 1
-            state = replace(state, weights=weights, shared=self._fewer(state), triggers=triggers)
-            why = f"Hopkins statistic {tendency:.3f} is above {self.threshold:g}: {int(groups.max()) + 1} groups"
-            verdict, matrices = Verdict(why, matrix.layer, found), (matrix,)
-        # Line 30, as moves of the model that a cluster goes on from: the very updates of those that started there.
-        origins = parents[labels[clients]]
-        moves = Rows(clients, sent + (starts - state.models[origins]))
-        moved = replace(report, results=(replace(result, updates=moves, given=origins),))
+            found = stages.decouple(clients, predictions, (sent + starts)[:, columns])
+            labels, parents = regroup(labels, result, found.groups)
+            if len(parents) > 1 or len(state.models) > 1 or not self.confirm:
+                weights, triggers = amended(state.weights, batch, self.amend), state.triggers + 1
+                state = replace(state, weights=weights, shared=self._fewer(state), triggers=triggers)
+            why = f"Hopkins statistic {value:.3f} is above {self.threshold:g}: {found.why}"
+            verdict = Verdict(why, found.layer, {**seen, **found.radii, **found.figures})
+        moved = replace(report, results=(restarted(result, starts, state.models, parents[labels[clients]]),))
         after, notes = advance(problem, state, moved, labels, parents, dict.fromkeys(range(len(state.models)), verdict))
-        figures = {"hopkins": tendency, "shared_layers": after.shared, "triggers": float(after.triggers)}
-        return after, replace(notes, figures={**notes.figures, **figures}, matrices=matrices)
+        figures = {"hopkins": value, "shared_layers": after.shared, "triggers": float(after.triggers)}
+        if found is not None:
+            figures, notes = {**figures, **found.figures}, replace(notes, matrices=found.matrices)
+        return after, replace(notes, figures={**notes.figures, **figures})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

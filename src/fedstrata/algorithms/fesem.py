@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.parts.grouping import Clustered, Groups, answering, divide
 from fedstrata.algorithms.parts.keys import STRICT, Count, Share
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
@@ -21,6 +22,7 @@ from fedstrata.core import (
     Problem,
     Report,
     Result,
+    Rows,
     State,
     Use,
     Verdict,
@@ -46,7 +48,8 @@ class FeSEM:
     Attributes:
         k: number of models.
         weighted: whether models are means weighted by samples (WeCFL); in FeSEM all clients count alike.
-        quorum: share of the clients that must have answered for the k models to be made, and at least k of them.
+        quorum: share of the clients asked in a round that must have answered for the k models to be made, and at least
+            k of them.
     """
 
     source: ClassVar[str] = "Long et al., World Wide Web 2023 (weighted: Ma et al., 2022)"
@@ -55,7 +58,7 @@ class FeSEM:
     weighted: bool = False
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem) -> Clustered:
         """Everyone in one cluster.
 
         Raises:
@@ -63,18 +66,18 @@ class FeSEM:
         """
         if self.k > problem.clients:
             raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
-        return begin(problem)
+        return Clustered(**vars(begin(problem)), clustered=0)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
         return broadcast(problem, state, cohort)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Notes]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
         labels, result = self.place(problem, state, report), report.results[0]
         result = result if self.weighted else replace(result, sizes=torch.ones_like(result.sizes))
         if len(state.models) == 1 and self.k > 1:
-            return self._begin(problem, state, result.only(result.updates.clients.argsort()), labels)
+            return self._begin(problem, state, replace(report, results=(result,)), labels)
         clients = result.updates.clients
         nearest = labels.index_copy(0, clients, _away(problem, state, result).argmin(dim=1))
         counted = Report((_seen_from(state, result, nearest[clients]),))
@@ -89,23 +92,21 @@ class FeSEM:
         """Everyone uses the model of its cluster."""
         return serve(problem, state, clients)
 
-    def _begin(self, problem: Problem, state: State, result: Result, labels: torch.Tensor) -> tuple[State, Notes]:
+    def _begin(
+        self, problem: Problem, state: Clustered, report: Report, labels: torch.Tensor
+    ) -> tuple[Clustered, Notes]:
         """Make the k models: k-means of what the clients made of the common start."""
-        clients, size = result.updates.clients, int((labels >= 0).sum())
-        if len(clients) < self.k or len(clients) / size < self.quorum:
-            why = f"{len(clients)} of {size} clients answered; {self.k} and a share of {self.quorum:g} are needed"
-            return advance(
-                problem, state, Report((result,)), labels, torch.zeros(1, dtype=torch.int64), {0: Verdict(why)}
-            )
-        distance = euclidean(result.updates.only(_compared(problem)).values)
-        groups = kmeans(distance, self.k, result.sizes)
-        k = int(groups.max()) + 1
-        if k > 1:
-            labels = torch.full_like(labels, -1).index_copy(0, clients, groups)
-        verdict = Verdict(f"k-means of {len(clients)} models: {k} groups", "all", {"groups": float(k)})
-        parents = torch.zeros(k, dtype=torch.int64)
-        moved, notes = advance(problem, state, Report((result,)), labels, parents, {0: verdict})
-        return moved, replace(notes, matrices=(Matrix(0, "all", "l2", clients, distance),))
+        result, quorum = report.results[0], answering(self.quorum, report, labels, least=self.k)
+        sizes = result.sizes[result.updates.clients.argsort()]
+
+        def group(rows: Rows) -> Groups:
+            distance = euclidean(rows.values)
+            groups = kmeans(distance, self.k, sizes)
+            k = int(groups.max()) + 1
+            verdict = Verdict(f"k-means of {len(groups)} models: {k} groups", "all", {"groups": float(k)})
+            return Groups(groups, verdict, (Matrix(0, "all", "l2", rows.clients, distance),))
+
+        return divide(problem, state, report, labels, result.updates.only(_compared(problem)), quorum, group)
 
 
 def _compared(problem: Problem) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Clustered, Grouping
+from fedstrata.algorithms.parts.grouping import Agglomeration, Clustered, answering, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, Share
 from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
@@ -29,7 +29,7 @@ class FLHC:
         cut: distance up to which clusters merge; auto cuts at the largest step of the merge heights, if it is clear.
         linkage: how far apart two groups are.
         metric: how far apart two updates are: l2, l1, or 1 minus their cosine.
-        quorum: share of the clients that must have answered in the round of the clustering.
+        quorum: share of the clients asked in the round of the clustering that must have answered.
     """
 
     source: ClassVar[str] = "Briggs et al., IJCNN 2020"
@@ -51,11 +51,13 @@ class FLHC:
     def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Notes]:
         """Group the clients once, then average."""
         labels = self.place(problem, state, report)
-        if state.clustered or state.round + 1 < self.round:
+        if state.clustered:
             return advance(problem, state, report, labels)
         columns = problem.layout.columns(problem.layout.select("all"))
-        grouping = Grouping(self.cut, self.linkage, self.quorum, f"d{self.metric}", "all")
-        return grouping.divide(problem, state, report, labels, report.results[0].updates.only(columns), self._distance)
+        updates = report.results[0].updates.only(columns)
+        quorum = answering(self.quorum, report, labels, first=self.round)
+        agglomeration = Agglomeration(self.cut, self.linkage, self._distance, f"d{self.metric}", "all")
+        return divide(problem, state, report, labels, updates, quorum, agglomeration.groups)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

@@ -7,14 +7,15 @@ makes clusters that overlap, from which clients choose by test accuracy, and is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Grouping
+from fedstrata.algorithms.parts.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
-from fedstrata.algorithms.parts.signatures import Signed, nearest, register, sign, signed, unsigned
+from fedstrata.algorithms.parts.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
 from fedstrata.errors import ContractError, ExperimentError
 from fedstrata.lazy import torch
@@ -24,15 +25,19 @@ from fedstrata.lazy import torch
 class FLIS:
     """FLIS (HC): one clustering by the classes that the clients' first models predict for public samples.
 
-    The clients' first models are averaged inside the clusters as soon as those are made. Clients that were absent,
-    newcomers, and clients whose data changed train the common start once and send it; they join the cluster whose
-    members' first models agree with theirs most.
+    A client that is asked for the first time trains the common start and sends it. What these first models predict
+    is gathered over the rounds until enough clients have sent theirs; meanwhile no model moves, and who has sent one
+    has nothing to do. Then all of them are grouped, whether they answered in that round or not, and the first models
+    that came in that very round are averaged inside the clusters; of the others only the predictions were kept.
+    Clients that were absent until then, newcomers, and clients whose data changed are pending: they train the common
+    start once, and join the cluster whose members' first models agree with theirs most.
 
     Attributes:
         cut: degrees up to which clusters merge, of which the cosine is the similarity of two models; auto cuts at the
-            largest step of the merge heights, if it is clear.
+            largest step of the merge heights, if it is clear beyond what the models answer on a single sample.
         linkage: how far apart two groups are.
-        quorum: share of the clients that must have sent their first model; those that come later are placed by it.
+        quorum: share of all clients that must have sent their first model, in whatever rounds they were asked; those
+            that come later are placed by it.
     """
 
     source: ClassVar[str] = "Morafah et al., IEEE Open Journal of the Computer Society 2023"
@@ -65,13 +70,14 @@ class FLIS:
         state = sign(state, first)
         if state.clustered:
             return advance(problem, state, report, labels)
-        rows = signed(state, labels)
-        grouping = Grouping(self.cut, self.linkage, self.quorum, "angle", "predictions")
-        if grouping.enough(len(rows.clients), int((labels >= 0).sum())):
+        rows, quorum = signed(state, labels), gathered(self.quorum, labels)
+        if not quorum.lacks(len(rows.clients), state.round + 1):
             # Until now the only cluster stood at the common start, so first models are updates of it.
             start = report.results[1]
             report = replace(report, results=(replace(start, given=torch.zeros_like(start.given)),))
-        return grouping.divide(problem, state, report, labels, rows, disagreement)
+        finest = resolution(rows.values.shape[1])
+        agglomeration = Agglomeration(self.cut, self.linkage, disagreement, "angle", "predictions", finest)
+        return divide(problem, state, report, labels, rows, quorum, agglomeration.groups)
 
     def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""
@@ -107,3 +113,12 @@ def disagreement(classes: torch.Tensor) -> torch.Tensor:
     """
     similarity = torch.stack([(own == classes).double().mean(dim=1) for own in classes])
     return similarity.arccos().rad2deg()
+
+
+def resolution(samples: int) -> float:
+    """Angle between models that differ on one of so many samples, in degrees.
+
+    Two clients of one distribution differ on a few samples, by chance on one more or less; that is a large factor of
+    a small angle. The angle scatters by 1 / sqrt(2 samples), whatever it is, and this is twice as much.
+    """
+    return math.degrees(math.acos(1 - 1 / max(samples, 1)))

@@ -17,6 +17,7 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Share
 from fedstrata.algorithms.parts.personal import others, personal_mask
 from fedstrata.algorithms.random_groups import draw_groups
 from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, grouped, serve
+from fedstrata.errors import ExperimentError
 from fedstrata.lazy import torch
 
 
@@ -51,7 +52,7 @@ class IFCA:
         least: share of the participants by which init = restart wants each model chosen; auto is 0.35 for two
             models and 0.4 / k for others (the authors' 0.1 for four).
         restarts: most redraws; each one costs a round.
-        warm_rounds: rounds of the random groups, which are of equal size.
+        warm_rounds: rounds of the random groups, which are of equal size; fewer than the run has.
         patience: rounds in a row without anybody after which a model is reported as collapsed.
     """
 
@@ -67,7 +68,14 @@ class IFCA:
     patience: Count = 3
 
     def init(self, problem: Problem) -> Chosen:
-        """K models that nobody has chosen yet."""
+        """K models that nobody has chosen yet.
+
+        Raises:
+            ExperimentError: when the run would end before anybody may choose.
+        """
+        if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
+            why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
+            raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
         unchosen = torch.full((problem.clients,), -1)
         state = replace(grouped(problem, unchosen, self.k, "k was given"), models=self._draw(problem, 0))
         return Chosen(**vars(state), redraws=0, idle=torch.zeros(self.k, dtype=torch.int64))

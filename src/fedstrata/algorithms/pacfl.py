@@ -6,17 +6,21 @@ federated learning via principal angles between client data subspaces", AAAI 202
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Distance, Grouping
+from fedstrata.algorithms.parts.grouping import Agglomeration, Distance, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
-from fedstrata.algorithms.parts.signatures import Signed, nearest, sign, signed, unknown, unsigned
+from fedstrata.algorithms.parts.signatures import Signed, gathered, nearest, sign, signed, unknown, unsigned
 from fedstrata.clustering import principal_angles
 from fedstrata.core import VECTORS, Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, serve
 from fedstrata.lazy import torch
+
+FINEST = math.degrees(math.acos(1 - 2**-23))
+"""Degrees: a cosine in float32, which the vectors are, cannot be nearer to 1 than that of this angle."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -33,7 +37,8 @@ class PACFL:
         angle: which angle between two clients' subspaces counts: the smallest (Eq. 2), or the mean of all principal
             angles (Eq. 3, whose sum grows with the number of classes). Where two clients' vectors together are more
             than the features, the subspaces always meet: then the smallest is 0.
-        quorum: share of the clients that must have sent their vectors; those that come later are placed by them.
+        quorum: share of all clients that must have sent their vectors, in whatever rounds they were asked; those that
+            come later are placed by them.
     """
 
     source: ClassVar[str] = "Vahidian et al., AAAI 2023"
@@ -54,9 +59,9 @@ class PACFL:
 
     def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; the unknown send their vectors, and pending ones only those."""
-        plan, asked = broadcast(problem, state, cohort), bool(unknown(state, cohort).any())
+        plan = broadcast(problem, state, cohort)
         fit = replace(plan.work[0], offers=state.labels[cohort][:, None])
-        return replace(plan, work=(fit,), ask=("subspaces",) if asked else ())
+        return replace(plan, work=(fit,), ask={"subspaces": unknown(state, cohort)})
 
     def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Notes]:
         """Group the clients as soon as enough of them have sent their vectors; average inside the clusters."""
@@ -64,8 +69,9 @@ class PACFL:
         state = sign(state, _sent(report))
         if state.clustered:
             return advance(problem, state, report, labels)
-        grouping = Grouping(self.cut, self.linkage, self.quorum, f"{self.angle} angle", "data")
-        return grouping.divide(problem, state, report, labels, signed(state, labels), self._angles(problem))
+        quorum, angle = gathered(self.quorum, labels), f"{self.angle} angle"
+        agglomeration = Agglomeration(self.cut, self.linkage, self._angles(problem), angle, "data", FINEST)
+        return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
 
     def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""

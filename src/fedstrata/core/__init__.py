@@ -10,16 +10,17 @@ of a row), l tensors, c offers. One round, whatever the algorithm and wherever t
 
 from fedstrata.core.advance import advance
 from fedstrata.core.layout import Kind, Layout, Mask, Slot
-from fedstrata.core.messages import FACTS, VECTORS, Fit, Matrix, Notes, Plan, Report, Result, Score, Use
+from fedstrata.core.messages import FACTS, PARTS, VECTORS, Fit, Matrix, Notes, Plan, Report, Result, Score, Use
 from fedstrata.core.problem import Problem, Recipe
 from fedstrata.core.protocols import Algorithm, Clients
-from fedstrata.core.rounds import begin, broadcast, grouped, offers, serve, settle
+from fedstrata.core.rounds import asked, begin, broadcast, grouped, offers, serve, settle
 from fedstrata.core.rows import Rows, mix
 from fedstrata.core.state import State, move, wait
 from fedstrata.core.tree import Node, Tree, Verdict, descends
 
 __all__ = [
     "FACTS",
+    "PARTS",
     "VECTORS",
     "Algorithm",
     "Clients",
@@ -43,6 +44,7 @@ __all__ = [
     "Use",
     "Verdict",
     "advance",
+    "asked",
     "begin",
     "broadcast",
     "descends",

@@ -26,7 +26,9 @@ class Fit:
         keep: tensors that start from the client's own store, (l,); one it does not have is the received value.
         store: tensors that are left in the client's store afterwards, (l,).
         pull: weight of the proximal term that pulls towards the received model.
-        part: a fixed part of the client's training data: ``"all"``, or a random half ``"A"`` or ``"B"``.
+        part: a fixed part of the client's training data, of ``PARTS``: all of it, a random half, or half of a half.
+        most: samples of the part that each client uses at most, (m,), the same ones every time; None for all.
+        compare: the part on which several offers are compared.
         stream: name of its random stream.
         values: of the uploaded tensors those that are sent as they are and not as updates, (l,), or () for none: what
             a kept tensor started from is known to its client alone.
@@ -40,8 +42,18 @@ class Fit:
     store: Mask
     pull: float = 0.0
     part: str = "all"
+    most: torch.Tensor | None = None
+    compare: str = "all"
     stream: str = "train"
     values: Mask = ()
+
+    def only(self, rows: torch.Tensor) -> Fit:
+        """The work of some of the cohort, by a bool (m,)."""
+        return replace(self, offers=self.offers[rows], most=None if self.most is None else self.most[rows])
+
+
+PARTS = ("all", "A", "B", "A1", "A2", "B1", "B2")
+"""Parts of a client's training data: two halves that share no sample, and two halves of each."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Plan:
         models: what may be offered, (k, p).
         work: the Fits in order; each starts from its own offered model.
         score: what is scored, before any work.
-        ask: facts about their training data that the cohort sends along, of ``FACTS``.
+        ask: facts about their training data, of ``FACTS``, and who of the cohort sends each along, bool (m,).
     """
 
     round: int
@@ -81,7 +93,7 @@ class Plan:
     models: torch.Tensor
     work: tuple[Fit, ...] = ()
     score: tuple[Use, ...] = ()
-    ask: tuple[str, ...] = ()
+    ask: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse offers of models that the plan does not carry."""
@@ -92,8 +104,9 @@ class Plan:
 
     def only(self, rows: torch.Tensor) -> Plan:
         """The plan for some of the cohort, by a bool (m,); who is scored stays the same."""
-        work = tuple(replace(fit, offers=fit.offers[rows]) for fit in self.work)
-        return replace(self, cohort=self.cohort[rows], work=work)
+        work = tuple(fit.only(rows) for fit in self.work)
+        ask = {name: asked[rows] for name, asked in self.ask.items()}
+        return replace(self, cohort=self.cohort[rows], work=work, ask=ask)
 
 
 @dataclass(frozen=True)
@@ -151,11 +164,13 @@ class Report:
         results: in the order of the plan's work.
         scores: in the order of the plan's Uses.
         facts: what was asked, by name; a row per client that answered.
+        cohort: who was asked, whether it answered or not, (m,) int64; None where nobody noted it.
     """
 
     results: tuple[Result, ...]
     scores: tuple[Score, ...] = ()
     facts: Mapping[str, Rows] = field(default_factory=dict)
+    cohort: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Problem:
         fresh: i -> independent initial row (p,); ``fresh(0)`` is the start of every algorithm.
         clients: n.
         seed: of the run.
+        rounds: of the run; None where it has no end.
         recipe: of round 1.
         decay: factor on the step size after every round.
         truth: which clients truly belong together, (n,); read by `oracle` and by measures, nothing else.
@@ -51,6 +52,7 @@ class Problem:
     fresh: Callable[[int], torch.Tensor]
     clients: int
     seed: int = 0
+    rounds: int | None = None
     recipe: Recipe = Recipe()
     decay: float = 1.0
     truth: torch.Tensor | None = None

@@ -81,6 +81,21 @@ def serve(problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, .
     return (Use("cluster", clients, offers(state, clients), problem.layout.nothing),)
 
 
+def asked(report: Report, members: torch.Tensor) -> torch.Tensor:
+    """Which of some clients were asked in a round: who was not drawn is not absent.
+
+    Args:
+        report: of the round.
+        members: bool (n,).
+
+    Returns:
+        Those of them in the cohort, bool (n,); all of them where nobody noted the cohort.
+    """
+    if report.cohort is None:
+        return members
+    return members & torch.isin(torch.arange(len(members)), report.cohort)
+
+
 def settle(state: State, report: Report) -> torch.Tensor:
     """The labels (n,) once every pending client that answered has joined the leaf that it chose."""
     result = report.results[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedstrata.clustering import entropy
-from fedstrata.core import VECTORS
+from fedstrata.core import FACTS, VECTORS
 from fedstrata.engine.holdings import Holdings
 from fedstrata.errors import ContractError
 
@@ -30,7 +30,7 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
     if name == "entropy":
         return torch.tensor([entropy(counts)])
     if name != "subspaces":
-        raise ContractError(f"expected a fact of classes, entropy, subspaces, found {name!r}")
+        raise ContractError(f"expected a fact of {', '.join(FACTS)}, found {name!r}")
     vectors = torch.zeros(holdings.classes, VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
         left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :VECTORS]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
+from fedstrata.core import PARTS
 from fedstrata.data import Dataset
 from fedstrata.errors import ContractError
 from fedstrata.partition import Deal
@@ -44,11 +45,11 @@ class Holdings:
         return len(self._train)
 
     def train(self, client: int, part: str = "all", round: int = 0) -> torch.Tensor:
-        """Indices of the client's training samples, or of a fixed random half of them.
+        """Indices of the client's training samples, or of a fixed random part of them.
 
         Args:
             client: its id.
-            part: ``"all"``, ``"A"`` or ``"B"``; halves are cut between independent units, never through one.
+            part: of ``PARTS``; halves are cut between independent units, never through one.
             round: when; data may change hands.
 
         Raises:
@@ -58,16 +59,26 @@ class Holdings:
             return torch.cat(self._train)
         holder = self._holder(client, round)
         index = self._train[holder]
-        if part == "all":
-            return index
-        if part not in ("A", "B"):
-            raise ContractError(f"expected part all, A or B, found {part!r}")
+        if part not in PARTS:
+            raise ContractError(f"expected a part of {', '.join(PARTS)}, found {part!r}")
+        for half in part.removeprefix("all"):
+            index = self._half(holder, index, half)
+        return index
+
+    def _half(self, holder: int, index: torch.Tensor, half: str) -> torch.Tensor:
+        """One of two random halves of some samples; ``A1`` is the first half of ``A``."""
         unit = self._dataset.unit
         units = np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
         distinct = np.unique(units)
-        shuffled = np.random.default_rng(seed_of(self._seed, "halves", client=holder)).permutation(distinct)
-        in_a = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
-        return index[in_a if part == "A" else ~in_a]
+        purpose = "halves" if half in "AB" else "quarters"
+        shuffled = np.random.default_rng(seed_of(self._seed, purpose, client=holder)).permutation(distinct)
+        first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
+        return index[first if half in "A1" else ~first]
+
+    def some(self, client: int, index: torch.Tensor, most: int) -> torch.Tensor:
+        """At most so many of some samples, drawn once and for all."""
+        order = np.random.default_rng(seed_of(self._seed, "some", client=client)).permutation(len(index))
+        return index[torch.from_numpy(np.sort(order[:most]))]
 
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples with their labels, as they lie in memory."""

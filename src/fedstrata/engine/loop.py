@@ -41,7 +41,7 @@ class Loop:
         """Score the Uses, then do the work of every client."""
         with torch.random.fork_rng(devices=[]):
             scores = tuple(self._score(plan, use) for use in plan.score)
-            facts = {name: self._facts(plan, name) for name in plan.ask}
+            facts = {name: self._facts(plan, name) for name, asked in plan.ask.items() if bool(asked.any())}
             return Report(self._work(plan), scores, facts)
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -55,33 +55,42 @@ class Loop:
         return torch.stack(predictions)
 
     def _facts(self, plan: Plan, name: str) -> Rows:
-        """One fact about the training data of every client of the cohort."""
-        rows = [fact(name, self._holdings, self._holdings.train(c, round=plan.round)) for c in plan.cohort.tolist()]
-        return Rows(plan.cohort, torch.stack(rows) if rows else torch.empty(0, 1))
+        """One fact about the training data of every client that is asked for it."""
+        clients = plan.cohort[plan.ask[name]]
+        rows = [
+            fact(name, self._holdings, self._holdings.train(client, round=plan.round)) for client in clients.tolist()
+        ]
+        return Rows(clients, torch.stack(rows))
 
     def _work(self, plan: Plan) -> tuple[Result, ...]:
         """Every client does its Fits in order; between two of them only what it stores passes."""
         done: list[list[tuple[int, Tensor, int, int, Tensor]]] = [[] for _ in plan.work]
         for row, client in enumerate(plan.cohort.tolist()):
-            own, stored = self.store.read(client, before=plan.round), dict[int, Tensor]()
+            own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
             for results, fit in zip(done, plan.work, strict=True):
                 if bool((fit.offers[row] < 0).all()):
                     continue
                 index = self._holdings.train(client, fit.part, plan.round)
+                if fit.most is not None:
+                    index = self._holdings.some(client, index, int(fit.most[row]))
                 if not len(index):
                     continue  # one of two halves of a single sample
                 kept = {tensor: values for tensor, values in own.items() if fit.keep[tensor]}
-                # Fits of one client that are offered the same must take the same, whatever part they train on.
-                everything = self._holdings.train(client, round=plan.round)
-                taken, losses = self._choose(plan, fit.offers[row], everything, kept)
+                # Fits of one client that are offered the same take the same, whatever part they train on.
+                judging = self._holdings.train(client, fit.compare, plan.round)
+                taken, losses = self._choose(plan, fit.offers[row], judging, kept)
                 received = plan.models[taken]
                 start = self._overlaid(received, kept)
                 end = self._fit(plan, fit, client, index, start, received)
                 left = {t: end[span] for t, span in enumerate(self._layout.spans) if fit.store[t]}
                 own, stored = own | left, stored | left
+                astray |= any(fit.keep) and not bool(end.isfinite().all())
                 origin = torch.where(self._columns(fit.values), 0.0, start) if fit.values else start
                 update = torch.where(self._columns(fit.upload), end - origin, 0.0)
                 results.append((client, update, taken, len(index), losses))
+            if astray:
+                # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
+                stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
             self.store.write(client, plan.round, stored)
         return tuple(self._result(fit, results) for fit, results in zip(plan.work, done, strict=True))
 

@@ -26,13 +26,21 @@ class Store:
             self._kept[client, tensor][round] = values
 
     def read(self, client: int, before: int) -> dict[int, torch.Tensor]:
-        """The newest version from before a round of every tensor that the client has: tensor index -> values."""
+        """The newest version from before a round of every tensor that the client has: tensor index -> values.
+
+        If one of them is not finite, the client has none: with it, all that it ever sent again would not be either.
+        """
         newest = {}
         for (owner, tensor), versions in self._kept.items():
             rounds = [round for round in versions if round < before]
             if owner == client and rounds:
                 newest[tensor] = versions[max(rounds)]
-        return newest
+        return newest if all(bool(values.isfinite().all()) for values in newest.values()) else {}
+
+    def spoilt(self, round: int) -> tuple[int, ...]:
+        """Clients that were left with tensors in a round that are not finite, ascending ids."""
+        left = ((owner, versions.get(round)) for (owner, _), versions in self._kept.items())
+        return tuple(sorted({owner for owner, values in left if values is not None and not values.isfinite().all()}))
 
     def write(self, client: int, round: int, tensors: Mapping[int, torch.Tensor]) -> None:
         """Keep tensors as of a round; what an interrupted run left of this round or later is forgotten."""

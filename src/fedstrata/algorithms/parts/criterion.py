@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.recursion import Decision, longest_norm, mean_norm
 from fedstrata.clustering import bipartition, cosine, euclidean, separable
+from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Matrix, Problem, Result, Verdict
 from fedstrata.lazy import torch
 
@@ -17,9 +18,6 @@ STATIONARY = 0.1
 
 PROGRESS = 4.0
 """eps2 by itself: this many times eps1, the ratio of the authors' own experiments (0.4 and 1.6)."""
-
-STILL = 1e-12
-"""A cluster none of whose members moved further has no directions to compare."""
 
 
 def threshold(value: float | str, peak: torch.Tensor, share: float) -> float:
@@ -75,7 +73,7 @@ class Criterion:
         seen = {"mean_norm": mean, "max_norm": longest, "eps1": self.eps1, "eps2": self.eps2}
         if mean >= self.eps1:
             return self._keep(f"mean update {mean:.4g} is not below eps1 = {self.eps1:.4g}", seen)
-        if longest <= max(self.eps2, STILL):
+        if longest <= max(self.eps2, STILL):  # a cluster in which nobody moves has no directions to compare
             why = f"longest update {longest:.4g} is not above eps2 = {self.eps2:.4g}"
             return replace(self._keep(why, seen), final=not self.recheck)
         return self.propose(node, fresh.updates.clients, updates, seen, start)

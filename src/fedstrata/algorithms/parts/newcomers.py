@@ -6,46 +6,12 @@ clustered, so that its weights and those of the clusters at that time are of one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
 
-from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Verdict, advance, begin
+from fedstrata.algorithms.parts.snapshots import N, Snapshots
+from fedstrata.core import Mask, Notes, Plan, Problem, Report, Verdict, advance
 from fedstrata.core.tree import judge
 from fedstrata.lazy import torch
-
-
-@dataclass(frozen=True)
-class Snapshots(State):
-    """Adds what newcomers are compared with.
-
-    Attributes:
-        clustered: the round of the clustering; 0 before it.
-        centroids: some columns of each cluster's model when it was made, (k, q); (0, q) before the clustering.
-        epsilon: distance beyond which a newcomer belongs to no cluster; 0 before the clustering.
-        reference: the model that a newcomer trains, (p,).
-        age: for how many rounds' epochs, at the step size of the clustering; 0 before it.
-    """
-
-    clustered: int
-    centroids: torch.Tensor
-    epsilon: float
-    reference: torch.Tensor
-    age: int
-
-
-N = TypeVar("N", bound=Snapshots)
-
-
-def unclustered(problem: Problem, q: int) -> Snapshots:
-    """Everyone in one cluster; the initial model is the reference, of which `q` columns will be compared."""
-    return Snapshots(
-        **vars(begin(problem)),
-        clustered=0,
-        centroids=torch.empty(0, q),
-        epsilon=0.0,
-        reference=problem.fresh(0),
-        age=0,
-    )
 
 
 def invite(problem: Problem, state: Snapshots, plan: Plan, upload: Mask) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, begin, settle
+from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, asked, begin, settle
 from fedstrata.lazy import torch
 
 
@@ -57,6 +57,7 @@ def recurse(
     first: int,
     quorum: float,
     min_split: int,
+    ready: torch.Tensor | None = None,
 ) -> tuple[W, Notes]:
     """Examine every cluster, split where the verdict says so, average inside the new clusters.
 
@@ -67,8 +68,9 @@ def recurse(
         columns: the columns that the algorithm compares, (q,).
         judge: cluster, fresh rows of its members, peaks (2,) of its updates -> decision.
         first: first round in which a cluster may be examined.
-        quorum: share of the members that must have answered from the cluster's own model.
-        min_split: least number of such members.
+        quorum: share of the members asked in this round that must have answered from the cluster's own model.
+        min_split: least number of members that must have.
+        ready: who has answered often enough to be judged, bool (n,); the others count as absent. None for everyone.
     """
     result, settled = report.results[0], settle(state, report)
     result = result.only(result.updates.clients.argsort())  # between equals, the lowest id decides
@@ -84,9 +86,13 @@ def recurse(
         if len(fresh.sizes):
             norms = [longest_norm(fresh.updates.only(q).values) for q in (compared, columns)]
             peaks[cluster] = torch.maximum(peaks[cluster], torch.tensor(norms))
-        size, present = int(members.sum()), len(fresh.sizes)
+        answered = len(fresh.sizes)
+        fresh = fresh if ready is None else fresh.only(ready[fresh.updates.clients])
+        size, present = int(asked(report, members).sum()), len(fresh.sizes)
         if present < min_split or present / size < quorum:
-            why = f"{present} of {size} members answered; {min_split} and a share of {quorum:g} are needed"
+            early = f", {answered - present} of them too few times since they came here" if answered > present else ""
+            needed = f"{min_split} and a share of {quorum:g} are needed"
+            why = f"{answered} of {size} asked members answered{early}; {needed}"
             decisions[cluster] = Decision(Verdict(why))
         elif state.round + 1 >= first and not final[cluster]:
             decisions[cluster] = judge(cluster, fresh, peaks[cluster])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedstrata.core import Result
+from dataclasses import replace
+
+from fedstrata.core import Result, Rows
 from fedstrata.lazy import torch
 
 
@@ -29,3 +31,19 @@ def regroup(labels: torch.Tensor, result: Result, groups: torch.Tensor) -> tuple
         if parents.count(old) == 1:
             new[away & (labels == old)] = parents.index(old)
     return new, torch.tensor(parents)
+
+
+def restarted(result: Result, starts: torch.Tensor, models: torch.Tensor, origins: torch.Tensor) -> Result:
+    """The answers as if each had been trained from the model that its new cluster goes on from.
+
+    So their mean is the mean of what was uploaded (Algorithm 1, line 30), and bit for bit the mean update of those
+    who did start there.
+
+    Args:
+        result: who answered.
+        starts: what each update is added to, (m, p).
+        models: of the old clusters, (k, p).
+        origins: the old cluster that the new cluster of each goes on from, (m,).
+    """
+    moves = result.updates.values + (starts - models[origins])
+    return replace(result, updates=Rows(result.updates.clients, moves), given=origins)

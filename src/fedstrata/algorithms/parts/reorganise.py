@@ -34,10 +34,8 @@ def reorganise(
     """
     k, columns = len(after.models), problem.layout.columns(problem.layout.select("all"))
     moves = (after.models.double() - before.models)[:, columns]
-    result, members = (
-        report.results[0],
-        [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)],
-    )
+    result = report.results[0]
+    members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
     weights = torch.zeros(k, dtype=torch.float64)
     weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())
     models, remain, into = after.models.double(), list(range(k)), dict[int, int]()

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
+from typing import Annotated
 
-from fedstrata.core import Problem, State
+from annotated_types import Interval
+
+from fedstrata.algorithms.parts.layering import layers
+from fedstrata.clustering import hopkins
+from fedstrata.core import Problem, State, begin
+from fedstrata.errors import ExperimentError
 from fedstrata.lazy import torch
 
 LEAST = 3
 """Clients without which nothing can be said about their tendency to cluster."""
+
+Part = Annotated[float, Interval(gt=0, le=1)]
+"""A share of which something is left."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,19 @@ class Sampled(State):
     weights: torch.Tensor
     shared: float
     triggers: int
+
+
+def unamended(problem: Problem, amend: str) -> Sampled:
+    """Everyone in one cluster, every layer shared, every public sample as likely as another.
+
+    Raises:
+        ExperimentError: when the server has no samples.
+    """
+    if problem.public is None:
+        raise ExperimentError("data.public = 0: algorithm.name = 'fedtsdp' needs samples on the server; try 1000")
+    weights = torch.ones(len(problem.public), dtype=torch.float64)
+    weights = weights if amend == "unnormalised" else weights / weights.sum()
+    return Sampled(**vars(begin(problem)), weights=weights, shared=float(len(layers(problem.layout))), triggers=0)
 
 
 def infer(problem: Problem, state: Sampled, models: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,6 +68,12 @@ def infer(problem: Problem, state: Sampled, models: torch.Tensor, size: int) -> 
     predictions = problem.predict(models, problem.public[batch])
     # A model that overflows is finite and yet predicts nothing: every class alike.
     return batch, predictions.nan_to_num(nan=1 / predictions.shape[2])
+
+
+def tendency(problem: Problem, state: State, predictions: torch.Tensor, sample: float) -> float:
+    """The Hopkins statistic of predictions (m, b, classes), by a share of the clients and as many random points."""
+    count = ceil(sample * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+    return hopkins(predictions, problem.generator("hopkins", state.round + 1), max(1, count))  # Eq. 6
 
 
 def amended(weights: torch.Tensor, batch: torch.Tensor, amend: str) -> torch.Tensor:

@@ -1,40 +1,90 @@
-"""The layers that LayerCFL compares, and how it comes by them where none are given."""
+"""What LayerCFL compares: which layers, and how it comes by them where none are given; and which updates of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fedstrata.algorithms.parts.evidence import WHOLE, Evidence, forget, gather, unseen, views
 from fedstrata.algorithms.parts.recursion import Watched
 from fedstrata.algorithms.parts.scout import conclude, level_of, twinned
-from fedstrata.core import Problem, Report
+from fedstrata.algorithms.parts.steadiness import Windowed
+from fedstrata.core import Mask, Problem, Report, Rows, settle
+from fedstrata.errors import ExperimentError
 from fedstrata.lazy import torch
 
 
 @dataclass(frozen=True)
 class Travelled(Watched):
-    """Adds which layers are compared, and what every client moved them by since its cluster was born.
+    """Adds which layers are compared, and what every client moved them by since it came to its cluster.
 
     Attributes:
         compared: their selectors; none while they are being scouted.
         evidence: what the scout has seen since its last look; of no client unless ``layers = "auto"``.
         path: sum of the updates that a client sent as a member, (n, q); empty unless ``delta = "accumulated"``.
-        lineage: tree node where its path began, (n,); -1 for a client that was pending.
+        origin: tree node of the cluster in which its path began, (n,); -1 before the first update.
     """
 
     compared: tuple[str, ...]
     evidence: Evidence
     path: torch.Tensor
-    lineage: torch.Tensor
+    origin: torch.Tensor
 
 
-def columns_of(problem: Problem, compared: tuple[str, ...]) -> torch.Tensor:
-    """The columns of the compared layers, (q,); of all layers while none are known."""
-    return problem.layout.columns(problem.layout.select(*(compared or (WHOLE,))))
+@dataclass(frozen=True)
+class Attentive(Travelled, Windowed):
+    """With the windows that ``trigger = "stability"`` needs."""
 
 
-def scouted(problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, tuple[dict[str, object], ...]]:
-    """What the twins show is gathered; after the last round of a look, the layers may be chosen."""
+T = TypeVar("T", bound=Travelled)
+
+
+def setting_out(problem: Problem, watched: Watched, compared: tuple[str, ...], measure: str, delta: str) -> Travelled:
+    """The first state, from one of `recursion` or `steadiness`.
+
+    Raises:
+        LayoutError: when a selector of the compared layers matches nothing.
+        ExperimentError: when weights are to be compared, but of sums of updates, which no client has trained.
+    """
+    if delta == "accumulated" and not measure.startswith("d"):
+        raise ExperimentError(
+            f"algorithm.measure = {measure!r}: compares weights, and algorithm.delta = 'accumulated' sums of updates, "
+            "which are nobody's; expected measure = 'dcos' or 'dl2', or delta = 'last'"
+        )
+    n, selected = problem.clients, mask_of(problem, compared)
+    q = len(problem.layout.columns(selected)) if delta == "accumulated" else 0
+    kind = Attentive if isinstance(watched, Windowed) else Travelled
+    return kind(
+        **vars(watched),
+        compared=compared,
+        evidence=unseen(problem.layout, 0 if compared else n),
+        path=torch.zeros(n, q),
+        origin=torch.full((n,), -1),
+    )
+
+
+def mask_of(problem: Problem, compared: tuple[str, ...]) -> Mask:
+    """The tensors of the compared layers, (l,); of all layers while none are known."""
+    return problem.layout.select(*(compared or (WHOLE,)))
+
+
+def travel(problem: Problem, state: T, report: Report) -> tuple[T, Rows]:
+    """What is compared of those that answered, (m, q): their updates, or the sums of all since they came."""
+    updates = report.results[0].updates.only(problem.layout.columns(mask_of(problem, state.compared)))
+    if not state.path.shape[1]:
+        return state, updates
+    clients, node = updates.clients, state.nodes[settle(state, report)[updates.clients]]
+    # A path that began in another cluster, or before the data changed, says nothing about this one.
+    goes_on = (state.labels[clients] >= 0) & (state.origin[clients] == node)
+    path = torch.where(goes_on[:, None], state.path[clients], 0.0) + updates.values
+    paths, origin = state.path.index_copy(0, clients, path), state.origin.index_copy(0, clients, node)
+    return replace(state, path=paths, origin=origin), Rows(clients, path)
+
+
+def scouted(problem: Problem, state: T, report: Report) -> tuple[T, tuple[dict[str, object], ...]]:
+    """While no layer is known, what the twins show is gathered; after the last round of a look, one may be chosen."""
+    if state.compared:
+        return state, ()
     round, layout = state.round + 1, problem.layout
     before, level = forget(state.evidence, state.labels < 0), level_of(round)
     evidence = gather(layout, before, report, twinned(round))
@@ -48,6 +98,6 @@ def scouted(problem: Problem, state: Travelled, report: Report) -> tuple[Travell
     # From here on all is as if this layer had been given from the start: its peak, and its columns of the paths.
     compared, view = (finding.layer,), list(views(layout)).index(finding.layer)
     peaks = torch.stack([state.peaks[:, 0], evidence.longest[view : view + 1]], dim=1)
-    kept = torch.isin(columns_of(problem, ()), columns_of(problem, compared))
+    kept = torch.isin(*(layout.columns(mask_of(problem, some)) for some in ((), compared)))
     path = state.path[:, kept] if state.path.shape[1] else state.path
     return replace(state, compared=compared, evidence=unseen(layout, 0), peaks=peaks, path=path), (event,)

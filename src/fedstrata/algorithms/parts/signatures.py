@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.grouping import Clustered, Distance
+from fedstrata.algorithms.parts.grouping import Clustered, Distance, Quorum
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.core import Mask, Plan, Problem, Rows, begin, broadcast
 from fedstrata.lazy import torch
@@ -67,6 +67,11 @@ def signed(state: Signed, labels: torch.Tensor) -> Rows:
     """The signatures of the clients that are in a cluster and have sent one."""
     clients = (state.known & (labels >= 0)).nonzero().flatten()
     return Rows(clients, state.signatures[clients])
+
+
+def gathered(share: float, labels: torch.Tensor) -> Quorum:
+    """A share of all members, asked or not: signatures of earlier rounds are as good, so nobody is waited for twice."""
+    return Quorum(share, labels >= 0, "members can be compared")
 
 
 def nearest(state: Signed, rows: Rows, distance: Distance, linkage: Linkage) -> torch.Tensor:

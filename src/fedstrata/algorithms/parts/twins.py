@@ -28,3 +28,11 @@ def disagreement(first: torch.Tensor, second: torch.Tensor) -> float:
     """Largest |a - b| / |a + b| of a pair of twins, (m, q) each: an estimate of Theorem 1's gamma."""
     apart, together = ((rows.double().norm(dim=1)) for rows in (first - second, first + second))
     return float((apart / together.clamp(min=1e-12)).max())
+
+
+def doubt(report: Report, clients: torch.Tensor, columns: torch.Tensor) -> float:
+    """Theorem 1's gamma of some clients, (m,), in some columns, (q,), by the twins of a round."""
+    halves = [half.only(columns) for half in pair(report)]
+    # Nobody vouches for a member whose data cannot be halved; at 1, Theorem 1 refuses every split.
+    whole = all(bool(torch.isin(clients, half.clients).all()) for half in halves)
+    return disagreement(*(half.of(clients) for half in halves)) if whole else 1.0
