@@ -76,7 +76,13 @@ COMPARED = {
     ),
     "partial": Comparison(
         (("partial_mnist_rotation", "half asked, a fifth of them silent"), ("mnist_rotation", "everyone, 30 rounds")),
-        (*TOLD, ("layercfl", "LayerCFL")),
+        (
+            *TOLD,
+            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.4", "CFL"),
+            ("layercfl", "LayerCFL"),
+            ("hicfl", "HiCFL"),
+            ("adacfl", "AdaCFL"),
+        ),
         {},
     ),
     "natural": Comparison(

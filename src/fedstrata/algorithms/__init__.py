@@ -30,6 +30,7 @@ ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
         "fedclust": "fedstrata.algorithms.fedclust:FedClust",
         "pacfl": "fedstrata.algorithms.pacfl:PACFL",
         "flis": "fedstrata.algorithms.flis:FLIS",
+        "strata": "fedstrata.algorithms.strata:Strata",
     },
 )
 

@@ -16,7 +16,7 @@ from fedstrata.clustering.reference import reference_split, stability
 from fedstrata.clustering.separation import gap, intra_bound, separable
 from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon
 from fedstrata.clustering.subspaces import principal_angles
-from fedstrata.clustering.twins import Confirmation, confirm, twin_test
+from fedstrata.clustering.twins import Confirmation, confirm, surest, twin_test
 
 __all__ = [
     "Confirmation",
@@ -53,5 +53,6 @@ __all__ = [
     "replication",
     "separable",
     "stability",
+    "surest",
     "twin_test",
 ]

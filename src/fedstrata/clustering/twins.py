@@ -152,7 +152,7 @@ def confirm(
     named = tuple(str(view) for view in range(len(first))) if names is None else tuple(names)
     within = tensor(torch.zeros(m) if strata is None else strata)
     blocks = [(within == stratum).nonzero().flatten() for stratum in within.unique()]
-    sure = _floor([len(block) for block in blocks])
+    sure = surest([len(block) for block in blocks])
     reason = _impossible(m, sure, level)
     if not reason and not bool(tensor(first).isfinite().all() and tensor(second).isfinite().all()):
         reason = "similarities that are not finite"
@@ -257,8 +257,12 @@ def _at_random(blocks: list[torch.Tensor], generator: torch.Generator, count: in
         yield torch.cat([block[torch.randperm(len(block), generator=generator)] for block in blocks])[place]
 
 
-def _floor(sizes: list[int]) -> float:
-    """The share of re-pairings that keep two groups, each of half of every block of clients, as they are."""
+def surest(sizes: list[int]) -> float:
+    """The p that two clear groups of the best sizes are sure to reach: the share of re-pairings that keep them.
+
+    Args:
+        sizes: of the blocks of clients that are re-paired among themselves.
+    """
     # Blocks of even size all swap their halves into the same two groups.
     return (2 if all(size % 2 == 0 for size in sizes) else 1) / prod(comb(size, size // 2) for size in sizes)
 

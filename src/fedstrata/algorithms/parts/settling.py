@@ -1,0 +1,107 @@
+"""How a proven split is made: each side gets a cluster, and for some rounds its members may still go over.
+
+That a cluster has groups says little about a single client near their border; the loss on its training data, by the
+model of either side, says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fedstrata.algorithms.parts.testimony import Testimony
+from fedstrata.algorithms.parts.trial import Trial
+from fedstrata.core import Notes, Plan, Problem, Report, State, Verdict, advance, settle
+from fedstrata.lazy import torch
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered of one cluster.
+
+    Attributes:
+        evidence: about its members; None before the first twin round.
+        tests: that it was put to.
+        settling: rounds for which its members may still go over to the other side of its split.
+        trial: a confirmed split of which it is not known yet whether it pays.
+        refused: the members when the last one did not pay; none if none was.
+    """
+
+    evidence: Testimony | None = None
+    tests: int = 0
+    settling: int = 0
+    trial: Trial | None = None
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stratified(State):
+    """Adds what is remembered of every cluster (k), and the training samples of each client, (n,), 0 if not known."""
+
+    memories: tuple[Memory, ...]
+    sizes: torch.Tensor
+
+
+def settling(state: Stratified) -> torch.Tensor:
+    """Clusters whose members may still go over, bool (k,)."""
+    return torch.tensor([memory.settling > 0 for memory in state.memories])
+
+
+def siblings(plan: Plan, state: Stratified) -> Plan:
+    """The plan in which members of settling clusters are offered the models of the other sides as well."""
+    parents, free = [state.tree[node].parent for node in state.nodes.tolist()], settling(state)
+    rows = []
+    for client, row in zip(plan.cohort.tolist(), plan.work[0].offers.tolist(), strict=True):
+        own = int(state.labels[client])
+        if own >= 0 and free[own]:
+            row = [own, *(c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c])]
+        rows.append(row)
+    width = max(map(len, rows), default=1)
+    padded = torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
+    return replace(plan, work=(replace(plan.work[0], offers=padded.reshape(len(rows), width)), *plan.work[1:]))
+
+
+def settled(state: Stratified, report: Report) -> torch.Tensor:
+    """The labels (n,) once pending clients, and members of settling clusters, have taken the model of least loss."""
+    labels, result = settle(state, report), report.results[0]
+    clients = result.updates.clients
+    free = (state.labels[clients] >= 0) & settling(state)[state.labels[clients]]
+    labels[clients[free]] = result.given[free]
+    return labels
+
+
+def divide(
+    problem: Problem,
+    state: Stratified,
+    report: Report,
+    labels: torch.Tensor,
+    splits: Mapping[int, Trial],
+    verdicts: Mapping[int, Verdict],
+    rounds: int,
+) -> tuple[Stratified, Notes]:
+    """A cluster for each side of a split, then an average in each; an emptied side goes.
+
+    Args:
+        problem: fixed for the run.
+        state: before the round, with its newest memories.
+        report: of the round.
+        labels: of the clients before the splits, (n,).
+        splits: by cluster; who was not compared waits for both sides.
+        verdicts: by cluster.
+        rounds: of settling.
+    """
+    divided, parents, memories = torch.full_like(labels, -1), list[int](), list[Memory]()
+    for cluster, memory in enumerate(state.memories):
+        members = labels == cluster
+        if cluster in splits:
+            for side in (~splits[cluster].second, splits[cluster].second):
+                clients = splits[cluster].clients[side]
+                divided[clients[members[clients]]] = len(parents)
+                parents.append(cluster)
+                memories.append(Memory(settling=rounds))
+        elif bool(members.any()) or not memory.settling:
+            divided[members] = len(parents)
+            parents.append(cluster)
+            memories.append(replace(memory, settling=max(memory.settling - 1, 0)))
+    moved, notes = advance(problem, state, report, divided, torch.tensor(parents), verdicts)
+    return replace(moved, memories=tuple(memories)), notes
