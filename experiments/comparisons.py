@@ -50,7 +50,7 @@ COMPARED = {
             ("hicfl_fashion_mnist_n3", "Fashion-MNIST, Non-IID-3"),
             ("hicfl_cifar10_n3", "CIFAR-10, Non-IID-3"),
         ),
-        (*TOLD, ("cfl", "CFL"), ("cfl+algorithm.trigger=stability", "CFL, HiCFL's timing"), ("hicfl", "HiCFL")),
+        (*TOLD, ("cfl", "CFL"), ("cfl+algorithm.trigger=stability", "CFL timed by stability"), ("hicfl", "HiCFL")),
         {},
     ),
     "fedtsdp": Comparison(
@@ -78,10 +78,10 @@ COMPARED = {
         (("partial_mnist_rotation", "half asked, a fifth of them silent"), ("mnist_rotation", "everyone, 30 rounds")),
         (
             *TOLD,
-            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.4", "CFL"),
-            ("layercfl", "LayerCFL"),
+            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.3+algorithm.min_split=4", "CFL"),
+            ("layercfl+algorithm.eps2=0.2+algorithm.min_split=4", "LayerCFL"),
             ("hicfl", "HiCFL"),
-            ("adacfl", "AdaCFL"),
+            ('adacfl+algorithm.epsilon="spread"', "AdaCFL"),
         ),
         {},
     ),

@@ -5,7 +5,8 @@
 Adds to ``experiments/results/<experiment>.json``, or what ``--out`` names: for every run its summary, and clusters, ARI
 and accuracy over the rounds. A run of a variant and seed that are there already takes their place. ``layercfl:auto`` is
 an algorithm with automatic ``eps1`` and ``eps2``; ``+KEY=VALUE`` behind a name changes a key of the experiment for that
-run, e.g. ``layercfl+partition.scheme=iid``.
+run, e.g. ``layercfl+partition.scheme=iid``; a value may be a whole table, as in
+``strata+partition={scheme="rotation",sizes=[12,5,3]}``. ``--on`` has all variants run under each of some such changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import fcntl
 import json
 import os
-import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -34,13 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--variants", default="fedavg,oracle,layercfl", help="algorithms, comma-separated")
+    parser.add_argument("--on", nargs="+", default=[""], help="changes for all variants, KEY=VALUE+KEY=VALUE")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="where the results are kept")
     given = parser.parse_args()
 
-    # A comma inside brackets is one of a list, as in layercfl+algorithm.layers=["conv1","conv2"].
-    variants = re.split(r",(?![^\[]*\])", given.variants)
+    variants = ["+".join(filter(None, (variant, on))) for on in given.on for variant in separate(given.variants)]
     path = given.out or Path(__file__).parent / "results" / f"{given.experiment.stem}.json"
     failed = False
     with ProcessPoolExecutor(given.jobs) as pool:
@@ -58,6 +58,18 @@ def main() -> None:
             shown = {key: result[key] for key in ("variant", "seed", "acc_client", "ari", "clusters")}
             print(given.experiment.stem, json.dumps(shown), flush=True)
     sys.exit(failed)
+
+
+def separate(variants: str) -> list[str]:
+    """Variants between commas; a comma inside brackets is one of a list or a table."""
+    parts, depth = [""], 0
+    for letter in variants:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:

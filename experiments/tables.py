@@ -13,6 +13,7 @@ from statistics import mean
 
 from comparisons import compared, identical, join, scouted
 from outcomes import MISSING, listed, results, table, worse
+from proofs import PROOFS
 
 ROOT = Path(__file__).parent.parent
 
@@ -117,6 +118,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "compared": compared,
     "scouted": scouted,
     "join": join,
+    **PROOFS,
 }
 """What a document may name, with at most one word behind it."""
 

@@ -1,0 +1,167 @@
+"""Follow several algorithms on one federation up to the first split of each, and keep what came out, by seed.
+
+Algorithms are pure: as long as they have not split, most of them ask for the very same work, and what one has been
+answered is the answer to the others. So all of them together cost little more than FedAvg.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedstrata.cohort import draw
+from fedstrata.config import Experiment, load
+from fedstrata.config.tables import algorithm_from
+from fedstrata.core import Algorithm, Fit, Notes, Plan, Report, Result, State
+from fedstrata.guard import guard
+from fedstrata.setting import Setting, prepare
+from fedstrata.train import one_thread
+
+KEPT = 20
+"""Federations after which the results are written down."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of one algorithm that has not split before it.
+
+    Attributes:
+        name: of the algorithm.
+        plan: what it asked.
+        state: after the round.
+        notes: of the round.
+        truth: which clients truly belong together, (n,).
+    """
+
+    name: str
+    plan: Plan
+    state: State
+    notes: Notes
+    truth: torch.Tensor | None
+
+    @property
+    def split(self) -> bool:
+        """Whether there is more than one cluster now."""
+        return len(self.state.models) > 1
+
+
+def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]]) -> Iterator[Step]:
+    """Run some algorithms on one federation, each until it has split.
+
+    Args:
+        keys: of the experiment, without its algorithm.
+        algorithms: their tables, by what they are called.
+    """
+    experiment = load({**keys, "algorithm": {"name": "fedavg"}})
+    with one_thread():
+        setting = prepare(experiment)
+        running: dict[str, Algorithm[Any]] = {called: _algorithm(table) for called, table in algorithms.items()}
+        states = {called: algorithm.init(setting.problem) for called, algorithm in running.items()}
+        for round in range(1, experiment.rounds + 1):
+            cohort, absent = _cohort(experiment, setting, round)
+            done: dict[tuple[Any, ...], Result] = {}
+            for called, state in tuple(states.items()):
+                plan = running[called].plan(setting.problem, state, cohort)
+                report = _answered(setting, plan.only(~torch.isin(cohort, absent)), done)
+                states[called], notes = running[called].update(setting.problem, state, replace(report, cohort=cohort))
+                step = Step(called, plan, states[called], notes, setting.truth(round))
+                if step.split:
+                    del states[called]
+                yield step
+
+
+def _algorithm(table: Mapping[str, Any]) -> Algorithm[Any]:
+    return algorithm_from(str(table["name"]), {key: value for key, value in table.items() if key != "name"})
+
+
+def _cohort(experiment: Experiment, setting: Setting, round: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rates = experiment.cohort
+    return draw(experiment.seed, round, setting.members.active(round), rates.fraction, rates.dropout)
+
+
+def _answered(setting: Setting, plan: Plan, done: dict[tuple[Any, ...], Result]) -> Report:
+    """The report of a plan; work that was done in this round before is not done again."""
+    for fit in plan.work:
+        if _work(plan, fit) not in done:
+            (done[_work(plan, fit)],) = setting.clients.run(replace(plan, work=(fit,), ask={})).results
+    facts = setting.clients.run(replace(plan, work=())).facts if plan.ask else {}
+    report, _ = guard(Report(tuple(done[_work(plan, fit)] for fit in plan.work), facts=facts))
+    return report
+
+
+def _work(plan: Plan, fit: Fit) -> tuple[Any, ...]:
+    """What a piece of work comes down to: equal ones have equal answers. Nothing is kept on the clients here."""
+    models = plan.models[: int(fit.offers.max()) + 1 if fit.offers.numel() else 0]
+    most = None if fit.most is None else fit.most.numpy().tobytes()
+    tensors = (fit.offers.shape, fit.offers.numpy().tobytes(), most, models.numpy().tobytes())
+    masks = (fit.train, fit.upload, fit.keep, fit.store, fit.values)
+    return (*tensors, *masks, fit.recipe, fit.pull, fit.part, fit.compare, fit.stream)
+
+
+def gather(
+    path: Path,
+    name: str,
+    conditions: Mapping[str, Any],
+    one: Callable[[str, int], dict[str, Any]],
+    seeds: range,
+    jobs: int,
+) -> list[dict[str, Any]]:
+    """Have the results of some seeds in a file, and compute those that it does not hold yet.
+
+    Args:
+        path: of the file; several names share it.
+        name: of these results.
+        conditions: what else they depend on.
+        one: computes a result from the name and a seed.
+        seeds: wanted.
+        jobs: processes.
+
+    Returns:
+        All results of the name, by seed.
+
+    Raises:
+        ValueError: when the file holds results of the name under other conditions.
+    """
+    wanted = json.loads(json.dumps(conditions))
+    known = read(path).get(name, {**wanted, "runs": []})
+    if {key: value for key, value in known.items() if key != "runs"} != wanted:
+        raise ValueError(f"{path}: holds {name!r} under other conditions; use another --out, or take them out")
+    runs = {run["seed"]: run for run in known["runs"]}
+    missing = [seed for seed in seeds if seed not in runs]
+    began = perf_counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        tasks = [pool.submit(one, name, seed) for seed in missing]
+        for count, task in enumerate(as_completed(tasks), start=1):
+            run = task.result()
+            runs[run["seed"]] = run
+            if count % KEPT == 0 or count == len(missing):
+                write(path, name, {**wanted, "runs": [runs[seed] for seed in sorted(runs)]})
+                each = (perf_counter() - began) / count
+                print(f"{name}: {count} of {len(missing)}, {each:.2f} s each", flush=True)
+    return [runs[seed] for seed in sorted(runs)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """All that a file holds, by name; nothing while there is none."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def write(path: Path, name: str, results: Mapping[str, Any]) -> None:
+    """Put the results of a name into a file, one run a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for section, held in {**read(path), name: results}.items():
+        rows = ",\n".join(json.dumps(run) for run in held["runs"])
+        head = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in held.items() if key != "runs"]
+        sections.append(f"{json.dumps(section)}: {{" + ", ".join([*head, f'"runs": [\n{rows}\n]']) + "}")
+    draft = path.with_suffix(".new")
+    draft.write_text("{\n" + ",\n".join(sections) + "\n}\n")
+    draft.replace(path)

@@ -1,0 +1,240 @@
+"""The tables about Strata: wrong splits with their intervals, what is found, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+import federations
+import outcomes
+from outcomes import MISSING, Result, average, beside, counted, results, table, worse
+from scipy.stats import binomtest
+
+from fedstrata.algorithms.parts.proof import is_twin_round
+
+DATA = (
+    ("strata_mnist", "MNIST"),
+    ("strata_fashion_mnist", "Fashion-MNIST"),
+    ("strata_cifar10", "CIFAR-10"),
+    ("strata_emnist_letters", "EMNIST Letters"),
+)
+GROUPED = (
+    ('partition={scheme="rotation",groups=4}', "4 rotations"),
+    ('partition={scheme="majority",groups=4,share=0.8}', "4 majorities of 0.8"),
+    ('partition={scheme="majority",groups=4,share=0.5}', "4 majorities of 0.5"),
+    ('partition={scheme="concept",groups=4}', "4 concepts"),
+    ('partition={scheme="rotation",sizes=[12,5,3]}', "rotations of 12, 5, 3"),
+)
+ALIKE = 'partition={scheme="iid"}'
+MIXES = tuple(
+    (experiment, f'partition={{scheme="dirichlet",alpha={alpha}}}', f"{title}, Dirichlet {alpha}")
+    for experiment, title in DATA[1:3]
+    for alpha in (0.1, 0.3, 0.5)
+)
+NATURAL = ("usc_had_subjects", "", "USC-HAD, 14 people")
+OTHERS = ("cfl", "layercfl", "hicfl", "adacfl", "fedclust", "fl_hc", "fesem", "ifca+algorithm.k=4")
+NUMBERS = (
+    ("strata_mnist", 'data.clients=8+partition={scheme="rotation",groups=2}', "8 in 2 rotations, 500 images"),
+    (
+        "strata_mnist",
+        'data.clients=100+data.samples=300+partition={scheme="majority",groups=10,share=0.8}',
+        "100 in 10 majorities of 0.8, 300 images",
+    ),
+    (
+        "strata_mnist",
+        'data.clients=1000+data.samples=50+data.test=0.1+partition={scheme="concept",groups=10}',
+        "1000 in 10 concepts, 50 images",
+    ),
+    (
+        "strata_emnist_letters",
+        'data.clients=1000+data.samples=72+partition={scheme="concept",groups=10}',
+        "1000 in 10 concepts, 72 letters",
+    ),
+)
+"""Experiment, changes and title of what is shown, as the heads of the experiments have them."""
+
+SETTINGS = {
+    "equal": "20 clients of 72 digits",
+    "memorised": "the same, learned by heart (lr 0.5)",
+    "few": "8 clients of 160 digits, four folds",
+    "sizes": "20 clients of MNIST, sizes about 10 : 1",
+    "participation": "40 clients of 72 MNIST images, 0.3 asked",
+    "cnn": "20 clients of 200 CIFAR-10 images, the papers' CNN",
+}
+EARLY = 6
+"""Rounds up to which a test is early."""
+
+
+def grouped() -> str:
+    """What Strata finds where there are groups, with one configuration for all."""
+    rows = list[tuple[str, ...]]()
+    for experiment, data in DATA:
+        for on, federation in GROUPED:
+            rows.append((data, federation, *_found(experiment, on)))
+    return table(f"data | federation | {FOUND}", rows)
+
+
+def numbers() -> str:
+    """The same for few clients and for many."""
+    return table(f"clients | {FOUND}", ((title, *_found(experiment, on)) for experiment, on, title in NUMBERS))
+
+
+FOUND = "seeds | ARI | exact | partition in round | FedAvg | Strata | oracle | of the way | worse off than with FedAvg"
+
+
+def _found(experiment: str, on: str) -> tuple[str, ...]:
+    """Agreement, time and accuracy of Strata under some changes."""
+    plain, own, best = (results(experiment, f"{name}+{on}") for name in ("fedavg", "strata", "oracle"))
+    if not own:
+        return ("", MISSING, *[""] * 7)
+    exact = sum(run["ari"] == 1.0 for run in own)
+    rounds = [run["rounds_to_partition"] for run in own if run["rounds_to_partition"] is not None]
+    when = f"{median(rounds):g} ({min(rounds)} to {max(rounds)})" if rounds else "never"
+    agreement = (f"{len(own)}", f"{mean(run['ari'] for run in own):.3f}", f"{exact} of {len(own)}", when)
+    return (
+        *agreement,
+        *(average(runs, "acc_client") for runs in (plain, own, best)),
+        _way(plain, own, best),
+        worse(own, plain),
+    )
+
+
+def _way(plain: Sequence[Result], own: Sequence[Result], best: Sequence[Result]) -> str:
+    """The share of the way from FedAvg to the oracle, if there is a way."""
+    if not plain or not best:
+        return MISSING
+    start, here, end = (mean(run["acc_client"] for run in runs) for runs in (plain, own, best))
+    return f"{100 * (here - start) / (end - start):.0f} %" if end > start else "-"
+
+
+def alike() -> str:
+    """Clusters of Strata at the end where all clients are alike; one is right."""
+    rows = list[tuple[str, ...]]()
+    for experiment, data in DATA:
+        runs = results(experiment, f"strata+{ALIKE}")
+        rows.append((data, f"{len(runs)}" if runs else "", counted(run["clusters"] for run in runs)))
+    return table("data | seeds | clusters", rows)
+
+
+def mixes() -> str:
+    """Accuracy where every client differs from every other, beside FedAvg and the best other clustered method."""
+    rows = list[tuple[str, ...]]()
+    for experiment, on, title in (*MIXES, NATURAL):
+        variant = "+".join(filter(None, ("strata", on)))
+        own, plain, alone = results(experiment, variant), *(beside(experiment, variant, name) for name in TOLD)
+        others = {name: "+".join(filter(None, (name, on))) for name in OTHERS}
+        known = {name: runs for name, other in others.items() if (runs := results(experiment, other))}
+        if not own:
+            rows.append((title, "", MISSING, *[""] * 5))
+            continue
+        best = max(known, key=lambda name: mean(run["acc_client"] for run in known[name]), default=None)
+        other = f"{average(known[best], 'acc_client')} ({best.split('+')[0]})" if best else MISSING
+        cells = (average(own, "acc_client"), average(plain, "acc_client"), average(alone, "acc_client"), other)
+        rows.append((title, f"{len(own)}", *cells, counted(run["clusters"] for run in own), worse(own, plain)))
+    head = "data | seeds | Strata | FedAvg | alone | best other clustered method | clusters of Strata"
+    return table(f"{head} | worse off than with FedAvg", rows)
+
+
+TOLD = ("fedavg", "local")
+
+
+def wrong() -> str:
+    """How often alike clients are split by round 50, by alpha: by the test alone, and with the benefit check."""
+    rows = list[tuple[str, ...]]()
+    for setting, title in SETTINGS.items():
+        runs = _runs("null_federations", setting)
+        for alpha in (0.01, 0.05, 0.2):
+            shares = [_share(f"{what} {alpha}" in run["splits"] for run in runs) for what in ("test", "strata")]
+            rows.append((title, f"{len(runs)}" if runs else "", f"{100 * alpha:g} %", *shares))
+    return table("federations | number | alpha | split by the test | split by Strata", rows)
+
+
+def tested() -> str:
+    """How often a single test of alike clients has p up to 0.05, in early rounds and in late ones."""
+    rows = list[tuple[str, ...]]()
+    for setting, title in SETTINGS.items():
+        tests = [test for run in _runs("null_federations", setting) for test in run["tests"]]
+        halves = [[p <= 0.05 for round, p, _ in tests if (round <= EARLY) == early] for early in (True, False)]
+        rows.append((title, *(cell for half in halves for cell in (f"{len(half)}" if half else "", _share(half)))))
+    return table(f"federations | tests up to round {EARLY} | p up to 5 % | later tests | p up to 5 %", rows)
+
+
+def others() -> str:
+    """In how many federations of alike clients each algorithm splits them by round 50."""
+    head, rows = "algorithm", dict[str, list[str]]()
+    for setting, title in SETTINGS.items():
+        runs = _runs("null_federations", setting)
+        head += f" | {title}"
+        for name in OTHERS_ALIKE:
+            found = sum(name in run["splits"] for run in runs)
+            rows.setdefault(name, []).append(f"{found} of {len(runs)}" if runs else MISSING)
+    return table(head, ((title, *rows[name]) for name, title in OTHERS_ALIKE.items()))
+
+
+OTHERS_ALIKE = {
+    "cfl": "CFL, automatic",
+    "cfl, published": "CFL, its authors' thresholds",
+    "layercfl": "LayerCFL, automatic",
+    "layercfl, as for MNIST": "LayerCFL, thresholds that find rotated MNIST",
+    "layercfl, proven": "LayerCFL, the same thresholds and proof by twins",
+    "hicfl": "HiCFL, automatic",
+    "hicfl, published": "HiCFL, its paper's thresholds",
+    "adacfl": "AdaCFL, automatic",
+    "adacfl, published": "AdaCFL, its paper's thresholds",
+    "strata 0.05": "Strata",
+}
+
+
+def power() -> str:
+    """What the test finds at alpha = 0.05, when, and whether its first split tears a true group."""
+    rows = list[tuple[str, ...]]()
+    for name, held in federations.read(outcomes.RESULTS / "power_federations.json").items():
+        runs = held["runs"]
+        rounds = [run["round"] for run in runs if run["round"] is not None]
+        torn = sum(bool(run["torn"]) for run in runs)
+        when = f"{median(rounds):g}" if rounds else "-"
+        rows.append((name, f"{len(runs)}", f"{len(rounds)} of {len(runs)}", when, f"{torn} of {len(rounds)}"))
+    head = "federation | number | found by round 20 | in round, median | first split tears a group"
+    return table(head, rows or [("", "", MISSING, "", "")])
+
+
+def cost() -> str:
+    """What twin rounds cost a cluster that is never split, beside FedAvg; from the calendar, not measured."""
+    rows = []
+    for rounds in (10, 20, 30, 50, 100, 200):
+        twins = sum(is_twin_round(round) for round in range(1, rounds + 1))
+        share = twins / rounds
+        rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 4))))
+    uploads = "more uploaded with two folds | with four"
+    return table(f"rounds | twin rounds | more training | {uploads}", rows)
+
+
+def _runs(study: str, name: str) -> list[dict[str, Any]]:
+    """The federations of a study under one name; none while it has not been run."""
+    held = federations.read(outcomes.RESULTS / f"{study}.json").get(name, {"runs": []})
+    runs: list[dict[str, Any]] = held["runs"]
+    return runs
+
+
+def _share(hits: Iterable[bool]) -> str:
+    """A share, with its 95 % interval of Clopper and Pearson."""
+    told = list(hits)
+    if not told:
+        return MISSING
+    interval = binomtest(sum(told), len(told)).proportion_ci(method="exact")
+    return f"{sum(told) / len(told):.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+PROOFS: Mapping[str, Callable[[], str]] = {
+    "grouped": grouped,
+    "numbers": numbers,
+    "alike": alike,
+    "mixes": mixes,
+    "wrong": wrong,
+    "tested": tested,
+    "others": others,
+    "power": power,
+    "cost": cost,
+}
+"""The tables of docs/strata.md."""
