@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedstrata.core import (
+    PARTS,
     VECTORS,
     Algorithm,
     Fit,
@@ -34,6 +35,9 @@ LAYOUT = Layout(
         Slot("fc.bias", "fc", "linear", (CLASSES,)),
     )
 )
+SHARES = {"all": 1, "A": 2, "B": 2, "A1": 4, "A2": 4, "B1": 4, "B2": 4}
+"""How many parts of one kind a client's data make."""
+
 AXES = torch.linalg.qr(torch.randn(LAYOUT.p, 2, generator=torch.Generator().manual_seed(0)))[0].T
 """Directions in which the groups differ, (2, p)."""
 
@@ -64,10 +68,12 @@ class Pulled:
         told[:, : spans.shape[1]] = spans + 0.01 * torch.randn(spans.shape, generator=draw)
         facts = {"classes": torch.ones(n, 1), "entropy": (1.0 + group // 2)[:, None], "subspaces": told}
         self._facts = {name: rows[identities] for name, rows in facts.items()}
-        self._sizes = torch.cat([20 * (1 + identities % SIZE), torch.tensor([40 * n])])
+        self._sizes = torch.cat([128 * (1 + identities % SIZE), torch.tensor([256 * n])])
+        quarters = 0.01 * torch.randn(4, n, LAYOUT.p, generator=draw)
+        own = torch.cat([own, own[1:2] + quarters[:2], own[2:] + quarters[2:]])
         self._points = {
             part: torch.cat([rows[identities], rows.mean(dim=0)[None]])
-            for part, rows in {"all": points, "A": points + own[1], "B": points + own[2]}.items()
+            for part, rows in zip(PARTS, [points, *(points + each for each in own[1:])], strict=True)
         }
         self._kept, self._has = torch.zeros(n + 1, LAYOUT.p), torch.zeros(n + 1, LAYOUT.p, dtype=torch.bool)
 
@@ -96,7 +102,8 @@ class Pulled:
         updates = torch.where(upload, end - torch.where(values, 0.0, start), 0.0)
         several = (offers >= 0).sum(dim=1, keepdim=True) > 1
         told = torch.where((offers >= 0) & several, losses, torch.nan)
-        return Result(Rows(clients, updates), given, self._sizes[clients], told)
+        sizes = self._sizes[clients] // SHARES[fit.part]
+        return Result(Rows(clients, updates), given, sizes if fit.most is None else sizes.minimum(fit.most[busy]), told)
 
 
 def _fresh(start: int) -> torch.Tensor:

@@ -29,6 +29,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "oracle": {},
     "pacfl": {},
     "random_groups": {"groups": 3},
+    "strata": {"alpha": 0.9, "folds": 2, "settle": 1},
 }
 """Algorithms that group clients, with the keys by which they do so within a few rounds."""
 
@@ -39,7 +40,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "founding": {"cut": 1000.0, "epsilon": 0.001},
     },
     "centralized": {"equal_steps": {"steps": "equal"}},
-    "cfl": {"stability": {"trigger": "stability", "epsilon": 2.0, "rho": 1.0}},
+    "cfl": {
+        "stability": {"trigger": "stability", "epsilon": 2.0, "rho": 1.0},
+        "proof": {"proof": "twins", "alpha": 0.9},
+    },
     "ditto": {"alone": {"lam": 0.0, "epochs": 2}},
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
     "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
@@ -59,6 +63,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "reorganise": {"ending": "reorganise", "patience": 4},
         "reorganise_early": {"ending": "reorganise", "patience": 4, "min_split": 8},
         "uncompressed": {"select": False, "members": "each"},
+        "proof": {"proof": "twins", "alpha": 0.9, "ending": "reorganise", "patience": 4},
         "random": {"reference": "random", "xi": "lr", "require_negative_cross": False, "stride": 2},
     },
     "ifca": {
@@ -73,9 +78,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "auto": {"layers": "auto", "gamma": "bootstrap", "delta": "accumulated"},
         "frozen": {"on_reject": "freeze", "recheck": True, "gamma": 0.5},
         "stability": {"trigger": "stability", "layers": "head", "epsilon": 2.0, "rho": 1.0},
+        "proof": {"layers": "auto", "gamma": "bootstrap", "proof": "twins", "alpha": 0.9},
         "weights": {"measure": "l2", "norm_scope": "full", "layers": "head"},
     },
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
+    "strata": {
+        "lavish": {"benefit": False, "settle": 0},
+        "quarters": {"folds": 4},
+        "stability": {"when": "stability", "benefit": False},
+    },
 }
 """Keys that change the shape of what an algorithm does, by what the tests call them."""
 
@@ -89,6 +100,7 @@ WANDERS = {
     "centralized": "the data of all clients are in the union, those of whoever has left included",
     "fedtsdp": "clients are grouped anew, whatever cluster they were in",
     "fesem": "every client goes to the nearest model in every round",
+    "hicfl-proof": "clusters are merged",
     "hicfl-reorganise": "clusters are merged",
     "hicfl-reorganise_early": "clusters are merged",
     "ifca": "every client chooses among all models in every round",
@@ -236,7 +248,8 @@ def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
             for fit in turn.plan.work:
                 offered = int((fit.offers[row] >= 0).sum())
                 uploaded = sum(size for size, sent in zip(width, fit.upload, strict=True) if sent)
-                up += uploaded * (offered > 0) + 4 * (offered > 1)  # the number of the chosen one of several
+                told = 1 if any(fit.train) else offered  # the number of the chosen one of several, or their losses
+                up += uploaded * (offered > 0) + 4 * told * (offered > 1)
             up += sum(4 * facts[name] for name, asked in turn.plan.ask.items() if asked[row])
         stored = {client: set(devices.read(client, before=turn.plan.round)) for client in turn.plan.cohort.tolist()}
         sent = traffic(problem.layout, turn.plan, turn.report, stored.__getitem__)

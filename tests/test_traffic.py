@@ -35,6 +35,19 @@ def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> N
     assert (sent.down, sent.up) == (2 * 24, 2 * (24 + 4))
 
 
+def test_models_that_are_only_compared_come_back_as_their_losses() -> None:
+    problem = toy_problem(2)
+    plan = broadcast(problem, begin(problem), torch.arange(2))
+    none = problem.layout.nothing
+    fit = replace(plan.work[0], offers=torch.tensor([[0, 1, 2], [0, 1, -1]]), train=none, upload=none)
+    plan = replace(plan, models=torch.zeros(3, 6), work=(fit,))
+    losses = torch.tensor([[0.1, 0.2, 0.3], [0.1, 0.2, torch.nan]])
+    report = Scripted([torch.zeros(2, 6)]).run(plan)
+    answer = Report(tuple(replace(result, losses=losses) for result in report.results))
+    sent = traffic(problem.layout, plan, answer)
+    assert (sent.down, sent.up) == ((3 + 2) * 24, (3 + 2) * 4)
+
+
 def test_what_a_client_keeps_is_not_sent_and_statistics_are_counted_apart() -> None:
     slots = (Slot("a", "a", "conv", (3,)), Slot("b", "b", "linear", (2,)), Slot("s", "s", "buffer", (5,)))
     problem = toy_problem(1, Layout(slots))

@@ -68,7 +68,7 @@ class Case:
         """A new one."""
         events = {"events": EVENTS} if eventful else {}
         tables = {
-            "data": {"name": "digits", "clients": CLIENTS, "samples": 60, "test": 0.2, "public": 64},
+            "data": {"name": "digits", "clients": CLIENTS, "samples": 64, "test": 0.2, "public": 64},
             "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]},
             "model": {"name": "mlp", "hidden": [16]},
             "local": {"lr": 0.5, "batch": 0, "epochs": 2},

@@ -104,14 +104,16 @@ def scout_(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of FedAvg to watch.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Rounds of FedAvg to watch; the first tells the sample counts.")
+    ] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
 
     For every layer: how well who is like whom replicates between halves of the clients' data (correlation), how large
-    that pattern is (apart, in cosines), how alike two clients are on average (common, their mean cosine), and how
-    often chance replicates as well in any layer (p).
+    that pattern is beside what is each client's own (apart), how alike two clients are on average (common, their mean
+    cosine), and how often chance replicates as well (p). The sentence says how often it does in any of the layers.
     """
     from fedstrata.config import load
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from fedstrata.algorithms.parts.evidence import WHOLE, gather, unseen
 from fedstrata.algorithms.parts.finding import Finding
-from fedstrata.algorithms.parts.scout import ROUNDS, conclude
-from fedstrata.algorithms.parts.twins import twins
+from fedstrata.algorithms.parts.scout import LEVEL, ROUNDS, conclude
+from fedstrata.algorithms.parts.sighting import see, unseen, watching
+from fedstrata.algorithms.parts.voters import twins
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment
 from fedstrata.guard import guard
@@ -18,14 +18,14 @@ from fedstrata.train import one_thread
 
 
 def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], None] = lambda line: None) -> Finding:
-    """Train one model for all clients for some rounds, with twins in each, and look at the evidence once.
+    """Train one model for all clients for some rounds, after the first also on folds of their data, and look once.
 
     The clients, their data and who takes part are those of the experiment; its algorithm does not matter, and the
     hidden truth is not looked at. Nothing is written.
 
     Args:
         experiment: checked and complete.
-        rounds: of FedAvg.
+        rounds: of FedAvg; the first only tells how many samples clients have.
         show: takes a line after every round.
 
     Raises:
@@ -35,13 +35,14 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
     with one_thread():
         setting = prepare(experiment.model_copy(update={"algorithm": fedavg}))
         algorithm, problem, layout = setting.algorithm, setting.problem, setting.problem.layout
-        state, evidence = algorithm.init(problem), unseen(layout, problem.clients)
+        state, sighting = algorithm.init(problem), unseen(layout, problem.clients)
         for round in range(1, rounds + 1):
             clients, rates = setting.members.active(round), experiment.cohort
             cohort, absent = draw(problem.seed, round, clients, rates.fraction, rates.dropout)
-            plan = twins(algorithm.plan(problem, state, cohort), layout.select(WHOLE))
+            hearings = watching(problem, state, sighting, LEVEL)
+            plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes)
             report, _ = guard(setting.clients.run(plan.only(~torch.isin(cohort, absent))))
-            evidence = gather(layout, evidence, report, twinned=True)
+            sighting = see(layout, sighting, report, hearings, done=1)
             state, _ = algorithm.update(problem, state, report)
             show(f"round {round}/{rounds}")
-        return conclude(layout, evidence, problem.generator("scout", rounds))
+        return conclude(layout, sighting, problem.generator("scout", rounds))

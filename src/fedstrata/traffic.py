@@ -17,7 +17,8 @@ class Traffic:
 
     Attributes:
         down: parameters to the whole cohort; an absent client is charged too.
-        up: parameters from those that answered, what they chose, and the facts that were asked.
+        up: parameters from those that answered, what they chose, losses of models that they only compared, and the
+            facts that were asked.
         buffers: statistics of normalisation layers, both ways, counted apart.
     """
 
@@ -56,8 +57,10 @@ def traffic(
             down, buffers = down + parameters, buffers + statistics
     for fit, result in zip(plan.work, report.results, strict=True):
         parameters, statistics = _bytes(layout, fit.upload)
-        chosen = (~result.losses.isnan()).any(dim=1).sum()
-        up += parameters * len(result.sizes) + FLOAT * int(chosen)
+        known = ~result.losses.isnan()
+        # Whoever trains one of several models says which; where nothing is trained, the losses are what is asked for.
+        told = known.any(dim=1) if any(fit.train) else known
+        up += parameters * len(result.sizes) + FLOAT * int(told.sum())
         buffers += statistics * len(result.sizes)
     up += sum(FLOAT * rows.values.numel() for rows in report.facts.values())
     return Traffic(down, up, buffers)

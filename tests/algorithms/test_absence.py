@@ -157,5 +157,6 @@ def test_a_real_federation_finds_its_groups(name: str, tmp_path: Path) -> None:
         tmp_path / "run",
         quiet=True,
     )
-    assert max(len(record["pending"]) for record in run.rounds) == 12 - 5  # six are asked, one of them is lost
+    # Six are asked, one of them is lost; and who has answered too rarely to be judged waits as well.
+    assert max(len(record["pending"]) for record in run.rounds) >= 12 - 5
     assert run.summary["ari"] == 1.0 and run.summary["clusters"] == 2 and run.rounds[-1]["pending"] == []

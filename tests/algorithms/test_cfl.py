@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedstrata.algorithms.cfl import CFL
+from fedstrata.algorithms.parts.recursion import Watched
 from fedstrata.algorithms.parts.steadiness import Windowed
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, Recipe, Slot
@@ -236,6 +237,7 @@ def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
 def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     algorithm, problem = CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE)
     state, _ = play(algorithm, problem, [TORN], cohorts=[[0, 1, 2]])
+    assert isinstance(state, Watched)
     report = Scripted([TORN]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]

@@ -216,7 +216,7 @@ def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
     problem = replace(toy_problem(5, PLANE), recipe=Recipe(lr=0.2), decay=0.5)
     state, _ = play(HiCFL(select=False), problem, wobbling(FIVE, [0.04] * 5))
     assert verdict_of(state).criteria["epsilon"] == pytest.approx(0.5 * 0.2 * 0.5**2)
-    state, _ = play(HiCFL(), problem, wobbling(FIVE, [0.0] * 5))
+    state, _ = play(HiCFL(clear=0.0), problem, wobbling(FIVE, [0.0] * 5))
     assert len(state.models) == 2
 
 
@@ -255,6 +255,11 @@ def test_sides_must_agree_inside_and_disagree_across_without_the_reference_that_
     state, _ = play(HiCFL(), toy_problem(5, PLANE), [star] * 3)
     assert len(state.models) == 1 and "those on one side do not agree" in verdict_of(state).why
     state, _ = play(HiCFL(clear=0.0), toy_problem(5, PLANE), [star] * 3)
+    assert state.labels.tolist() == [0, 0, 0, 1, 1]
+    # Of so few, those with the reference are believed if they lie within 60 degrees of each other in the mean.
+    close = star.clone()
+    close[1:3] = torch.tensor([[math.cos(math.radians(40)), s * math.sin(math.radians(40))] for s in (1.0, -1.0)])
+    state, _ = play(HiCFL(), toy_problem(5, PLANE), [close] * 3)
     assert state.labels.tolist() == [0, 0, 0, 1, 1]
 
 

@@ -146,7 +146,7 @@ def federation(scheme: str, **keys: Any) -> Setting:
     return prepare(
         load(
             {
-                "data": {"name": "digits", "clients": 12, "samples": 60},
+                "data": {"name": "digits", "clients": 12, "samples": 70},
                 "partition": {"scheme": scheme, **keys},
                 "local": {"lr": 0.2, "batch": 10},
             }
@@ -174,7 +174,7 @@ def test_from_the_choice_on_a_scouted_layer_is_as_good_as_given(delta: Literal["
     choice = events[0]
     assert (choice["kind"], choice["round"], choice["layer"]) == ("scout", 3, "linear1")
     assert choice["why"].startswith("linear1 separates the clients most clearly")
-    assert scouted.compared == ("linear1",) and scouted.evidence.seen.shape == (0, 0)
+    assert scouted.compared == ("linear1",) and scouted.sighting.layers is None
     given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 5)
     assert len(given.models) > 1
     for name in ("models", "labels", "nodes", "waiting", "peaks", "final", "path"):
@@ -191,23 +191,26 @@ def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> 
     ]
     plain, _ = train(setting, FedAvg(), 6)
     assert torch.equal(scouted.models, plain.models)
-    assert scouted.compared == () and not scouted.evidence.seen.any() and bool((scouted.evidence.longest > 0).all())
+    assert scouted.compared == () and scouted.sighting.layers is None and bool((scouted.sighting.longest > 0).all())
     verdict = scouted.tree[0].verdict
     assert verdict and verdict.why == "the members fall apart in no layer so far"
 
 
-def test_twins_are_trained_while_the_layer_is_scouted_and_for_the_bootstrap() -> None:
+def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstrap() -> None:
     setting, everyone = federation("rotation", groups=3), torch.arange(12)
     gamma: Any
-    for gamma, later in ((0.5, 1), ("bootstrap", 3)):
+    for gamma, parts in ((0.5, ["", "AB", "AB", ""]), ("bootstrap", ["AB", "ABAB", "ABAB", "AB"])):
         algorithm = LayerCFL(layers="auto", eps1=10.0, gamma=gamma)
         state, plans = algorithm.init(setting.problem), []
         for _ in range(4):
             plans.append(algorithm.plan(setting.problem, state, everyone))
             state, _ = algorithm.update(setting.problem, state, setting.clients.run(plans[-1]))
-        assert [len(plan.work) for plan in plans] == [3, 3, 3, later]
+        # In the first round nobody knows yet how many samples folds may have.
+        assert ["".join(fit.part for fit in plan.work[1:]) for plan in plans] == parts
         layout = setting.problem.layout
-        assert plans[0].work[1].upload == layout.select("all")
+        fold = plans[1].work[-1]
+        assert fold.upload == layout.everything and fold.most is not None and fold.most.tolist() == [35] * 12
+        assert gamma == 0.5 or plans[1].work[1].upload == layout.select("all")
         assert gamma == 0.5 or plans[3].work[1].upload == layout.select("linear1")
 
 
@@ -216,7 +219,7 @@ def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Pa
     half, _ = train(setting, algorithm, 2)
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, type(half))
-    assert found is not None and torch.equal(found[0].evidence.alike, half.evidence.alike)
+    assert found is not None and torch.equal(found[0].sighting.layers.alike, half.sighting.layers.alike)
     unbroken, resumed = (train(setting, algorithm, 2, state)[0] for state in (half, found[0]))
     assert unbroken.compared == resumed.compared != () and torch.equal(unbroken.models, resumed.models)
     assert torch.equal(unbroken.labels, resumed.labels)
@@ -225,7 +228,7 @@ def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Pa
 def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
     setting, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
     state, events = train(setting, algorithm, 4, fraction=0.5)
-    assert events[0]["layer"] is None and events[0]["why"].startswith("too few clients to tell")
+    assert events[0]["layer"] is None and events[0]["why"].startswith("nothing to tell by: ")
     state, events = train(setting, algorithm, 4, state)
     assert events[0]["round"] == 6 and events[0]["layer"] == "linear1"
     assert bool((state.labels >= 0).all())
@@ -237,7 +240,7 @@ def test_an_empty_report_while_scouting_changes_nothing_but_the_round() -> None:
     for round in (1, 2, 3):
         report = setting.clients.run(algorithm.plan(setting.problem, state, torch.arange(0)))
         state, _ = algorithm.update(setting.problem, state, report)
-        assert state.round == round and not state.evidence.seen.any()
+        assert state.round == round and state.sighting.layers is None
     assert torch.equal(state.models, algorithm.init(setting.problem).models)
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.clustering import centred, confirm, likeness, twin_test
+from fedstrata.clustering import centred, confirm, likeness, surest, twin_test
 from fedstrata.clustering import twins as module
 from fedstrata.clustering.patterns import agreement, unit
 
@@ -215,3 +215,12 @@ def test_arrays_are_taken_and_wrong_shapes_and_levels_refused() -> None:
     for level in (0.0, 1.0, float("nan")):
         with pytest.raises(ValueError, match="expected a level in"):
             confirm(half, half, seeded(), level)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "p"),
+    [([4], 1 / 3), ([5], 1 / 10), ([6], 1 / 10), ([4, 4], 1 / 18), ([4, 5], 1 / 60), ([8, 12], 1 / 32340)],
+)
+def test_the_surest_p_is_the_share_of_re_pairings_that_keep_two_clear_groups(sizes: list[int], p: float) -> None:
+    """Of 4: 3 ways to make two pairs. Of 5: 10 to make a pair and a triple. Blocks of even size swap together."""
+    assert surest(sizes) == pytest.approx(p)

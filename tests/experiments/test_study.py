@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from study import keep
+from study import keep, separate
 
 STUDY = Path(__file__).parents[2] / "experiments" / "study.py"
 
@@ -29,14 +29,25 @@ def test_studies_that_end_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     assert runs(path) == [("cfl", seed, seed) for seed in range(40)]
 
 
+def test_commas_inside_brackets_do_not_end_a_variant() -> None:
+    tabled = 'strata+partition={scheme="rotation",sizes=[12,5,3],inside={scheme="iid"}}'
+    listed = 'layercfl+algorithm.layers=["conv1","conv2"]'
+    assert separate(f"fedavg,{tabled},{listed},cfl:0.1") == ["fedavg", tabled, listed, "cfl:0.1"]
+    assert separate("fedavg") == ["fedavg"]
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     experiment = tmp_path / "small.toml"
     data, partition = "[data]\nclients = 4\nsamples = 40\n", '[partition]\nscheme = "dirichlet"\nalpha = 1.0\n'
     experiment.write_text(f"rounds = 2\n{data}{partition}")
     out, listed = tmp_path / "kept.json", 'layercfl+algorithm.layers=["linear","head"]'
+    tabled = 'partition={scheme="dirichlet",alpha=5.0}'
     command = [sys.executable, str(STUDY), str(experiment), "--variants", f"oracle,{listed}", "--seeds", "0"]
+    command += ["--on", tabled]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "small, oracle, seed 0: ExperimentError: " in done.stderr
+    assert done.returncode == 1 and f"small, oracle+{tabled}, seed 0: ExperimentError: " in done.stderr
     (kept,) = json.loads(out.read_text())
-    assert kept["variant"] == listed and len(kept["clients"]) == 4 and len(kept["curves"]["clusters"]) == 2
+    assert (
+        kept["variant"] == f"{listed}+{tabled}" and len(kept["clients"]) == 4 and len(kept["curves"]["clusters"]) == 2
+    )

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
 from fedstrata.algorithms.parts.recursion import Decision, Watched, recurse
 from fedstrata.algorithms.parts.steadiness import Change, Window
@@ -44,6 +45,9 @@ class CFL:
         first: first round in which a cluster may be split (t_min).
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
+        proof: whether a cluster stays whole until Strata's test has proven that its members differ, by folds of their
+            data on which they also train in some rounds (twins). Where it is then cut is up to the rule above.
+        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
     """
 
     source: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
@@ -60,18 +64,21 @@ class CFL:
     first: Count = 1
     quorum: Share = 0.5
     min_split: Members = 3
+    proof: Proof = "none"
+    alpha: Chance = 0.05
 
     def init(self, problem: Problem) -> Watched:
         """Everyone in one cluster."""
-        return attentive(problem, self.trigger, self.window)
+        return gated(problem, attentive(problem, self.trigger, self.window), self.proof)
 
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return broadcast(problem, state, cohort)
+    def plan(self, problem: Problem, state: Watched, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
+        return hear(problem, state, broadcast(problem, state, cohort), self.alpha)
 
     def update(self, problem: Problem, state: Watched, report: Report) -> tuple[Watched, Notes]:
         """Bipartition every cluster that meets the criterion, then average."""
         everything = problem.layout.select("all")
+        state = weigh(problem, state, report, self.alpha)
         state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, everything)
         columns = problem.layout.columns(everything)
 
@@ -87,7 +94,7 @@ class CFL:
             return trigger.judge(problem, criterion, node, fresh, updates)
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, notes = recurse(problem, state, report, columns, judge, *rules)
+        moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)
         return moved, replace(notes, figures={**notes.figures, **trigger.figures})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Members, Norm, Share
 from fedstrata.algorithms.parts.recursion import Decision, recurse
 from fedstrata.algorithms.parts.reorganise import reorganise
@@ -69,6 +70,8 @@ class HiCFL:
             from the round in which every layer is stable without one, so a slow first split is waited for.
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
+        proof: whether a cluster stays whole, at an ending too, until Strata's test proves that members differ (twins).
+        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
     """
 
     source: ClassVar[str] = "Gong et al., IEEE TMC 2024"
@@ -89,18 +92,21 @@ class HiCFL:
     patience: Count = 10
     quorum: Share = 0.5
     min_split: Members = 2
+    proof: Proof = "none"
+    alpha: Chance = 0.05
 
     def init(self, problem: Problem) -> Hierarchy:
         """Everyone in one cluster."""
-        return Hierarchy(**vars(remember(problem, self.window)), calm=0, closed=0)
+        return Hierarchy(**vars(gated(problem, remember(problem, self.window), self.proof)), calm=0, closed=0)
 
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return broadcast(problem, state, cohort)
+    def plan(self, problem: Problem, state: Hierarchy, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
+        return hear(problem, state, broadcast(problem, state, cohort), self.alpha)
 
     def update(self, problem: Problem, state: Hierarchy, report: Report) -> tuple[Hierarchy, Notes]:
         """Split every cluster whose time has come, then average."""
         round, lr = state.round + 1, problem.recipe_of(state.round + 1).lr
+        state = weigh(problem, state, report, self.alpha)
         state, steady = observe(problem, state, report, self.xi if self.select else None, self.signed)
         ready = steady.isfinite().all(dim=1)
         closed = state.closed or (round if self.ending != "none" and state.calm >= self.patience else 0)
@@ -122,9 +128,9 @@ class HiCFL:
                 rank = drawn[:, None].expand_as(steady)
             return sides.split(problem, node.id, fresh, rank[clients], stable)  # Eq. 17 and 18
 
-        first = 1 if round % self.stride == 0 else round + 1
+        first, rules = 1 if round % self.stride == 0 else round + 1, (self.quorum, self.min_split, ready)
         everything = problem.layout.columns(problem.layout.select("all"))
-        moved, notes = recurse(problem, state, report, everything, judge, first, self.quorum, self.min_split, ready)
+        moved, notes = recurse(problem, state, report, everything, passing(state, judge), first, *rules)
         figures, events = {**notes.figures, **curves(problem, state, steady)}, notes.events
         if self.ending == "reorganise" and closed == round:
             moved, merges = reorganise(problem, state, moved, report)

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.recursion import Decision, recurse
-from fedstrata.algorithms.parts.scout import twinned
-from fedstrata.algorithms.parts.scouting import Travelled, mask_of, scouted, setting_out, travel
+from fedstrata.algorithms.parts.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
 from fedstrata.algorithms.parts.steadiness import Change, Window
 from fedstrata.algorithms.parts.trigger import attend, attentive
 from fedstrata.algorithms.parts.twins import doubt, twins
@@ -33,7 +33,8 @@ class LayerCFL:
 
     Attributes:
         layers: what is compared: conv for feature skew, first_linear for label skew, all when neither is known; auto
-            is the layer in which the clients fall apart most clearly. Until one is found, nothing is split.
+            is the layer in which the clients fall apart most clearly, by folds of their data: of those with 64 samples
+            at least. Until one is found, nothing is split.
         trigger: what says that a cluster's time has come: the norms of its updates (eps1, eps2), or the model
             stability of its members in one of the compared layers, the same for all (epsilon, xi, window, rho). A
             member's window holds its last uploads since it came to the cluster, however far apart.
@@ -57,6 +58,9 @@ class LayerCFL:
         first: first round in which a cluster may be split.
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
+        proof: whether a cluster stays whole until Strata's test has proven that its members differ, by folds of their
+            data on which they also train in some rounds (twins). Where it is then cut is up to the rule above.
+        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
     """
 
     source: ClassVar[str] = '"LayerCFL", Cybersecurity 2023'
@@ -79,6 +83,8 @@ class LayerCFL:
     first: Count = 1
     quorum: Share = 0.5
     min_split: Members = 3
+    proof: Proof = "none"
+    alpha: Chance = 0.05
 
     def init(self, problem: Problem) -> Travelled:
         """Everyone in one cluster.
@@ -88,19 +94,19 @@ class LayerCFL:
             ExperimentError: when weights are to be compared, but of sums of updates, which no client has trained.
         """
         compared = () if self.layers == "auto" else names(self.layers)
-        watched = attentive(problem, self.trigger, self.window)
+        watched = gated(problem, attentive(problem, self.trigger, self.window), self.proof)
         return setting_out(problem, watched, compared, self.measure, self.delta)
 
     def plan(self, problem: Problem, state: Travelled, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for the scout and the bootstrap, also on halves of its data."""
+        """Everyone trains the model of its cluster; for the scout, bootstrap and proof, also on parts of its data."""
         plan = broadcast(problem, state, cohort)
-        halved = self.gamma == "bootstrap" if state.compared else twinned(plan.round)
-        return twins(plan, mask_of(problem, state.compared)) if halved else plan
+        plan = twins(plan, mask_of(problem, state.compared)) if self.gamma == "bootstrap" else plan
+        return hear(problem, state, scouting(problem, state, plan), self.alpha)
 
     def update(self, problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, Notes]:
         """Algorithm 2 for every cluster, then average."""
-        layout = problem.layout
-        state, events = scouted(problem, state, report)
+        layout, state = problem.layout, weigh(problem, state, report, self.alpha)
+        state, events = scouted(problem, state, report, 3 if self.gamma == "bootstrap" else 1)
         state, compared = travel(problem, state, report)
         chosen = mask_of(problem, state.compared)
         state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, chosen)
@@ -125,7 +131,7 @@ class LayerCFL:
             return trigger.judge(problem, criterion, node, fresh, compared.of(clients), scope, start)
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, notes = recurse(problem, state, report, columns, judge, *rules)
+        moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)
         figures = {**notes.figures, **trigger.figures}
         return moved, replace(notes, events=(*events, *notes.events), figures=figures)
 

@@ -11,26 +11,17 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.parts.calm import listened, listening
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
-from fedstrata.algorithms.parts.proof import (
-    Hearing,
-    gathered,
-    heard,
-    hearing,
-    is_twin_round,
-    level,
-    shown,
-    spoken,
-    twins,
-)
-from fedstrata.algorithms.parts.settling import Memory, Stratified, divide, settled, siblings
-from fedstrata.algorithms.parts.testimony import examine
-from fedstrata.algorithms.parts.trial import Trial, gains, offered, tried
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, begin, broadcast, serve
+from fedstrata.algorithms.parts.memory import Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.proof import is_twin_round, level, spoken
+from fedstrata.algorithms.parts.ruling import rule
+from fedstrata.algorithms.parts.settling import divide, moves, settled, siblings
+from fedstrata.algorithms.parts.testimony import shown
+from fedstrata.algorithms.parts.trial import Trial, offered, tried, weighed
+from fedstrata.algorithms.parts.voters import Hearing, counted, heard, hearing, twins, unheard
+from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, broadcast, serve
 from fedstrata.lazy import torch
-
-CHANGED = 0.2
-"""Share of its members that must have changed before a cluster whose split did not pay is tested again."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -42,12 +33,15 @@ class Strata:
     `alpha` over the run; then the two sides must do better with models of their own.
 
     Who is absent in a twin round has no vote; when its cluster is split it waits there, and takes the part of lowest
-    training loss, as a newcomer takes such a leaf. Where a round asks only some, evidence is gathered over twin
-    rounds, and clients are compared of whom every pair has answered in the same one.
+    training loss, as a newcomer takes such a leaf. In its next twin round a cluster that got newcomers is asked whether
+    they differ from the members, and only otherwise for groups. Where a round asks only some, evidence is gathered over
+    twin rounds, and clients are compared of whom every pair has answered in the same one.
 
     Attributes:
         alpha: probability, over the whole run, of splitting a cluster whose members share one distribution.
-        folds: parts of a client's data that are compared; auto is 2, and 4 in clusters of few clients.
+        folds: parts of a client's data that are compared; auto is 2, and 4 where few clients of a cluster answer.
+        when: whether twin rounds are those of the schedule, or come after rounds in which some layer of the members was
+            stable, as HiCFL has it, each at least half as late again as the last.
         settle: rounds after a split in which its members may still choose the other side.
         benefit: whether a split must pay, by models and data that did not make it.
     """
@@ -56,68 +50,80 @@ class Strata:
 
     alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     folds: Literal[2, 4] | Auto = "auto"
+    when: Literal["schedule", "stability"] = "schedule"
     settle: Natural = 2
     benefit: bool = True
 
     def init(self, problem: Problem) -> Stratified:
         """Everyone in one cluster."""
-        sizes = torch.zeros(problem.clients, dtype=torch.int64)
-        return Stratified(**vars(begin(problem)), memories=(Memory(),), sizes=sizes)
+        return blank(problem, listening(problem) if self.when == "stability" else None)
 
     def plan(self, problem: Problem, state: Stratified, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; in twin rounds also on folds of its data."""
+        state = recalled(state)
         plan = siblings(broadcast(problem, state, cohort), state)
         plan = offered(plan, problem.layout, [memory.trial for memory in state.memories])
         return twins(plan, self._hearings(problem, state), state.sizes)
 
     def update(self, problem: Problem, state: Stratified, report: Report) -> tuple[Stratified, Notes]:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
-        round, labels = state.round + 1, settled(state, report)
-        weighed = gains(report, [memory.trial for memory in state.memories])
-        on_trial = any(memory.trial is not None for memory in state.memories)
-        folds = heard(report, self._hearings(problem, state), done=2 if on_trial else 1)
-        memories, verdicts, splits, matrices = (
-            list(state.memories),
-            dict[int, Verdict](),
-            dict[int, Trial](),
-            list[Matrix](),
-        )
+        round, before, state = state.round + 1, state, recalled(state)
+        layout, labels, newcomers = problem.layout, settled(state, report), state.newcomers
+        trials, hearings = weighed(report, [memory.trial for memory in state.memories]), self._hearings(problem, state)
+        done, due = 1 if all(trial is None for trial in trials) else 2, self._due(state)
+        verdicts = {
+            each: unheard(state, state.sizes, each, self.folds) for each in due if not state.memories[each].tests
+        }
+        splits, matrices, memories = dict[int, Trial](), list[Matrix](), list(state.memories)
+        for cluster, trial in enumerate(trials):
+            memories[cluster] = replace(memories[cluster], trial=trial)
+            if trial is not None and trial.gain is not None:
+                memories[cluster], verdicts[cluster] = replace(memories[cluster], trial=None), trial.told()
+                if trial.gain > 0:
+                    splits[cluster] = trial
+        for cluster, sent in heard(report, hearings, done).items():
+            memory, node, members = memories[cluster], int(state.nodes[cluster]), labels == cluster
+            draw, spend = problem.generator(f"test of node {node}", round), level(self.alpha, memory.tests)
+            ruling = rule(layout, memory.evidence, sent, members, newcomers, draw, spend)
+            found, verdict = ruling.found, spoken(ruling.found, round, ruling.MEANS[ruling.groups])
+            if found.tested or not memory.tests:  # the last test stays
+                verdicts[cluster] = verdict
+            memory = replace(memory, evidence=ruling.evidence, heard=round, tests=memory.tests + found.tested)
+            if found.tested:
+                newcomers = newcomers.index_fill(0, sent[0].clients, False)
+                matrices += shown(layout, ruling.evidence, node)
+            if found.confirmed:
+                trial = tried(problem, state.models[cluster], ruling.clients, found.proposal, sent, verdict)
+                if trial is not None and not self.benefit:
+                    splits[cluster] = trial
+                memory = memory.on(trial, members if ruling.groups else None)
+            memories[cluster] = memory
+        sizes = counted(state.sizes, report, hearings, done)
+        state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
+        moved, notes = divide(problem, state, report, labels, splits, verdicts, self.settle)
+        calm, curves = state.calm, notes.figures
+        if calm is not None:
+            calm, steady = listened(problem, calm, before, report)
+            curves = {**curves, **steady}
+        events = (*moves(state, labels), *notes.events)
+        return noted(before, replace(moved, calm=calm), report), Notes(events, curves, tuple(matrices))
+
+    def _due(self, state: Stratified) -> list[int]:
+        """Clusters that are to be tested in this round."""
+        round, calm, due = state.round + 1, state.calm, list[int]()
         for cluster, memory in enumerate(state.memories):
-            members, node = labels == cluster, int(state.nodes[cluster])
-            if memory.trial is not None and cluster in weighed:
-                verdicts[cluster] = memory.trial.told(weighed[cluster])
-                if weighed[cluster] > 0:
-                    splits[cluster] = memory.trial
-                refused = tuple(members.nonzero().flatten().tolist())
-                memories[cluster] = replace(memory, trial=None, refused=refused)
-            elif cluster in folds:
-                evidence = gathered(problem.layout, memory.evidence, folds[cluster], members)
-                draw = problem.generator(f"test of node {node}", round)
-                clients, found = examine(problem.layout, evidence, draw, level(self.alpha, memory.tests))
-                verdicts[cluster] = spoken(found, round)
-                matrices += shown(problem.layout, evidence, node)
-                memories[cluster] = replace(memory, evidence=evidence, tests=memory.tests + found.tested)
-                if found.confirmed:
-                    start, verdict = state.models[cluster], verdicts[cluster]
-                    trial = tried(problem, start, clients, found.proposal, folds[cluster], verdict)
-                    memories[cluster] = replace(memories[cluster], trial=trial)
-                    if not self.benefit:
-                        splits[cluster] = trial
-        moved, notes = divide(
-            problem, replace(state, memories=tuple(memories)), report, labels, splits, verdicts, self.settle
-        )
-        sizes = moved.sizes.index_copy(0, report.results[0].updates.clients, report.results[0].sizes)
-        return replace(moved, sizes=sizes), replace(notes, matrices=tuple(matrices))
+            steady = calm is not None and int(state.nodes[cluster]) in calm.steady and 2 * round >= 3 * memory.heard
+            if memory.idle(state.labels == cluster) and (steady if calm is not None else is_twin_round(round)):
+                due.append(cluster)
+        return due
 
     def _hearings(self, problem: Problem, state: Stratified) -> list[Hearing]:
-        """Who votes in this round, on what: members of clusters that are not busy with a split."""
+        """Who votes in this round, on what."""
         found = []
-        for cluster, memory in enumerate(state.memories):
-            members = set((state.labels == cluster).nonzero().flatten().tolist())
-            changed = len(members ^ set(memory.refused)) >= CHANGED * len(memory.refused)
-            if is_twin_round(state.round + 1) and memory.trial is None and not memory.settling and changed:
-                spend = level(self.alpha, memory.tests)
-                found.append(hearing(problem, state, state.sizes, cluster, self.folds, spend))
+        for cluster in self._due(state):
+            memory = state.memories[cluster]
+            spend = level(self.alpha, memory.tests)
+            found.append(hearing(problem, state, state.sizes, cluster, self.folds, spend, memory.answered))
         return [each for each in found if each is not None]
 
     def place(self, problem: Problem, state: Stratified, report: Report) -> torch.Tensor:

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FEWEST = 9
-"""Clients below which two groups never reach the scout's level: 4 and 4 are re-paired into themselves once in 35."""
-
-UNEVEN = 10.0
-"""Factor between the most and the fewest samples of a client from which the counts alone may replicate: digits of one
-distribution, 20 clients, were told apart at a level of 2 % in 3 % of federations with equal counts, in 4 % with counts
-of Dirichlet(3), in 8 % with counts of Dirichlet(1)."""
-
 
 @dataclass(frozen=True)
 class View:
@@ -20,9 +12,9 @@ class View:
     Attributes:
         name: of the layer, ``"all"``, or of the bias.
         correlation: how well who is like whom replicates between halves of the clients' data: see `Replication`.
-        apart: size of what replicates, in cosines.
+        apart: size of what replicates, as cosines between what updates have not in common with all others.
         common: mean cosine of two different clients.
-        p: how often chance replicates as well in any of the views.
+        p: how often chance replicates as well in this view.
     """
 
     name: str
@@ -43,8 +35,9 @@ class Finding:
         clients: how many were compared.
         rounds: in how many rounds, at most.
         level: of the test.
+        p: how often chance replicates as well in any of the layers; 1 without a test.
         stands: share of the repeats without some of the clients that choose the same layer.
-        uneven: largest sample count of a client over the least.
+        reason: why no test was made; empty after a test.
     """
 
     layer: str | None
@@ -53,8 +46,9 @@ class Finding:
     clients: int
     rounds: int
     level: float
+    p: float = 1.0
     stands: float = 0.0
-    uneven: float = 1.0
+    reason: str = ""
 
     def of(self, name: str) -> View:
         """One of the views."""
@@ -73,26 +67,23 @@ class Finding:
     def sentence(self) -> str:
         """What was measured, how sure that is, and what it suggests."""
         if not self.views:
-            return f"too few clients to tell: {self.clients} sent both halves, at least {FEWEST} are needed"
+            return f"nothing to tell by: {self.reason}"
         if self.layer is None:
             best = max((v for v in self.views if v.name != self.bias), key=lambda view: view.correlation)
             alone = self.bias is not None and self.of(self.bias).p <= self.level
             return (
                 "no separation: who is like whom does not replicate between halves of the clients' data (at best in "
-                f"{best.name}, correlation {best.correlation:.2f}, p = {best.p:.2g}, where {self.level:.2g} would count"
-                f"); skew too weak to be seen with {self.clients} clients in {self.rounds} "
+                f"{best.name}, correlation {best.correlation:.2f}; p = {self.p:.2g} for the best of all layers, where "
+                f"{self.level:.2g} would count); skew too weak to be seen with {self.clients} clients in {self.rounds} "
                 f"round{'s' * (self.rounds != 1)} may still be there"
                 + f", and {self.bias} alone does replicate: classes may occur unequally often"
                 * alone
             )
         best = self.of(self.layer)
-        caution = f"; sample counts differ by a factor of {self.uneven:.0f}, which alone can look like this"
         return (
             f"{best.name} separates the clients most clearly: who is like whom replicates between halves of their data "
-            f"(correlation {best.correlation:.2f}, p = {best.p:.2g} for the best of {len(self.views)} views), and "
-            f"{self.stands:.0%} of repeats without some of the clients choose it too; {self._suggestion()}"
-            + caution
-            * (self.uneven >= UNEVEN)
+            f"(correlation {best.correlation:.2f}; p = {self.p:.2g} for the best of all layers), and {self.stands:.0%} "
+            f"of repeats without some of the clients choose it too; {self._suggestion()}"
         )
 
     def _suggestion(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from fedstrata.algorithms.parts.dossier import Gate
 from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, asked, begin, settle
 from fedstrata.lazy import torch
 
@@ -17,10 +18,12 @@ class Watched(State):
     Attributes:
         peaks: largest update norm of any member so far, over all layers and over the compared ones, (k, 2).
         final: clusters that are not examined again, (k,) bool.
+        gate: what folds of the clients' data have shown; None where splits need no proof.
     """
 
     peaks: torch.Tensor
     final: torch.Tensor
+    gate: Gate | None
 
 
 W = TypeVar("W", bound=Watched)
@@ -45,7 +48,8 @@ class Decision:
 
 def watch(problem: Problem) -> Watched:
     """Everyone in one cluster, nothing seen yet."""
-    return Watched(**vars(begin(problem)), peaks=torch.zeros(1, 2), final=torch.zeros(1, dtype=torch.bool))
+    nothing = torch.zeros(1, dtype=torch.bool)
+    return Watched(**vars(begin(problem)), peaks=torch.zeros(1, 2), final=nothing, gate=None)
 
 
 def recurse(

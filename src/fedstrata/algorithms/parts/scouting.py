@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.evidence import WHOLE, Evidence, forget, gather, unseen, views
 from fedstrata.algorithms.parts.recursion import Watched
-from fedstrata.algorithms.parts.scout import conclude, level_of, twinned
+from fedstrata.algorithms.parts.scout import conclude, due, level_of, twinned
+from fedstrata.algorithms.parts.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
 from fedstrata.algorithms.parts.steadiness import Windowed
-from fedstrata.core import Mask, Problem, Report, Rows, settle
+from fedstrata.algorithms.parts.voters import Hearing, twins
+from fedstrata.core import Mask, Plan, Problem, Report, Rows, settle
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy import torch
 
@@ -20,13 +21,13 @@ class Travelled(Watched):
 
     Attributes:
         compared: their selectors; none while they are being scouted.
-        evidence: what the scout has seen since its last look; of no client unless ``layers = "auto"``.
+        sighting: what the scout has seen since its last look; of no client unless ``layers = "auto"``.
         path: sum of the updates that a client sent as a member, (n, q); empty unless ``delta = "accumulated"``.
         origin: tree node of the cluster in which its path began, (n,); -1 before the first update.
     """
 
     compared: tuple[str, ...]
-    evidence: Evidence
+    sighting: Sighting
     path: torch.Tensor
     origin: torch.Tensor
 
@@ -57,7 +58,7 @@ def setting_out(problem: Problem, watched: Watched, compared: tuple[str, ...], m
     return kind(
         **vars(watched),
         compared=compared,
-        evidence=unseen(problem.layout, 0 if compared else n),
+        sighting=unseen(problem.layout, 0 if compared else n),
         path=torch.zeros(n, q),
         origin=torch.full((n,), -1),
     )
@@ -81,23 +82,45 @@ def travel(problem: Problem, state: T, report: Report) -> tuple[T, Rows]:
     return replace(state, path=paths, origin=origin), Rows(clients, path)
 
 
-def scouted(problem: Problem, state: T, report: Report) -> tuple[T, tuple[dict[str, object], ...]]:
-    """While no layer is known, what the twins show is gathered; after the last round of a look, one may be chosen."""
+def scouting(problem: Problem, state: Travelled, plan: Plan) -> Plan:
+    """The plan in which clients also train on folds if the scout wants to see them."""
+    return twins(plan, _hearings(problem, state), state.sighting.sizes)
+
+
+def scouted(problem: Problem, state: T, report: Report, done: int) -> tuple[T, tuple[dict[str, object], ...]]:
+    """While no layer is known, what folds show is gathered; after the last round of a look, one may be chosen.
+
+    Args:
+        problem: fixed for the run.
+        state: before the round.
+        report: of the round.
+        done: results that come before those of the scout's folds.
+
+    Returns:
+        The state, and an event for a look.
+    """
     if state.compared:
         return state, ()
     round, layout = state.round + 1, problem.layout
-    before, level = forget(state.evidence, state.labels < 0), level_of(round)
-    evidence = gather(layout, before, report, twinned(round))
-    if level is None:
-        return replace(state, evidence=evidence), ()
-    finding = conclude(layout, evidence, problem.generator("scout", round), level)
+    before = forget(state.sighting, state.labels < 0)
+    sighting = see(layout, before, report, _hearings(problem, state), done)
+    if not due(round):
+        return replace(state, sighting=sighting), ()
+    finding = conclude(layout, sighting, problem.generator("scout", round), level_of(round))
     event: dict[str, object] = {"kind": "scout", "layer": finding.layer, "why": finding.sentence}
     if finding.layer is None:
-        anew = unseen(layout, problem.clients)
-        return replace(state, evidence=replace(anew, longest=evidence.longest)), (event,)
+        anew = replace(unseen(layout, problem.clients), longest=sighting.longest, sizes=sighting.sizes)
+        return replace(state, sighting=anew), (event,)
     # From here on all is as if this layer had been given from the start: its peak, and its columns of the paths.
     compared, view = (finding.layer,), list(views(layout)).index(finding.layer)
-    peaks = torch.stack([state.peaks[:, 0], evidence.longest[view : view + 1]], dim=1)
+    peaks = torch.stack([state.peaks[:, 0], sighting.longest[view : view + 1]], dim=1)
     kept = torch.isin(*(layout.columns(mask_of(problem, some)) for some in ((), compared)))
     path = state.path[:, kept] if state.path.shape[1] else state.path
-    return replace(state, compared=compared, evidence=unseen(layout, 0), peaks=peaks, path=path), (event,)
+    return replace(state, compared=compared, sighting=unseen(layout, 0), peaks=peaks, path=path), (event,)
+
+
+def _hearings(problem: Problem, state: Travelled) -> tuple[Hearing, ...]:
+    """Who trains on folds for the scout in the coming round."""
+    round = state.round + 1
+    wanted = not state.compared and twinned(round)
+    return watching(problem, state, forget(state.sighting, state.labels < 0), level_of(round)) if wanted else ()

@@ -7,39 +7,13 @@ model of either side, says more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
-from fedstrata.algorithms.parts.testimony import Testimony
+from fedstrata.algorithms.parts.memory import Memory, Stratified
 from fedstrata.algorithms.parts.trial import Trial
-from fedstrata.core import Notes, Plan, Problem, Report, State, Verdict, advance, settle
+from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
 from fedstrata.lazy import torch
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What is remembered of one cluster.
-
-    Attributes:
-        evidence: about its members; None before the first twin round.
-        tests: that it was put to.
-        settling: rounds for which its members may still go over to the other side of its split.
-        trial: a confirmed split of which it is not known yet whether it pays.
-        refused: the members when the last one did not pay; none if none was.
-    """
-
-    evidence: Testimony | None = None
-    tests: int = 0
-    settling: int = 0
-    trial: Trial | None = None
-    refused: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Stratified(State):
-    """Adds what is remembered of every cluster (k), and the training samples of each client, (n,), 0 if not known."""
-
-    memories: tuple[Memory, ...]
-    sizes: torch.Tensor
 
 
 def settling(state: Stratified) -> torch.Tensor:
@@ -70,6 +44,17 @@ def settled(state: Stratified, report: Report) -> torch.Tensor:
     return labels
 
 
+def moves(state: Stratified, labels: torch.Tensor) -> tuple[dict[str, Any], ...]:
+    """An event for every client that went over to the other side of a split."""
+    moved = (state.labels >= 0) & (state.labels != labels)
+    return tuple(
+        {"kind": "move", "client": client, "from": int(state.nodes[old]), "to": int(state.nodes[new])}
+        for client, old, new in zip(
+            moved.nonzero().flatten().tolist(), state.labels[moved].tolist(), labels[moved].tolist(), strict=True
+        )
+    )
+
+
 def divide(
     problem: Problem,
     state: Stratified,
@@ -91,6 +76,7 @@ def divide(
         rounds: of settling.
     """
     divided, parents, memories = torch.full_like(labels, -1), list[int](), list[Memory]()
+    peopled = {state.tree[int(state.nodes[cluster])].parent for cluster in labels[labels >= 0].unique().tolist()}
     for cluster, memory in enumerate(state.memories):
         members = labels == cluster
         if cluster in splits:
@@ -99,7 +85,7 @@ def divide(
                 divided[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
                 memories.append(Memory(settling=rounds))
-        elif bool(members.any()) or not memory.settling:
+        elif bool(members.any()) or not memory.settling or state.tree[int(state.nodes[cluster])].parent not in peopled:
             divided[members] = len(parents)
             parents.append(cluster)
             memories.append(replace(memory, settling=max(memory.settling - 1, 0)))

@@ -19,6 +19,9 @@ from fedstrata.lazy import torch
 FEW = 6
 """Pairs below which nothing is said about their scatter: those of four clients."""
 
+CLOSE = 0.5
+"""Mean cosine of so few that agree: 60 degrees."""
+
 
 @dataclass(frozen=True)
 class Sides:
@@ -97,19 +100,20 @@ def _clarity(cosines: torch.Tensor, together: torch.Tensor, reference: int) -> f
     pairs with the reference itself do not count, those within must agree in the mean and those across must not.
 
     Returns:
-        Welch's t of the cosines within (m, m) against those across; -inf where a mean has the wrong sign, inf where
-        there are too few pairs to tell.
+        Welch's t of the cosines (m, m) on the reference's side against those across; -inf where a mean has the wrong
+        sign; of few pairs, inf where they agree closely and -inf where they do not.
     """
     others = torch.arange(len(cosines)) != reference
-    pairs = torch.triu(others[:, None] & others, diagonal=1)
-    near, far = together[:, None] & together, ~together[:, None] & ~together
-    within, across = cosines[pairs & near], cosines[pairs & ~near & ~far]
-    if len(within) < FEW:
-        within = cosines[pairs & (near | far)]
-    if bool((within.mean() <= 0) | (across.mean() >= 0)):  # the mean of no pairs is neither
-        return -math.inf
+    every = torch.ones_like(cosines, dtype=torch.bool).triu(diagonal=1)
+    pairs, near, apart = every & others[:, None] & others, together[:, None] & together, together[:, None] != together
+    within, across = cosines[pairs & near], cosines[pairs & apart]
     if min(len(within), len(across)) < FEW:
-        return math.inf
+        # Too few to scatter: then they must agree closely, and the reference counts.
+        same = cosines[every & near] if int(together.sum()) > 1 else cosines[every & ~near & ~apart]
+        agree = not len(same) or bool(same.mean() >= CLOSE)
+        return math.inf if agree and not bool(across.mean() >= 0) else -math.inf
+    if bool((within.mean() <= 0) | (across.mean() >= 0)):
+        return -math.inf
     error = (within.var() / len(within) + across.var() / len(across)).sqrt()
     return float((within.mean() - across.mean()) / error.clamp(min=STILL))
 

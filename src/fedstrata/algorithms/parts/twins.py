@@ -9,7 +9,7 @@ from fedstrata.lazy import torch
 
 
 def twins(plan: Plan, upload: Mask) -> Plan:
-    """The plan with the twins of its first Fit, which end up as the last two results.
+    """The plan with the twins of its first Fit, which end up as the second and third result: they are to come first.
 
     Both start from the model that the Fit itself starts from: one after the other, the second would lean against the
     noise of the first.
@@ -20,7 +20,7 @@ def twins(plan: Plan, upload: Mask) -> Plan:
 
 def pair(report: Report) -> tuple[Rows, Rows]:
     """What the twins sent."""
-    first, second = report.results[-2:]
+    first, second = report.results[1:3]
     return first.updates, second.updates
 
 

@@ -1,0 +1,126 @@
+"""Clients without data: each is pulled towards the point of its group, which every part of its data shows with a noise
+of its own. Local training goes half of the way; the loss is half the squared distance."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fedstrata.core import Notes, Plan, Problem, Report, Result, Rows, State
+from fedstrata.testing import toy_layout, toy_problem
+
+COLUMNS = 40
+SHARES = {"all": 1, "A": 2, "B": 2, "A1": 4, "A2": 4, "B1": 4, "B2": 4}
+QUARTERS = {
+    "all": slice(0, 4),
+    "A": slice(0, 2),
+    "B": slice(2, 4),
+    **{part: slice(i, i + 1) for i, part in enumerate(("A1", "A2", "B1", "B2"))},
+}
+
+
+def problem_of(clients: int) -> Problem:
+    """Two layers; groups differ in the first one."""
+    return toy_problem(clients, toy_layout(conv=COLUMNS, linear=COLUMNS))
+
+
+class Folded:
+    """The clients.
+
+    Args:
+        groups: of each, (n,).
+        apart: how far the points of two groups are from each other, beside a noise of 1 in every column of a quarter.
+        sizes: samples of each client, (n,).
+        seed: of the noise.
+    """
+
+    def __init__(
+        self, groups: Sequence[int], apart: float = 2.0, sizes: Sequence[int] | None = None, seed: int = 0
+    ) -> None:
+        """Draw the points."""
+        n, draw = len(groups), torch.Generator().manual_seed(seed)
+        centres = torch.randn(max(groups) + 1, COLUMNS, generator=draw) * apart / (2 * COLUMNS) ** 0.5
+        self.groups, self.sizes = torch.tensor(groups), torch.tensor([200] * n if sizes is None else list(sizes))
+        points = torch.cat([centres[self.groups], torch.zeros(n, COLUMNS)], dim=1)
+        quarters = points + torch.randn(4, n, 2 * COLUMNS, generator=draw) / (2 * COLUMNS) ** 0.5
+        self.points = {part: quarters[where].mean(dim=0) for part, where in QUARTERS.items()}
+        self.still: dict[str, Sequence[int]] = {}
+        self.short: dict[str, Mapping[int, int]] = {}
+
+    def run(self, plan: Plan) -> Report:
+        """Answer every Fit."""
+        results = []
+        for fit in plan.work:
+            busy = (fit.offers >= 0).any(dim=1)
+            clients, offers = plan.cohort[busy], fit.offers[busy]
+            away = plan.models[offers.clamp(min=0)] - self.points[fit.compare][clients][:, None]
+            losses = torch.where(offers >= 0, away.square().sum(dim=2) / 2, torch.inf)
+            given = offers[torch.arange(len(clients)), losses.argmin(dim=1)]
+            update = (self.points[fit.part][clients] - plan.models[given]) / 2 * any(fit.train)
+            update[torch.isin(clients, torch.tensor(list(self.still.get(fit.part, ())), dtype=torch.int64))] = 0.0
+            sizes = self.sizes[clients] // SHARES[fit.part]
+            sizes = sizes if fit.most is None else sizes.minimum(fit.most[busy])
+            for client, size in self.short.get(fit.part, {}).items():
+                sizes[clients == client] = size
+            several = (offers >= 0).sum(dim=1, keepdim=True) > 1
+            told = torch.where(several & losses.isfinite(), losses, torch.nan)
+            results.append(Result(Rows(clients, update), given, sizes, told))
+        return Report(tuple(results))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round."""
+
+    plan: Plan
+    report: Report
+    state: Any
+    notes: Notes
+
+    @property
+    def events(self) -> list[str]:
+        """What happened."""
+        return [str(event["kind"]) for event in self.notes.events]
+
+    def why(self, node: int = 0) -> str:
+        """What was last said of a node."""
+        verdict = self.state.tree[node].verdict
+        return verdict.why if verdict else ""
+
+
+def drive(
+    algorithm: Any,
+    clients: Folded,
+    rounds: int,
+    state: State | None = None,
+    cohorts: Mapping[int, Iterable[int]] | None = None,
+    absent: Mapping[int, Iterable[int]] | None = None,
+) -> list[Turn]:
+    """Play some rounds.
+
+    Args:
+        algorithm: with its keys.
+        clients: who answer.
+        rounds: to play.
+        state: to start from.
+        cohorts: who is asked in a round; everyone by default.
+        absent: who of them never answers.
+    """
+    problem, turns = problem_of(len(clients.groups)), list[Turn]()
+    current: Any = algorithm.init(problem) if state is None else state
+    for _ in range(rounds):
+        round = current.round + 1
+        cohort = torch.tensor(sorted((cohorts or {}).get(round, range(problem.clients))), dtype=torch.int64)
+        plan = algorithm.plan(problem, current, cohort)
+        lost = torch.tensor(list((absent or {}).get(round, ())), dtype=torch.int64)
+        report = replace(clients.run(plan.only(~torch.isin(cohort, lost))), cohort=cohort)
+        current, notes = algorithm.update(problem, current, report)
+        turns.append(Turn(plan, report, current, notes))
+    return turns
+
+
+def groups_of(state: State) -> list[list[int]]:
+    """Members of every cluster, by the least of them."""
+    labels = state.labels
+    return sorted((labels == c).nonzero().flatten().tolist() for c in labels[labels >= 0].unique().tolist())

@@ -1,0 +1,337 @@
+"""Strata from outside: what it asks, when it splits, and what becomes of clients that are away, late or misplaced."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from baseline_federation import federation, train
+from folded import Folded, Turn, drive, groups_of, problem_of
+
+from fedstrata.algorithms.parts import voters
+from fedstrata.algorithms.strata import Strata
+from fedstrata.clustering import ari
+from fedstrata.config import load
+from fedstrata.core import move, wait
+from fedstrata.setting import prepare
+
+TWO = [0] * 10 + [1] * 10
+BOTH = [list(range(10)), list(range(10, 20))]
+
+
+def spent(turn: Turn) -> list[int]:
+    return [memory.tests for memory in turn.state.memories]
+
+
+def split_by(turns: list[Turn]) -> list[int]:
+    return [turn.state.round for turn in turns if "split" in turn.events]
+
+
+def test_two_groups_are_tested_in_round_2_tried_in_round_3_and_then_have_a_model_each() -> None:
+    turns = drive(Strata(), Folded(TWO), 6)
+    assert [len(turn.plan.work) for turn in turns] == [1, 3, 2, 1, 1, 5]  # 4 folds for clusters of ten
+    assert split_by(turns) == [3] and groups_of(turns[2].state) == groups_of(turns[-1].state) == BOTH
+    root = turns[2].state.tree[0].verdict
+    assert root and root.layer == "conv" and set(root.criteria) == {"z", "contrast", "p", "level", "floor", "gain"}
+    said = "round 2, conv: the groups found in one part of the data hold in the other (Z = 13.0, p = 0.001, level 0.03)"
+    assert root.why.startswith(f"{said}; a model for each side lowers the loss of their members: by ")
+    assert turns[-1].why(1).startswith("not split: p = ") and turns[-1].why(1).endswith(", level 0.03 in round 6")
+    assert {matrix.layer for matrix in turns[1].notes.matrices} == {"conv", "fc", "all"}
+
+
+def test_alike_clients_stay_together_and_every_test_costs_less() -> None:
+    turns = drive(Strata(), Folded([0] * 20), 9)
+    assert len(groups_of(turns[-1].state)) == 1 and spent(turns[-1]) == [5]
+    assert turns[-1].why().endswith("level 0.00077 in round 9")  # 0.05 * 0.6 * 0.4 ** 4
+
+
+def test_twins_start_from_the_clusters_model_on_as_many_samples_as_the_least_voter_has() -> None:
+    sizes = [100, 200, 130, 50] * 5
+    plan = drive(Strata(), Folded(TWO, sizes=sizes), 2)[1].plan
+    main, one, other = plan.work
+    assert (one.part, other.part, one.stream, other.stream) == ("A", "B", "A", "B")
+    for fold in (one, other):
+        assert replace(fold, offers=main.offers, part="all", stream="train", most=None) == main
+        assert fold.offers.flatten().tolist() == [-1 if size == 50 else 0 for size in sizes]
+        assert fold.most is not None and set(fold.most[fold.offers[:, 0] >= 0].tolist()) == {50}
+
+
+def test_clusters_with_two_and_with_four_folds_are_tested_in_the_same_round() -> None:
+    clients = Folded([0] * 26 + [1] * 5 + [2] * 5)
+    turns = drive(Strata(), clients, 7)
+    assert [fit.part for fit in turns[5].plan.work] == ["all", "A", "B", "A1", "A2", "B1", "B2"]
+    assert [int((fit.offers >= 0).sum()) for fit in turns[5].plan.work] == [36, 26, 26, 10, 10, 10, 10]
+    assert groups_of(turns[-1].state) == [list(range(26)), list(range(26, 31)), list(range(31, 36))]
+
+
+def test_a_split_that_does_not_pay_is_not_made_nor_asked_for_again_before_a_fifth_has_changed() -> None:
+    """The two groups differ, but their B halves show the point of the other one."""
+    clients = Folded(TWO)
+    clients.points["B"] = clients.points["B"].clone()
+    turns = drive(Strata(), clients, 2)
+    honest = clients.points["B"]
+    clients.points["B"] = honest.roll(10, dims=0)
+    turns += drive(Strata(), clients, 4, turns[-1].state)
+    clients.points["B"] = honest
+    assert "but a model for each side does not lower the loss of their members: by -" in turns[2].why()
+    assert not split_by(turns) and spent(turns[-1]) == [1] and len(turns[5].plan.work) == 1
+    state = turns[-1].state
+    for gone, asked in ((range(3), 1), (range(4), 3)):
+        later = replace(wait(state, list(gone)), round=8)
+        here = sorted(set(range(20)) - set(gone))
+        assert len(Strata().plan(problem_of(20), later, torch.tensor(here)).work) == asked
+
+
+def test_without_the_benefit_check_a_confirmed_split_is_made_at_once() -> None:
+    turns = drive(Strata(benefit=False, settle=0), Folded(TWO), 3)
+    assert split_by(turns) == [2] and groups_of(turns[1].state) == BOTH
+    assert len(turns[2].plan.work) == 5 and not turns[1].state.memories[0].settling
+
+
+@pytest.mark.parametrize("round", [2, 3])
+def test_a_round_in_which_nobody_answers_spends_nothing_and_forgets_nothing(round: int) -> None:
+    turns = drive(Strata(), Folded(TWO), 5, absent={round: range(20)})
+    assert split_by(turns) == [4] and groups_of(turns[-1].state) == BOTH
+    assert spent(turns[round - 1]) == ([0] if round == 2 else [1])
+    assert torch.equal(turns[round - 1].state.models, turns[round - 2].state.models)
+
+
+def test_what_was_tested_is_not_tested_again_when_only_three_answer() -> None:
+    turns = drive(Strata(), Folded([0] * 20), 4, absent={3: range(17)})
+    assert [spent(turn) for turn in turns] == [[0], [1], [1], [2]]
+    assert turns[2].why() == turns[1].why()
+
+
+def test_who_was_away_when_its_cluster_was_tested_waits_and_takes_the_side_of_lowest_loss() -> None:
+    turns = drive(Strata(), Folded(TWO), 4, absent={2: [0, 1, 15]})
+    waiting = turns[2].state
+    assert waiting.labels[[0, 1, 15]].tolist() == [-1, -1, -1] and waiting.waiting[[0, 1, 15]].tolist() == [0, 0, 0]
+    assert groups_of(turns[3].state) == BOTH and not turns[3].state.newcomers.any()
+
+
+def test_a_trial_waits_until_half_of_its_members_have_answered() -> None:
+    away = {3: range(11), 4: [*range(10, 20)]}
+    turns = drive(Strata(), Folded(TWO), 5, absent=away)
+    assert split_by(turns) == [4] and turns[2].state.memories[0].trial is not None
+    assert int(turns[2].state.memories[0].trial.gains.isnan().sum()) == 11
+    fit = turns[3].plan.work[1]
+    assert (fit.offers[:, 0] >= 0).tolist() == [True] * 11 + [False] * 9  # the others have said it
+
+
+def test_a_trial_goes_on_with_those_who_stayed_and_ends_when_a_side_has_left() -> None:
+    tested = drive(Strata(), Folded(TWO), 2)[-1].state
+    fewer = wait(tested, [0, 1])
+    later = drive(Strata(), Folded(TWO), 1, fewer, cohorts={3: range(2, 20)})[-1].state
+    assert groups_of(later) == [list(range(2, 10)), list(range(10, 20))]
+    gone = wait(tested, list(range(10)))
+    turn = drive(Strata(), Folded(TWO), 1, gone, cohorts={3: range(10, 20)})[-1]
+    assert turn.state.memories[0].trial is None and len(turn.plan.work) == 5  # a twin round for the ten who stayed
+    assert groups_of(turn.state) == [list(range(10, 20))]
+
+
+def test_a_client_on_the_wrong_side_goes_over_for_two_rounds_and_an_event_says_so() -> None:
+    state = drive(Strata(), Folded(TWO), 3)[-1].state
+    turns = drive(Strata(), Folded(TWO), 1, move(state, {3: 1}))
+    (event,) = turns[-1].notes.events
+    assert event == {"kind": "move", "client": 3, "from": 2, "to": 1}
+    assert groups_of(turns[-1].state) == BOTH
+    late = drive(Strata(settle=0), Folded(TWO), 3)[-1].state
+    assert groups_of(drive(Strata(settle=0), Folded(TWO), 2, move(late, {3: 1}))[-1].state) != BOTH
+
+
+def test_a_side_that_empties_takes_the_split_back() -> None:
+    """All points are one, and the models of the sides differ: everyone goes where it is better."""
+    state = drive(Strata(), Folded(TWO), 3)[-1].state
+    turn = drive(Strata(), Folded([0] * 20), 1, state)[-1]
+    assert turn.events == ["move"] * 10 + ["dissolve"]
+    assert groups_of(turn.state) == [list(range(20))] and len(turn.state.models) == 1
+
+
+def test_a_cluster_stays_when_both_sides_of_it_empty_at_once() -> None:
+    state = wait(drive(Strata(), Folded(TWO), 3)[-1].state, list(range(20)), node=0)
+    turn = drive(Strata(), Folded(TWO), 1, state, cohorts={4: []})[-1]
+    assert len(turn.state.models) == 2
+    assert groups_of(drive(Strata(), Folded(TWO), 1, turn.state)[-1].state) == BOTH
+
+
+def test_siblings_of_siblings_settle_among_themselves() -> None:
+    turns = drive(Strata(), Folded([0] * 12 + [1] * 6 + [2] * 6), 8)
+    assert split_by(turns) == [3, 7]
+    offers = turns[7].plan.work[0].offers
+    assert {tuple(row) for row in offers[:12].tolist()} == {(0, -1)}
+    assert {tuple(row) for row in offers[12:18].tolist()} == {(1, 2)}
+    assert {tuple(row) for row in offers[18:].tolist()} == {(2, 1)}
+
+
+def test_what_a_client_showed_before_its_data_changed_is_forgotten() -> None:
+    state = drive(Strata(), Folded([0] * 20), 2)[-1].state
+    turns = drive(Strata(), Folded([0] * 20), 2, wait(state, [5], node=0))
+    evidence = turns[-1].state.memories[0].evidence
+    assert turns[0].state.labels[5] == 0 and bool(turns[0].state.newcomers[5])
+    seen = dict(zip(evidence.clients.tolist(), evidence.seen.diagonal().tolist(), strict=True))
+    assert seen[5] == 1 and seen[4] == 3
+
+
+def test_only_a_sample_votes_where_there_are_many_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voters, "MOST", 12)
+    turns = drive(Strata(), Folded(TWO), 4)
+    assert int((turns[1].plan.work[1].offers >= 0).sum()) == 12
+    assert int((turns[2].state.labels < 0).sum()) == 8
+    assert groups_of(turns[-1].state) == BOTH
+
+
+def test_folds_that_fall_short_have_no_vote_and_the_next_ones_are_smaller() -> None:
+    """Halves between independent units: client 4 has only 70 samples in one, so all get 70 next time."""
+    clients = Folded([0] * 20)
+    clients.short = {"B": {4: 70}}
+    turns = drive(Strata(), clients, 3)
+    assert 4 not in turns[1].state.memories[0].evidence.clients and turns[1].state.sizes[4] == 140
+    most = turns[2].plan.work[1].most
+    assert most is not None and set(most.tolist()) == {70}
+    assert 4 in turns[2].state.memories[0].evidence.clients
+
+
+def test_whoever_does_not_move_in_a_layer_has_no_vote() -> None:
+    clients = Folded([0] * 20)
+    clients.still = {"A": [2, 3]}
+    assert 2 not in drive(Strata(), clients, 2)[-1].state.memories[0].evidence.clients
+    clients = Folded([0] * 20)
+    clients.points["A"][7, :40] = 0.0  # and the model is 0 there in round 2 as well
+    state = replace(drive(Strata(), clients, 1)[-1].state, models=torch.zeros(1, 80))
+    assert 7 not in drive(Strata(), clients, 1, state)[-1].state.memories[0].evidence.clients
+
+
+def test_a_cluster_whose_clients_have_too_few_samples_is_told_why() -> None:
+    turn = drive(Strata(), Folded([0] * 20, sizes=[60] * 17 + [64] * 3), 2)[-1]
+    has = "3 of 20 members are known to have 64 samples, enough for 2 folds; these are too few clients to tell apart"
+    assert turn.why() == f"not tested in round 2: {has}" and len(turn.plan.work) == 1
+
+
+def test_four_folds_tell_apart_what_two_could_not() -> None:
+    assert split_by(drive(Strata(), Folded([0] * 3 + [1] * 3, apart=3.0), 4)) == [3]
+    assert len(drive(Strata(folds=2), Folded([0] * 3 + [1] * 3, apart=3.0), 2)[-1].plan.work) == 1
+
+
+def arrived(group: int, news: int = 1, **keys: Any) -> list[Turn]:
+    """Twelve members of one group; late clients come in round 5, and vote in round 6."""
+    algorithm, clients = Strata(**keys), Folded([0] * 12 + [group] * news)
+    state = wait(algorithm.init(problem_of(12 + news)), list(range(12, 12 + news)), node=0)
+    cohorts = dict.fromkeys(range(1, 5), range(12))
+    return drive(algorithm, clients, 7, state, cohorts=cohorts)
+
+
+def test_a_newcomer_that_differs_from_the_members_founds_a_cluster_of_its_own() -> None:
+    """One client against twelve: no test of groups would find it."""
+    turns = arrived(1, alpha=0.5)
+    assert bool(turns[4].state.newcomers[12]) and turns[4].state.labels[12] == 0
+    assert "newcomers differ from the members" in turns[5].why()
+    assert groups_of(turns[-1].state) == [list(range(12)), [12]] and not turns[5].state.newcomers[12]
+
+
+def test_newcomers_that_are_like_the_members_stay_and_are_members_from_then_on() -> None:
+    turns = arrived(0, news=2)
+    assert turns[5].why().startswith("not split: ") and spent(turns[5]) == [4]
+    assert groups_of(turns[-1].state) == [list(range(14))] and not turns[-1].state.newcomers.any()
+
+
+def test_a_newcomers_split_that_does_not_pay_does_not_keep_groups_from_being_sought() -> None:
+    clients, algorithm = Folded([0] * 12 + [1]), Strata(alpha=0.5)
+    state = wait(algorithm.init(problem_of(13)), [12], node=0)
+    turns = drive(algorithm, clients, 6, state, cohorts=dict.fromkeys(range(1, 5), range(12)))
+    clients.points["B"] = clients.points["B"].clone()
+    clients.points["B"][12] = clients.points["B"][0]
+    turns += drive(algorithm, clients, 3, turns[-1].state)
+    assert "newcomers differ" in turns[6].why() and "does not lower" in turns[6].why()
+    assert len(turns[8].plan.work) == 3 and spent(turns[8]) == [5]
+
+
+def test_when_a_newcomer_cannot_be_tested_groups_are_sought() -> None:
+    """At level 1e-5 of the tenth test 13 clients may be told apart, but not one of them from twelve with two folds."""
+    algorithm = Strata(folds=2)
+    state = drive(algorithm, Folded([0] * 13), 2)[-1].state
+    memory = replace(state.memories[0], tests=4)  # level 0.00077 < 1 / comb(26, 2)
+    late = replace(state, memories=(memory,), newcomers=torch.arange(13) == 12)
+    turn = drive(algorithm, Folded([0] * 13), 1, late)[-1]
+    assert spent(turn) == [5] and not turn.state.newcomers.any()
+
+
+def test_with_stability_twin_rounds_follow_rounds_in_which_a_layer_was_stable() -> None:
+    """The scripted updates never turn, so every window that is full is stable: the third upload fills the first."""
+    turns = drive(Strata(when="stability"), Folded([0] * 20), 8)
+    assert [turn.state.round for turn in turns if len(turn.plan.work) > 1] == [5, 8]
+    assert [turn.state.calm.steady for turn in turns] == [(), (), (), *[(0,)] * 5]
+    assert "stability conv" in turns[-1].notes.figures
+    found = drive(Strata(when="stability"), Folded(TWO), 8)
+    assert split_by(found) == [7] and groups_of(found[-1].state) == BOTH
+
+
+def test_groups_are_found_and_nobody_is_lost_when_a_round_asks_three_in_ten() -> None:
+    clients, draw = Folded(TWO, apart=3.0), torch.Generator().manual_seed(1)
+    cohorts = {round: torch.randperm(20, generator=draw)[:6].tolist() for round in range(1, 41)}
+    turns = drive(Strata(), clients, 40, cohorts=cohorts)
+    assert {fit.part for turn in turns[1:] for fit in turn.plan.work} == {"all", "A1", "A2", "B1", "B2", "B"}
+    assert split_by(turns) and groups_of(turns[-1].state) == BOTH
+    assert bool((turns[-1].state.labels >= 0).all())
+
+
+def test_evidence_of_several_rounds_is_put_together() -> None:
+    """Each round of 15 has everyone seen with most others; after two, some pairs still were not."""
+    cohorts = {2: range(15), 3: range(5, 20), 4: [*range(8), *range(12, 20)]}
+    turns = drive(Strata(), Folded([0] * 20), 4, cohorts={1: range(20), **cohorts})
+    evidence = turns[-1].state.memories[0].evidence
+    assert len(evidence.clients) == 20 and evidence.seen[5, 6] == 3 and evidence.seen[0, 19] == 1
+    assert evidence.fresh.tolist() == [True] * 8 + [False] * 4 + [True] * 8
+
+
+@pytest.mark.parametrize("local", [{}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9}])
+def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(
+    local: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voters, "LEAST", 8)
+    ours = federation("strata", local, alpha=1e-12, folds=4)
+    theirs = federation("fedavg", local)
+    one, two = ours.algorithm.init(ours.problem), theirs.algorithm.init(theirs.problem)
+    for round in range(1, 6):
+        plan = ours.algorithm.plan(ours.problem, one, ours.everyone)
+        assert len(plan.work) == (1 if round in (1, 5) else 5)
+        one, _ = ours.algorithm.update(ours.problem, one, ours.clients.run(plan))
+        answer = theirs.clients.run(theirs.algorithm.plan(theirs.problem, two, theirs.everyone))
+        two, _ = theirs.algorithm.update(theirs.problem, two, answer)
+        assert torch.equal(one.models, two.models)
+
+
+def test_rotated_digits_are_told_apart_through_the_engine() -> None:
+    data = {"name": "digits", "clients": 12, "samples": 100, "test": 0.2}
+    keys = {"partition": {"scheme": "rotation", "groups": 2}, "local": {"lr": 0.3, "batch": 20}}
+    setting = prepare(load({"data": data, **keys, "algorithm": {"name": "strata"}}))
+    state, _, _ = train(setting, 7)
+    assert setting.problem.truth is not None and ari(state.labels, setting.problem.truth) == 1.0
+
+
+def test_pending_clients_find_their_place_and_everyone_uses_the_model_of_its_cluster() -> None:
+    algorithm, problem = Strata(), problem_of(20)
+    state = wait(drive(algorithm, Folded(TWO), 6)[-1].state, [0, 19], node=0)
+    plan = algorithm.plan(problem, state, torch.arange(20))
+    assert algorithm.place(problem, state, Folded(TWO).run(plan)).tolist() == TWO
+    (use,) = algorithm.serve(problem, state, torch.tensor([1, 12]))
+    assert use.offers.tolist() == [[0], [1]]
+
+
+def test_a_split_waits_until_both_sides_have_sent_something_in_the_same_round() -> None:
+    """Everyone was compared in round 2; in round 3 only the second group answers, so nothing moves the first side."""
+    tested = drive(Strata(), Folded(TWO), 2)[-1].state
+    untried = replace(tested.memories[0], trial=None, refused=())
+    turn = drive(Strata(), Folded(TWO), 1, replace(tested, memories=(untried,)), absent={3: range(10)})[-1]
+    assert spent(turn) == [2] and turn.state.memories[0].trial is None
+    assert "the groups found in one part of the data hold in the other" in turn.why()
+
+
+def test_a_model_that_leads_to_nothing_finite_is_a_great_loss_and_not_an_endless_trial() -> None:
+    state = drive(Strata(), Folded(TWO), 2)[-1].state
+    trial = state.memories[0].trial
+    for broken, splits in ((2, [3]), (0, [])):
+        models = trial.models.clone()
+        models[broken] = torch.nan
+        memory = replace(state.memories[0], trial=replace(trial, models=models))
+        turn = drive(Strata(), Folded(TWO), 1, replace(state, memories=(memory,)))[-1]
+        assert split_by([turn]) == splits and all(memory.trial is None for memory in turn.state.memories)

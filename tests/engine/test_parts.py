@@ -1,0 +1,78 @@
+"""Fixed parts of a client's data: halves, quarters, and at most so many samples of them."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from small import dataset, deal_of, fit_of, loop_of, plan_of
+
+from fedstrata.core import PARTS
+from fedstrata.engine import Holdings
+from fedstrata.errors import ContractError
+
+
+def holdings_of(sizes: list[int], seed: int = 0) -> Holdings:
+    return Holdings(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=seed)
+
+
+def samples(holdings: Holdings, part: str, client: int = 0) -> set[int]:
+    return set(holdings.train(client, part).tolist())
+
+
+@pytest.mark.parametrize(("size", "quarters"), [(8, [2, 2, 2, 2]), (11, [2, 3, 3, 3]), (2, [0, 1, 0, 1])])
+def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> None:
+    holdings = holdings_of([size])
+    assert [len(samples(holdings, part)) for part in PARTS[3:]] == quarters
+    for half in "AB":
+        assert samples(holdings, f"{half}1") | samples(holdings, f"{half}2") == samples(holdings, half)
+    assert not any(samples(holdings, a) & samples(holdings, b) for a, b in combinations(PARTS[3:], 2))
+    assert min(quarters) == size // 4  # as many every quarter has, however it was cut
+
+
+def test_parts_are_drawn_anew_for_another_seed_and_another_client() -> None:
+    one, other = holdings_of([40, 40]), holdings_of([40, 40], seed=1)
+    assert samples(one, "A") == samples(holdings_of([40, 40]), "A") != samples(other, "A")
+    assert {index - 44 for index in samples(one, "A1", client=1)} != samples(one, "A1")
+
+
+def test_a_part_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ContractError, match="expected a part of all, A, B, A1, A2, B1, B2, found 'C'"):
+        holdings_of([8]).train(0, "C")
+
+
+def test_at_most_so_many_samples_are_the_same_ones_every_time_and_fewer_are_among_more() -> None:
+    holdings = holdings_of([20, 20])
+    index = holdings.train(1)
+    five, nine = (holdings.some(1, index, most) for most in (5, 9))
+    assert (len(five), len(nine)) == (5, 9) and set(five.tolist()) < set(nine.tolist()) < set(index.tolist())
+    assert torch.equal(five, holdings.some(1, index, 5)) and five.tolist() == sorted(five.tolist())
+    assert torch.equal(holdings.some(1, index, 100), index)
+    assert not torch.equal(five - index[0], holdings.some(0, holdings.train(0), 5) - holdings.train(0)[0])
+
+
+def test_a_fit_takes_at_most_so_many_samples_of_its_part_from_each_client() -> None:
+    engine, layout, start = loop_of([12, 8, 12])
+    fit = fit_of(layout, [[0]] * 3, part="A", most=torch.tensor([4, 100, 6]))
+    plan = plan_of(start[None], fit)
+    results = engine.run(plan).results[0]
+    assert results.sizes.tolist() == [4, 4, 6]
+    # 6 are all of the half that client 2 has, so it trains as it would without a bound.
+    whole = engine.run(plan_of(start[None], fit_of(layout, [[0]], part="A"), cohort=[2])).results[0]
+    assert torch.equal(whole.updates.values[0], results.updates.values[2])
+    alone = engine.run(plan.only(torch.tensor([False, False, True]))).results[0]
+    assert alone.sizes.tolist() == [6] and torch.equal(alone.updates.values[0], results.updates.values[2])
+
+
+def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() -> None:
+    engine, layout, start = loop_of([12])
+    models = start + 0.05 * torch.randn(2, layout.p, generator=torch.Generator().manual_seed(0))
+    none = layout.nothing
+    told = {
+        part: engine.run(
+            plan_of(models, fit_of(layout, [[0, 1]], train=none, upload=none, part="B", compare=part))
+        ).results[0]
+        for part in ("all", "A", "B")
+    }
+    halves = (told["A"].losses + told["B"].losses) / 2
+    assert torch.allclose(told["all"].losses, halves) and not torch.allclose(told["A"].losses, told["B"].losses)
+    assert all(not result.updates.values.any() and result.sizes.tolist() == [6] for result in told.values())

@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import outcomes
+import proofs
+import pytest
+from outcomes import MISSING
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(outcomes, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def run(variant: str, seed: int, accuracy: float, ari: float = 1.0, **more: Any) -> dict[str, Any]:
+    clients = {"0": accuracy}
+    return {"variant": variant, "seed": seed, "acc_client": accuracy, "ari": ari, "clients": clients, **more}
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def write(folder: Path, name: str, held: Any) -> None:
+    (folder / f"{name}.json").write_text(json.dumps(held))
+
+
+def test_what_strata_finds_stands_between_fedavg_and_the_oracle(folder: Path) -> None:
+    on = proofs.GROUPED[0][0]
+    found = [
+        run(f"strata+{on}", 0, 0.9, rounds_to_partition=3),
+        run(f"strata+{on}", 1, 0.7, 0.5, rounds_to_partition=6),
+    ]
+    others = [run(f"{name}+{on}", seed, value) for name, value in (("fedavg", 0.6), ("oracle", 1.0)) for seed in (0, 1)]
+    write(folder, "strata_mnist", [*found, *others])
+    first, second = rows(proofs.grouped())[:2]
+    # (0.8 - 0.6) / (1.0 - 0.6)
+    assert first[2:] == ["2", "0.750", "1 of 2", "4.5 (3 to 6)", "0.600", "0.800", "1.000", "50 %", "0 of 2"]
+    assert second[2:] == ["", MISSING, *[""] * 7]
+
+
+def test_where_nothing_is_known_of_the_ends_there_is_no_way(folder: Path) -> None:
+    on = proofs.GROUPED[0][0]
+    own = run(f"strata+{on}", 0, 0.9, rounds_to_partition=None)
+    write(folder, "strata_mnist", [own])
+    assert rows(proofs.grouped())[0][5:] == ["never", MISSING, "0.900", MISSING, MISSING, MISSING]
+    write(folder, "strata_mnist", [own, run(f"fedavg+{on}", 0, 0.9), run(f"oracle+{on}", 0, 0.9)])
+    assert rows(proofs.grouped())[0][9] == "-"
+
+
+def test_alike_clients_are_counted_by_clusters(folder: Path) -> None:
+    write(
+        folder, "strata_mnist", [run(f"strata+{proofs.ALIKE}", seed, 0.5, clusters=1 + seed // 2) for seed in range(3)]
+    )
+    assert rows(proofs.alike())[:2] == [["MNIST", "3", "1 in 2, 2 in 1"], ["Fashion-MNIST", "", MISSING]]
+
+
+def test_the_best_other_method_stands_beside_strata(folder: Path) -> None:
+    experiment, on, title = proofs.MIXES[0]
+    write(
+        folder,
+        experiment,
+        [
+            run(f"strata+{on}", 0, 0.5, clusters=2),
+            run(f"fedavg+{on}", 0, 0.6),
+            run(f"cfl+{on}", 0, 0.3),
+            run(f"ifca+algorithm.k=4+{on}", 0, 0.4),
+        ],
+    )
+    first, second = rows(proofs.mixes())[:2]
+    assert first == [title, "1", "0.500", "0.600", MISSING, "0.400 (ifca)", "2", "1 of 1"]
+    assert second[2] == MISSING
+
+
+def test_no_other_method_is_made_up(folder: Path) -> None:
+    write(folder, "usc_had_subjects", [run("strata", 0, 0.5, clusters=1)])
+    assert rows(proofs.mixes())[-1][2:6] == ["0.500", MISSING, MISSING, MISSING]
+
+
+def test_wrong_splits_come_with_their_interval(folder: Path) -> None:
+    runs = [{"seed": seed, "splits": {"test 0.05": 4} if seed == 0 else {}, "tests": []} for seed in range(10)]
+    write(folder, "null_federations", {"equal": {"runs": runs}})
+    found = rows(proofs.wrong())
+    # Clopper and Pearson: 1 of 10 is 0.0025 to 0.4450, 0 of 10 up to 1 - 0.025 ** 0.1.
+    assert found[1][1:] == ["10", "5 %", "0.100 (0.003 to 0.445)", "0.000 (0.000 to 0.308)"]
+    assert found[3][1:] == ["", "1 %", MISSING, MISSING]
+    assert rows(proofs.others())[0][1:3] == ["0 of 10", MISSING]
+
+
+def test_early_tests_are_told_from_late_ones(folder: Path) -> None:
+    tests = [[2, 0.01, 0.006], [6, 0.5, 0.002], [9, 0.05, 0.001]]
+    write(folder, "null_federations", {"equal": {"runs": [{"seed": 0, "splits": {}, "tests": tests}]}})
+    first = rows(proofs.tested())[0]
+    assert first[1:] == ["2", "0.500 (0.013 to 0.987)", "1", "1.000 (0.025 to 1.000)"]
+
+
+def test_power_counts_what_was_found_and_what_was_torn(folder: Path) -> None:
+    runs = [{"round": 2, "torn": 0}, {"round": 4, "torn": 2}, {"round": None, "torn": None}]
+    never = {"runs": runs[2:]}
+    write(folder, "power_federations", {"groups of 10, 10": {"runs": runs}, "lone": never})
+    assert rows(proofs.power()) == [
+        ["groups of 10, 10", "3", "2 of 3", "3", "1 of 2"],
+        ["lone", "1", "0 of 1", "-", "0 of 0"],
+    ]
+
+
+def test_costs_follow_from_the_calendar() -> None:
+    fifty = next(row for row in rows(proofs.cost()) if row[0] == "50")
+    assert fifty == ["50", "9", "18 %", "36 %", "72 %"]  # rounds 2, 3, 4, 6, 9, 13, 19, 28, 42
