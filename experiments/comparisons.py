@@ -78,7 +78,7 @@ COMPARED = {
         (("partial_mnist_rotation", "half asked, a fifth of them silent"), ("mnist_rotation", "everyone, 30 rounds")),
         (
             *TOLD,
-            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.3+algorithm.min_split=4", "CFL"),
+            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.35+algorithm.min_split=4", "CFL"),
             ("layercfl+algorithm.eps2=0.2+algorithm.min_split=4", "LayerCFL"),
             ("hicfl", "HiCFL"),
             ('adacfl+algorithm.epsilon="spread"', "AdaCFL"),
