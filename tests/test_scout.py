@@ -311,3 +311,7 @@ def test_plan_of_the_scout_is_fedavgs() -> None:
     problem = toy_problem(3, LAYOUT)
     plan = broadcast(problem, begin(problem), torch.arange(3))
     assert isinstance(plan, Plan) and twins(plan, LAYOUT.everything).work[0] == plan.work[0]
+
+
+def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:
+    assert scout(load()).layer is not None
