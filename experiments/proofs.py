@@ -11,7 +11,7 @@ import outcomes
 from outcomes import MISSING, Result, average, beside, counted, results, table, worse
 from scipy.stats import binomtest
 
-from fedstrata.algorithms.parts.proof import is_twin_round
+from fedstrata.algorithms.parts.proof.budget import is_twin_round
 
 DATA = (
     ("strata_mnist", "MNIST"),
@@ -205,9 +205,10 @@ def cost() -> str:
     for rounds in (10, 20, 30, 50, 100, 200):
         twins = sum(is_twin_round(round) for round in range(1, rounds + 1))
         share = twins / rounds
-        rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 4))))
-    uploads = "more uploaded with two folds | with four"
-    return table(f"rounds | twin rounds | more training | {uploads}", rows)
+        rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 2, 4))))
+    return table(
+        "rounds | twin rounds | more training with two folds | with four | more uploaded with two | with four", rows
+    )
 
 
 def _runs(study: str, name: str) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ def test_nothing_is_ever_unpickled() -> None:
 
 def test_no_file_is_longer_than_300_lines_and_no_algorithm_than_150() -> None:
     for path in FILES:
-        limit = 150 if "algorithms" in path.parts else 300
+        limit = 149 if "algorithms" in path.parts else 300
         lines = len(path.read_text().splitlines())
         assert lines <= limit, f"{path.relative_to(SOURCE)} has {lines} lines"
 

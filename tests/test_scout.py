@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedstrata import cli
-from fedstrata.algorithms.parts.finding import Finding, View
-from fedstrata.algorithms.parts.scout import LEVEL, conclude, due, level_of, twinned
-from fedstrata.algorithms.parts.sighting import Sighting, bias_of, forget, see, unseen, views, watching
-from fedstrata.algorithms.parts.twins import disagreement, pair, twins
-from fedstrata.algorithms.parts.voters import Hearing
+from fedstrata.algorithms.parts.proof.voters import Hearing
+from fedstrata.algorithms.parts.recursive.bootstrap import disagreement, pair, twins
+from fedstrata.algorithms.parts.scout.finding import Finding, View
+from fedstrata.algorithms.parts.scout.look import LEVEL, conclude, due, level_of, twinned
+from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of, forget, see, unseen, views, watching
 from fedstrata.config import load
 from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, begin, broadcast
 from fedstrata.scout import scout
@@ -197,7 +197,7 @@ def test_a_bias_alone_names_no_layer_but_is_told() -> None:
 def test_too_few_clients_are_not_judged() -> None:
     nothing = conclude(LAYOUT, unseen(LAYOUT, 4), seeded())
     assert nothing.layer is None and nothing.views == () and nothing.rounds == 0
-    assert nothing.sentence.endswith("by: 0 clients have the 64 samples that two folds need, too few for a test")
+    assert nothing.sentence.endswith("by: 0 clients have the 48 samples that two folds need, too few for a test")
     found = conclude(LAYOUT, sighting_of(8, conv=signal(8, 2, 7)), seeded())
     assert (found.layer, found.views, found.clients, found.rounds) == (None, (), 8, 1)
     assert found.sentence == "nothing to tell by: 8 members reach p = 0.029 at best, above the level 0.02"
@@ -224,8 +224,8 @@ def test_looks_come_ever_more_rarely_and_spend_the_level_together() -> None:
     assert [round for round in range(1, 30) if twinned(round)] == [1, 2, 3, 4, 5, 6, 10, 11, 12, 22, 23, 24]
     levels = {round: level_of(round) for round in range(1, 200) if due(round)}
     assert list(levels) == [3, 6, 12, 24, 48, 96, 192]
-    assert levels[3] == pytest.approx(0.6 * LEVEL) and levels[6] == pytest.approx(0.24 * LEVEL)
-    assert 0.99 * LEVEL < sum(levels.values()) < LEVEL
+    assert levels[3] == pytest.approx(LEVEL / 2) and levels[6] == pytest.approx(LEVEL / 6)
+    assert sum(levels.values()) == pytest.approx(LEVEL * 7 / 8)
 
 
 def test_what_is_seen_is_the_same_whatever_the_order_of_the_rows() -> None:
@@ -283,7 +283,7 @@ def test_the_command_prints_a_table_and_a_sentence(capsys: pytest.CaptureFixture
     assert lines[0].split() == ["layer", "correlation", "apart", "common", "p"]
     assert lines[-1].startswith("no separation: ") and err == "round 1/2\nround 2/2\n"
     assert status("scout", str(file), "--set", "data.clients=4", "--quiet") == 0
-    told = "nothing to tell by: 4 clients have the 64 samples that two folds need, too few for a test\n"
+    told = "nothing to tell by: 4 clients have the 48 samples that two folds need, too few for a test\n"
     assert capsys.readouterr() == (told, "")
 
 

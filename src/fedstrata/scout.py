@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from fedstrata.algorithms.parts.finding import Finding
-from fedstrata.algorithms.parts.scout import LEVEL, ROUNDS, conclude
-from fedstrata.algorithms.parts.sighting import see, unseen, watching
-from fedstrata.algorithms.parts.voters import twins
+from fedstrata.algorithms.parts.proof.voters import twins
+from fedstrata.algorithms.parts.scout.finding import Finding
+from fedstrata.algorithms.parts.scout.look import LEVEL, ROUNDS, conclude
+from fedstrata.algorithms.parts.scout.sighting import see, unseen, watching
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment
 from fedstrata.guard import guard

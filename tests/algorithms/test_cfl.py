@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedstrata.algorithms.cfl import CFL
-from fedstrata.algorithms.parts.recursion import Watched
-from fedstrata.algorithms.parts.steadiness import Windowed
+from fedstrata.algorithms.parts.recursive.recursion import Watched
+from fedstrata.algorithms.parts.recursive.steadiness import Windowed
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, Recipe, Slot
 from fedstrata.records import load, save

@@ -6,7 +6,7 @@ from baseline_federation import HEAD, PARAMETERS, federation
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fedclust import FedClust
-from fedstrata.algorithms.parts.signatures import Signed
+from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.core import Problem, wait
 from fedstrata.errors import LayoutError
 from fedstrata.testing import Scripted, play, toy_problem

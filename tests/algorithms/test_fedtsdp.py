@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedstrata.algorithms.fedtsdp import FedTSDP
-from fedstrata.algorithms.parts.decoupling import Decoupling
-from fedstrata.algorithms.parts.layering import above, layers
-from fedstrata.algorithms.parts.regrouping import regroup
-from fedstrata.algorithms.parts.sampling import amended, tendency
+from fedstrata.algorithms.parts.tsdp.decoupling import Decoupling
+from fedstrata.algorithms.parts.tsdp.layering import above, layers
+from fedstrata.algorithms.parts.tsdp.regrouping import regroup
+from fedstrata.algorithms.parts.tsdp.sampling import amended, tendency
 from fedstrata.clustering import hopkins, hopkins_ratio
 from fedstrata.cohort import draw
 from fedstrata.config import load

@@ -4,7 +4,7 @@ from baseline_federation import federation, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fesem import FeSEM
-from fedstrata.algorithms.parts.grouping import Clustered
+from fedstrata.algorithms.parts.oneshot.grouping import Clustered
 from fedstrata.core import Layout, Slot, move, wait
 from fedstrata.testing import Scripted, play, toy_problem
 

@@ -9,7 +9,7 @@ from baseline_federation import experiment, federation, train
 from grouped_digits import CLASSES, PATIENT, agreement
 
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
-from fedstrata.algorithms.parts.signatures import Signed
+from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.clustering import natural_cut
 from fedstrata.config import load
 from fedstrata.core import Layout, Problem, Report, Slot

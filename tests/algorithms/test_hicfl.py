@@ -10,7 +10,7 @@ from scipy.stats import ttest_ind
 
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.hicfl import HiCFL, Hierarchy
-from fedstrata.algorithms.parts.reorganise import reorganise
+from fedstrata.algorithms.parts.recursive.reorganise import reorganise
 from fedstrata.clustering import ari
 from fedstrata.config import load
 from fedstrata.core import Layout, Notes, Problem, Recipe, Report, Result, Rows, Slot, Verdict, advance, move, wait

@@ -7,7 +7,7 @@ import torch
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.parts.scouting import Attentive, Travelled
+from fedstrata.algorithms.parts.scout.scouting import Attentive, Travelled
 from fedstrata.clustering import ari
 from fedstrata.cohort import draw
 from fedstrata.config import load

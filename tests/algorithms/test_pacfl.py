@@ -9,7 +9,7 @@ from baseline_federation import experiment, federation, train
 from grouped_digits import CLASSES, STEEP, agreement
 
 from fedstrata.algorithms.pacfl import FINEST, PACFL
-from fedstrata.algorithms.parts.signatures import Signed
+from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load
 from fedstrata.core import VECTORS, Layout, Notes, Rows, Slot, wait

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedstrata.algorithms.cfl import CFL
-from fedstrata.algorithms.parts.recursion import Watched
+from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.core import State, begin
 from fedstrata.errors import RecordError
 from fedstrata.records import load, save

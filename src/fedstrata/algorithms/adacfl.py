@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Agglomeration, Groups, answering, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.newcomers import incorporate, invite, nearest
-from fedstrata.algorithms.parts.snapshots import Snapshots, reach, snapshot, unclustered
+from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Groups, answering, divide
+from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, nearest
+from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve, settle
 from fedstrata.lazy import torch

@@ -11,12 +11,12 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.criterion import PROGRESS, STATIONARY, Criterion, threshold
-from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
-from fedstrata.algorithms.parts.recursion import Decision, Watched, recurse
-from fedstrata.algorithms.parts.steadiness import Change, Window
-from fedstrata.algorithms.parts.trigger import attend, attentive
+from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
+from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, recurse
+from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
+from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, broadcast, serve, settle
 from fedstrata.lazy import torch
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
+from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
+from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.clustering import euclidean
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
 from fedstrata.lazy import torch

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
-from fedstrata.algorithms.parts.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
+from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
+from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
 from fedstrata.errors import ContractError, ExperimentError
 from fedstrata.lazy import torch

@@ -13,13 +13,13 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Members, Norm, Share
-from fedstrata.algorithms.parts.recursion import Decision, recurse
-from fedstrata.algorithms.parts.reorganise import reorganise
-from fedstrata.algorithms.parts.sides import Sides
-from fedstrata.algorithms.parts.steadiness import Change, Window, Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.timing import Timing, epsilon_of
+from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
+from fedstrata.algorithms.parts.recursive.recursion import Decision, recurse
+from fedstrata.algorithms.parts.recursive.reorganise import reorganise
+from fedstrata.algorithms.parts.recursive.sides import Sides
+from fedstrata.algorithms.parts.recursive.steadiness import Change, Window, Windowed, curves, observe, remember
+from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
 from fedstrata.lazy import torch
 
@@ -43,9 +43,8 @@ class HiCFL:
 
     A cluster is examined by those of its members that answered in this round and have filled a window since they came
     to it, if they are enough (quorum, min_split). A window holds a client's own last answers, however far apart. Who
-    was away when the cluster was split, or had not filled a window, waits at its place in the tree, and joins with the
-    next answer the leaf below it whose model has the lowest training loss. Newcomers wait at the root, so they have all
-    leaves to choose from.
+    was away when the cluster was split, or had not filled a window, waits at its place in the tree, and a newcomer at
+    the root: with the next answer it joins the leaf below whose model has the lowest training loss.
 
     Attributes:
         epsilon: stability below which a layer is stable; auto is half the step size. The stablest layer in which the

@@ -101,7 +101,6 @@ class IFCA:
             models = self._draw(problem, again)
             restart = {"kind": "restart", "chosen": sizes.tolist()}
             return replace(state, models=models, round=state.round + 1, redraws=again), Notes((restart,))
-
         together = result
         if self.average == "gradient":
             together = replace(result, sizes=torch.ones_like(result.sizes))

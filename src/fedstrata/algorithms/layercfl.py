@@ -11,14 +11,14 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.criterion import PROGRESS, STATIONARY, Criterion, threshold
-from fedstrata.algorithms.parts.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.recursion import Decision, recurse
-from fedstrata.algorithms.parts.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
-from fedstrata.algorithms.parts.steadiness import Change, Window
-from fedstrata.algorithms.parts.trigger import attend, attentive
-from fedstrata.algorithms.parts.twins import doubt, twins
+from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
+from fedstrata.algorithms.parts.recursive.bootstrap import doubt, twins
+from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.recursive.recursion import Decision, recurse
+from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
+from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
+from fedstrata.algorithms.parts.scout.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
 from fedstrata.lazy import torch
 
@@ -33,7 +33,7 @@ class LayerCFL:
 
     Attributes:
         layers: what is compared: conv for feature skew, first_linear for label skew, all when neither is known; auto
-            is the layer in which the clients fall apart most clearly, by folds of their data: of those with 64 samples
+            is the layer in which the clients fall apart most clearly, by folds of their data: of those with 48 samples
             at least. Until one is found, nothing is split.
         trigger: what says that a cluster's time has come: the norms of its updates (eps1, eps2), or the model
             stability of its members in one of the compared layers, the same for all (epsilon, xi, window, rho). A

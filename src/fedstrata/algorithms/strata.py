@@ -11,15 +11,15 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.calm import listened, listening
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
-from fedstrata.algorithms.parts.memory import Stratified, blank, noted, recalled
-from fedstrata.algorithms.parts.proof import is_twin_round, level, spoken
-from fedstrata.algorithms.parts.ruling import rule
-from fedstrata.algorithms.parts.settling import divide, moves, settled, siblings
-from fedstrata.algorithms.parts.testimony import shown
-from fedstrata.algorithms.parts.trial import Trial, offered, tried, weighed
-from fedstrata.algorithms.parts.voters import Hearing, counted, heard, hearing, twins, unheard
+from fedstrata.algorithms.parts.proof.budget import is_twin_round, level, spoken
+from fedstrata.algorithms.parts.proof.testimony import shown
+from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing, twins, unheard
+from fedstrata.algorithms.parts.strata.calm import listened, listening
+from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.strata.ruling import rule
+from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
+from fedstrata.algorithms.parts.strata.trial import Trial, offered, tried, weighed
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, broadcast, serve
 from fedstrata.lazy import torch
 
@@ -43,7 +43,8 @@ class Strata:
         when: whether twin rounds are those of the schedule, or come after rounds in which some layer of the members was
             stable, as HiCFL has it, each at least half as late again as the last.
         settle: rounds after a split in which its members may still choose the other side.
-        benefit: whether a split must pay, by models and data that did not make it.
+        benefit: whether a split must pay, by models and data that did not make it; one that does not pay yet may be
+            tried again in the next twin round.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -96,7 +97,7 @@ class Strata:
                 trial = tried(problem, state.models[cluster], ruling.clients, found.proposal, sent, verdict)
                 if trial is not None and not self.benefit:
                     splits[cluster] = trial
-                memory = memory.on(trial, members if ruling.groups else None)
+                memory = replace(memory, trial=trial)
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
@@ -113,7 +114,7 @@ class Strata:
         round, calm, due = state.round + 1, state.calm, list[int]()
         for cluster, memory in enumerate(state.memories):
             steady = calm is not None and int(state.nodes[cluster]) in calm.steady and 2 * round >= 3 * memory.heard
-            if memory.idle(state.labels == cluster) and (steady if calm is not None else is_twin_round(round)):
+            if memory.idle and (steady if calm is not None else is_twin_round(round)):
                 due.append(cluster)
         return due
 

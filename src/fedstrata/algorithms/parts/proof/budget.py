@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstrata.algorithms.parts.testimony import Testimony, add, silence
+from fedstrata.algorithms.parts.proof.testimony import Testimony, add, silence
 from fedstrata.clustering import Confirmation
 from fedstrata.core import Layout, Rows, Verdict
 from fedstrata.lazy import torch
-
-FIRST = 0.6
-"""Share of a cluster's budget that its first test spends, and each later one of what is left."""
 
 FOUND = "the groups found in one part of the data hold in the other"
 """What a confirmed test of groups means."""
@@ -28,8 +25,11 @@ def is_twin_round(round: int) -> bool:
 
 
 def level(alpha: float, tests: int) -> float:
-    """What the next test of a cluster may spend of its budget after so many; all of them together spend alpha."""
-    return alpha * FIRST * (1 - FIRST) ** tests
+    """What the next test of a cluster may spend after so many: alpha / 2, / 6, / 12, ...; all together spend alpha.
+
+    Shares that fall faster leave nothing for a late structure, of which the evidence of many twin rounds is gathered.
+    """
+    return alpha / ((tests + 1) * (tests + 2))
 
 
 def gathered(layout: Layout, known: Testimony | None, sent: Sequence[Rows], members: torch.Tensor) -> Testimony:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.keys import Linkage
-from fedstrata.algorithms.parts.recursion import Decision, longest_norm, mean_norm
+from fedstrata.algorithms.parts.recursive.recursion import Decision, longest_norm, mean_norm
 from fedstrata.clustering import bipartition, cosine, euclidean, separable
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Matrix, Problem, Result, Verdict

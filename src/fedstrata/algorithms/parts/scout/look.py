@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from fedstrata.algorithms.parts.finding import Finding, View
-from fedstrata.algorithms.parts.proof import level
-from fedstrata.algorithms.parts.sighting import Sighting, bias_of
-from fedstrata.algorithms.parts.testimony import Testimony, examine, looked_at
-from fedstrata.algorithms.parts.voters import LEAST
+from fedstrata.algorithms.parts.proof.budget import level
+from fedstrata.algorithms.parts.proof.testimony import Testimony, examine, looked_at
+from fedstrata.algorithms.parts.proof.voters import LEAST
+from fedstrata.algorithms.parts.scout.finding import Finding, View
+from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of
 from fedstrata.clustering import replication
 from fedstrata.core import Layout, Slot
 from fedstrata.lazy import torch

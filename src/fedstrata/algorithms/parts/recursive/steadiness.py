@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from annotated_types import Ge
 
 from fedstrata.algorithms.parts.keys import Norm
-from fedstrata.algorithms.parts.recursion import Watched, watch
+from fedstrata.algorithms.parts.recursive.recursion import Watched, watch
 from fedstrata.clustering import stability
 from fedstrata.core import Problem, Report, settle
 from fedstrata.lazy import torch

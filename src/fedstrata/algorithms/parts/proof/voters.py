@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.testimony import FEWEST
+from fedstrata.algorithms.parts.proof.testimony import FEWEST
 from fedstrata.clustering import surest
 from fedstrata.core import Plan, Problem, Report, Result, Rows, State, Verdict
 from fedstrata.lazy import torch
@@ -13,7 +13,7 @@ from fedstrata.lazy import torch
 FEW = 12
 """Members up to which four folds are used, if they are large enough: with more, two reach the levels of four tests."""
 
-LEAST = 32
+LEAST = 24
 """Samples of a fold below which a client does not vote."""
 
 MOST = 200
@@ -79,7 +79,9 @@ def unheard(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = 
 def twins(plan: Plan, hearings: Sequence[Hearing], sizes: torch.Tensor) -> Plan:
     """The plan with one more training of every voter by each fold, from its cluster's model, on equally many samples.
 
-    All from the same model: one after the other, the second would lean against the noise of the first.
+    All from the same model: one after the other, the second would lean against the noise of the first. A quarter of the
+    data is gone through twice, so that its update has as many steps behind it as that of a half: the first two or
+    three from a common model turn nearly the same way for everyone.
     """
     work, first = list(plan.work), plan.work[0]
     for folds in sorted({each.folds for each in hearings}):
@@ -88,7 +90,9 @@ def twins(plan: Plan, hearings: Sequence[Hearing], sizes: torch.Tensor) -> Plan:
             if each.folds == folds:
                 here, known = torch.isin(plan.cohort, each.clients), sizes[each.clients]
                 offers[here], most[here] = each.cluster, int(known[known > 0].min()) // folds
-        work += [replace(first, offers=offers, most=most, part=part, stream=part) for part in PARTS[folds]]
+        recipe = replace(first.recipe, epochs=first.recipe.epochs * folds // 2)
+        fold = replace(first, offers=offers, most=most, recipe=recipe)
+        work += [replace(fold, part=part, stream=part) for part in PARTS[folds]]
     return replace(plan, work=tuple(work))
 
 

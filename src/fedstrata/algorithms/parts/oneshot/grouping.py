@@ -20,11 +20,7 @@ Distance = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Clustered(State):
-    """Adds when the clients were grouped.
-
-    Attributes:
-        clustered: the round of the clustering; 0 before it.
-    """
+    """Adds the round in which the clients were grouped, 0 before it."""
 
     clustered: int
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.dossier import Gate
+from fedstrata.algorithms.parts.proof.dossier import Gate
 from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, asked, begin, settle
 from fedstrata.lazy import torch
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedstrata.algorithms.parts.memory import Memory, Stratified
-from fedstrata.algorithms.parts.trial import Trial
+from fedstrata.algorithms.parts.strata.memory import Memory, Stratified
+from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
 from fedstrata.lazy import torch
 

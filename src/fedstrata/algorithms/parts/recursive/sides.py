@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fedstrata.algorithms.parts.recursion import Decision
+from fedstrata.algorithms.parts.recursive.recursion import Decision
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Matrix, Problem, Result, Verdict

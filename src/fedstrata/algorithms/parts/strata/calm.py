@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.recursion import watch
-from fedstrata.algorithms.parts.steadiness import Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.testimony import FEWEST
-from fedstrata.algorithms.parts.timing import epsilon_of
+from fedstrata.algorithms.parts.proof.testimony import FEWEST
+from fedstrata.algorithms.parts.recursive.recursion import watch
+from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
+from fedstrata.algorithms.parts.recursive.timing import epsilon_of
 from fedstrata.core import Problem, Report, State
 from fedstrata.lazy import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstrata.algorithms.parts.testimony import Testimony
+from fedstrata.algorithms.parts.proof.testimony import Testimony
 from fedstrata.core import Verdict
 from fedstrata.lazy import torch
 

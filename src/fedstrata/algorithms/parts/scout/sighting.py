@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.proof import gathered
-from fedstrata.algorithms.parts.recursion import longest_norm
-from fedstrata.algorithms.parts.testimony import FEWEST, Testimony, looked_at
-from fedstrata.algorithms.parts.voters import Hearing, counted, heard, hearing
+from fedstrata.algorithms.parts.proof.budget import gathered
+from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked_at
+from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing
+from fedstrata.algorithms.parts.recursive.recursion import longest_norm
 from fedstrata.clustering import cosine
 from fedstrata.core import Layout, Problem, Report, Rows, State
 from fedstrata.lazy import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstrata.algorithms.parts.recursion import longest_norm, mean_norm
+from fedstrata.algorithms.parts.recursive.recursion import longest_norm, mean_norm
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Problem, Result, Verdict
 from fedstrata.lazy import torch

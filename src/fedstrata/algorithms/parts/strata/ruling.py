@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstrata.algorithms.parts.proof import FOUND, gathered
-from fedstrata.algorithms.parts.testimony import FEWEST, Testimony, examine, looked_at
+from fedstrata.algorithms.parts.proof.budget import FOUND, gathered
+from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, examine, looked_at
 from fedstrata.clustering import Confirmation, newcomer_test
 from fedstrata.core import Layout, Rows
 from fedstrata.lazy import torch

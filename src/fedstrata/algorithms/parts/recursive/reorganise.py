@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.recursion import Watched
+from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.clustering import cosine
 from fedstrata.core import Problem, Report, Verdict
 from fedstrata.core.tree import branch, haven, judge, people

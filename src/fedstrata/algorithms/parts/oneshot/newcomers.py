@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.algorithms.parts.snapshots import N, Snapshots
+from fedstrata.algorithms.parts.oneshot.snapshots import N, Snapshots
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, Verdict, advance
 from fedstrata.core.tree import judge
 from fedstrata.lazy import torch

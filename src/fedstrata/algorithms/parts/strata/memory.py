@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.calm import Calm
-from fedstrata.algorithms.parts.testimony import Testimony
-from fedstrata.algorithms.parts.trial import Trial
+from fedstrata.algorithms.parts.proof.testimony import Testimony
+from fedstrata.algorithms.parts.strata.calm import Calm
+from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Problem, Report, State, begin
 from fedstrata.lazy import torch
-
-CHANGED = 0.2
-"""Share of its members that must have changed before a cluster whose split did not pay is tested again."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,6 @@ class Memory:
         answered: members that answered in the last round.
         settling: rounds for which its members may still go over to the other side of its split.
         trial: a confirmed split of which it is not known yet whether it pays.
-        refused: the members when a split into groups was last tried; none if none was.
     """
 
     evidence: Testimony | None = None
@@ -34,24 +30,16 @@ class Memory:
     answered: int = 0
     settling: int = 0
     trial: Trial | None = None
-    refused: tuple[int, ...] = ()
 
     def of(self, members: torch.Tensor) -> Memory:
         """As far as it speaks of those who are still members, a bool (n,)."""
         evidence = self.evidence and self.evidence.only(members[self.evidence.clients])
         return replace(self, evidence=evidence, trial=self.trial and self.trial.only(members[self.trial.clients]))
 
-    def on(self, trial: Trial | None, members: torch.Tensor | None) -> Memory:
-        """With a trial, if there is one; of groups among all members, a bool (n,), or of newcomers."""
-        if trial is None:
-            return self
-        tried = self.refused if members is None else tuple(members.nonzero().flatten().tolist())
-        return replace(self, trial=trial, refused=tried)
-
-    def idle(self, members: torch.Tensor) -> bool:
-        """Whether the cluster may be tested: it is not busy with a split, and none has been refused to its members."""
-        changed = len(set(members.nonzero().flatten().tolist()) ^ set(self.refused))
-        return self.trial is None and not self.settling and changed >= CHANGED * len(self.refused)
+    @property
+    def idle(self) -> bool:
+        """Whether the cluster may be tested: it is not busy with a split."""
+        return self.trial is None and not self.settling
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.grouping import Clustered
+from fedstrata.algorithms.parts.oneshot.grouping import Clustered
 from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import FLAT
 from fedstrata.core import Problem, Rows, begin

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.recursion import Watched
-from fedstrata.algorithms.parts.scout import conclude, due, level_of, twinned
-from fedstrata.algorithms.parts.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
-from fedstrata.algorithms.parts.steadiness import Windowed
-from fedstrata.algorithms.parts.voters import Hearing, twins
+from fedstrata.algorithms.parts.proof.voters import Hearing, twins
+from fedstrata.algorithms.parts.recursive.recursion import Watched
+from fedstrata.algorithms.parts.recursive.steadiness import Windowed
+from fedstrata.algorithms.parts.scout.look import conclude, due, level_of, twinned
+from fedstrata.algorithms.parts.scout.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
 from fedstrata.core import Mask, Plan, Problem, Report, Rows, settle
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy import torch

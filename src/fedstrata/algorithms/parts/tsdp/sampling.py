@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from fedstrata.algorithms.parts.layering import layers
+from fedstrata.algorithms.parts.tsdp.layering import layers
 from fedstrata.clustering import hopkins
 from fedstrata.core import Problem, State, begin
 from fedstrata.errors import ExperimentError

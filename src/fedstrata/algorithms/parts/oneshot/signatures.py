@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.grouping import Clustered, Distance, Quorum
 from fedstrata.algorithms.parts.keys import Linkage
+from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Distance, Quorum
 from fedstrata.core import Mask, Plan, Problem, Rows, begin, broadcast
 from fedstrata.lazy import torch
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.criterion import Criterion
-from fedstrata.algorithms.parts.recursion import Decision, Watched, watch
-from fedstrata.algorithms.parts.steadiness import Change, Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.timing import Timing, epsilon_of
+from fedstrata.algorithms.parts.recursive.criterion import Criterion
+from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, watch
+from fedstrata.algorithms.parts.recursive.steadiness import Change, Windowed, curves, observe, remember
+from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
 from fedstrata.core import Mask, Problem, Report, Result
 from fedstrata.lazy import torch
 

@@ -1,0 +1,1 @@
+"""The scout: in which layer clients fall apart."""
