@@ -19,6 +19,8 @@ TOLD = (
 )
 """What every comparison is held against: no groups, no federation, the true groups."""
 
+EVERYONE = "cohort.fraction=1.0+cohort.dropout=0.0"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -80,7 +82,8 @@ COMPARED = {
             *TOLD,
             ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.35+algorithm.min_split=4", "CFL"),
             ("layercfl+algorithm.eps2=0.2+algorithm.min_split=4", "LayerCFL"),
-            ("hicfl", "HiCFL"),
+            ("hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+algorithm.quorum=0.7", "HiCFL"),
+            (f"hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+{EVERYONE}", "HiCFL, everyone in all 60 rounds"),
             ('adacfl+algorithm.epsilon="spread"', "AdaCFL"),
         ),
         {},
