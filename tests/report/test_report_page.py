@@ -1,3 +1,4 @@
+import html
 import json
 import re
 import shutil
@@ -70,6 +71,29 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
     assert "<b>Split in round 4 on conv2:</b> no pair across is closer than 0.21" in text
     assert text.count("<b>Not split:</b> the mean update is still large (0.52 &gt; 0.40)") == 4
     assert "Round 7, node 2, conv2: split into 5 and 4 clients" in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ('name = "strata"', "Splits were proven on disjoint halves of every client's data (alpha = 0.05)."),
+        ('name = "cfl"\nproof = "twins"\nalpha = 0.01', "disjoint halves of every client's data (alpha = 0.01)."),
+        ('name = "layercfl"\nlayers = "auto"', "The compared layer was found on disjoint halves of every client's"),
+    ],
+)
+def test_the_page_says_what_was_assumed_about_the_samples(folder: Path, keys: str, told: str) -> None:
+    experiment = re.sub(r"(?s)(?<=\[algorithm\]\n).*?(?=\n\[)", f"{keys}\n", EXPERIMENT)
+    for unit, cut in (
+        ("", "They were cut between single samples, all of which must be independent of each other."),
+        ('unit = "trial"\n', "They were cut between values of trial: samples of different ones must be independent."),
+    ):
+        (folder / "experiment.toml").write_text(experiment.replace("[data]\n", f"[data]\n{unit}"))
+        page = html.unescape(build(folder).read_text())
+        assert told in page and cut in page
+
+
+def test_a_run_that_halved_no_data_assumes_nothing(folder: Path) -> None:
+    assert "must be independent" not in build(folder).read_text()
 
 
 def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> None:

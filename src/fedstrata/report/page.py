@@ -17,7 +17,7 @@ from fedstrata.report.heatmaps import MEASURES, Plot
 from fedstrata.report.read import read
 from fedstrata.report.records import Records
 from fedstrata.report.table import clients, means
-from fedstrata.report.words import brief, duration, number, plural, ranges, sentence, size
+from fedstrata.report.words import assumption, brief, duration, number, plural, ranges, sentence, size
 
 
 def build(folder: Path) -> Path:
@@ -61,6 +61,7 @@ def render(records: Records) -> str:
         last=records.last,
         title=_title(records),
         sentence=sentence(records),
+        assumption=assumption(records),
         described=_described(records),
         tiles=_tiles(records),
         plots=plots,

@@ -86,3 +86,20 @@ def sentence(records: Records) -> str:
     if ari is not None:
         parts.append(f"agreement with the hidden truth (ARI) {ari:.2f}")
     return "; ".join(parts) + "."
+
+
+def assumption(records: Records) -> str:
+    """What must be true of the samples for what was proven on folds of them; empty where nothing was."""
+    chosen = records.settings.get("algorithm")
+    keys = chosen if isinstance(chosen, dict) else {"name": chosen}
+    alpha = keys.get("alpha", 0.05)
+    if keys.get("name") == "strata" or keys.get("proof") == "twins":
+        proven = f"Splits were proven on disjoint halves of every client's data (alpha = {alpha})"
+    elif keys.get("layers") == "auto":
+        proven = "The compared layer was found on disjoint halves of every client's data"
+    else:
+        return ""
+    unit = records.setting("data", "unit")
+    if unit:
+        return f"{proven}. They were cut between values of {unit}: samples of different ones must be independent."
+    return f"{proven}. They were cut between single samples, all of which must be independent of each other."
