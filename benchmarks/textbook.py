@@ -36,20 +36,38 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 class TextbookCNN(nn.Module):
-    """The paper's CNN for CIFAR-10 as one writes it down: convolution, ReLU, pooling, twice; one linear layer."""
+    """The papers' CNN as one writes it down: convolution, ReLU, pooling, twice; one linear layer.
 
-    def __init__(self) -> None:
+    Args:
+        channels: of an image, of the first and of the second convolution; by default the CNN for CIFAR-10.
+        side: of an image in pixels.
+    """
+
+    def __init__(self, channels: tuple[int, int, int] = (3, 6, 16), side: int = 32) -> None:
         """Make the layers."""
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
-        self.linear = nn.Linear(400, 10)
+        first, second, third = channels
+        self.conv1, self.conv2 = nn.Conv2d(first, second, 5), nn.Conv2d(second, third, 5)
+        self.linear = nn.Linear(third * (((side - 4) // 2 - 4) // 2) ** 2, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (samples, 10) of images (samples, 3, 32, 32)."""
+        """Logits (samples, 10) of images (samples, channels, side, side)."""
         features = max_pool2d(relu(self.conv1(images)), 2)
         features = max_pool2d(relu(self.conv2(features)), 2)
         logits: Tensor = self.linear(features.flatten(1))
         return logits
+
+
+def textbook_scores(model: nn.Module, clients: Sequence[Client]) -> list[float]:
+    """The accuracy of a network on the samples of each client."""
+    model.eval()
+    scores = []
+    for client in clients:
+        loader: DataLoader[tuple[Tensor, ...]] = DataLoader(client, batch_size=256)
+        with torch.no_grad():
+            right = sum(int((model(inputs).argmax(1) == labels).sum()) for inputs, labels in loader)
+        scores.append(right / len(client))
+    return scores
 
 
 Client = TensorDataset | Images

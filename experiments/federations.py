@@ -1,7 +1,7 @@
 """Follow several algorithms on one federation up to the first split of each, and keep what came out, by seed.
 
-Algorithms are pure: as long as they have not split, most of them ask for the very same work, and what one has been
-answered is the answer to the others. So all of them together cost little more than FedAvg.
+As long as they have not split, most algorithms ask for the very same work, which is done once for all of them. So all
+of them together cost little more than FedAvg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
-from fedstrata.core import Algorithm, Fit, Notes, Plan, Report, Result, State
+from fedstrata.core import Algorithm, Notes, Plan, State
+from fedstrata.engine.sharing import Devices, together
 from fedstrata.guard import guard
 from fedstrata.setting import Setting, prepare
 from fedstrata.train import one_thread
@@ -59,18 +60,22 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         keys: of the experiment, without its algorithm.
         algorithms: their tables, by what they are called.
     """
-    experiment = load({**keys, "algorithm": {"name": "fedavg"}})
+    experiment = load({**keys, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}})
     with one_thread():
         setting = prepare(experiment)
         running: dict[str, Algorithm[Any]] = {called: _algorithm(table) for called, table in algorithms.items()}
         states = {called: algorithm.init(setting.problem) for called, algorithm in running.items()}
+        devices = {called: Devices(setting.clients) for called in running}
         for round in range(1, experiment.rounds + 1):
+            if not states:
+                return
             cohort, absent = _cohort(experiment, setting, round)
-            done: dict[tuple[Any, ...], Result] = {}
-            for called, state in tuple(states.items()):
-                plan = running[called].plan(setting.problem, state, cohort)
-                report = _answered(setting, plan.only(~torch.isin(cohort, absent)), done)
-                states[called], notes = running[called].update(setting.problem, state, replace(report, cohort=cohort))
+            plans = {called: running[called].plan(setting.problem, state, cohort) for called, state in states.items()}
+            asked = [plan.only(~torch.isin(cohort, absent)) for plan in plans.values()]
+            answers = together(asked, setting.clients, [devices[called] for called in plans])
+            for (called, plan), answer in zip(plans.items(), answers.reports, strict=True):
+                report = replace(guard(answer)[0], cohort=cohort)
+                states[called], notes = running[called].update(setting.problem, states[called], report)
                 step = Step(called, plan, states[called], notes, setting.truth(round))
                 if step.split:
                     del states[called]
@@ -84,25 +89,6 @@ def _algorithm(table: Mapping[str, Any]) -> Algorithm[Any]:
 def _cohort(experiment: Experiment, setting: Setting, round: int) -> tuple[torch.Tensor, torch.Tensor]:
     rates = experiment.cohort
     return draw(experiment.seed, round, setting.members.active(round), rates.fraction, rates.dropout)
-
-
-def _answered(setting: Setting, plan: Plan, done: dict[tuple[Any, ...], Result]) -> Report:
-    """The report of a plan; work that was done in this round before is not done again."""
-    for fit in plan.work:
-        if _work(plan, fit) not in done:
-            (done[_work(plan, fit)],) = setting.clients.run(replace(plan, work=(fit,), ask={})).results
-    facts = setting.clients.run(replace(plan, work=())).facts if plan.ask else {}
-    report, _ = guard(Report(tuple(done[_work(plan, fit)] for fit in plan.work), facts=facts))
-    return report
-
-
-def _work(plan: Plan, fit: Fit) -> tuple[Any, ...]:
-    """What a piece of work comes down to: equal ones have equal answers. Nothing is kept on the clients here."""
-    models = plan.models[: int(fit.offers.max()) + 1 if fit.offers.numel() else 0]
-    most = None if fit.most is None else fit.most.numpy().tobytes()
-    tensors = (fit.offers.shape, fit.offers.numpy().tobytes(), most, models.numpy().tobytes())
-    masks = (fit.train, fit.upload, fit.keep, fit.store, fit.values)
-    return (*tensors, *masks, fit.recipe, fit.pull, fit.part, fit.compare, fit.stream)
 
 
 def gather(

@@ -98,7 +98,7 @@ def one(experiment: Path, variant: str, seed: int) -> dict[str, Any]:
     name, *changes = variant.split("+")
     name, _, thresholds = name.partition(":")
     # Naming the file's own algorithm again keeps its keys, another one starts from its defaults.
-    sets = [f"seed={seed}", f"algorithm.name={name}", *changes]
+    sets = [f"seed={seed}", f"algorithm.name={name}", "engine.name=loop", *changes]
     if thresholds:
         sets += [f"algorithm.eps1={thresholds}", f"algorithm.eps2={thresholds}"]
     with TemporaryDirectory() as folder:

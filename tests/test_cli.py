@@ -10,11 +10,16 @@ import pytest
 import fedstrata
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.comparison import Comparison
+from fedstrata.comparison.ledger import Jobs
+from fedstrata.comparison.table import Outcome
 from fedstrata.config import load
 from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, RecordError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
+
+FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +72,7 @@ def test_run_trains_the_default_and_says_where_its_records_are(
     trainer: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("run") == 0
-    folder = Path("runs/default-layercfl-0")
+    folder = Path(f"runs/default-{load().algorithm.name}-0")
     assert trainer.calls == [{"experiment": load(), "out": folder, "resume": False, "quiet": False}]
     assert capsys.readouterr().out.splitlines() == [
         "algorithm   layercfl [bold]",
@@ -117,6 +122,96 @@ def test_an_error_that_nobody_expected_keeps_its_traceback(trainer: Trainer) -> 
         cli.main(["run"])
 
 
+RUNS = (
+    Outcome("fedavg", 0, Path("c/fedavg-0"), {**dict.fromkeys(FIGURES, 2), "ari": None}, {0: 0.5}),
+    Outcome("strata", 0, Path("c/strata-0"), error="ZeroDivisionError: division by zero"),
+)
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Stands in for the comparison, and remembers what it was asked."""
+    calls: list[tuple[object, ...]] = []
+
+    def compare(*given: object, **options: object) -> Comparison:
+        calls.append((*given, options))
+        return Comparison(Path("c"), {}, RUNS, Jobs(4000, 1240))
+
+    monkeypatch.setattr(fedstrata, "compare", compare)
+    return calls
+
+
+def test_compare_prints_the_table_the_share_and_what_failed(
+    compared: list[tuple[object, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--seeds", "0, 3", "--set", "rounds=9", "--out", "c", "--resume", "--quiet"]
+    assert status("compare", "mine.toml", "--algorithms", "fedavg, strata", *options) == 1
+    passed = {"sets": ["rounds=9"], "resume": True, "quiet": True}
+    assert compared == [("mine.toml", ["fedavg", "strata"], [0, 3], Path("c"), passed)]
+    out, err = capsys.readouterr()
+    head, fedavg, strata, *rest = out.splitlines()
+    assert head.split()[:3] == ["algorithm", "seeds", "accuracy"]
+    assert fedavg.split()[:3] == ["fedavg", "1", "2.000"] and strata.split()[:4] == ["strata", "0,", "1", "failed"]
+    assert rest == ["trained 1,240 of 4,000 jobs; 31 %", f"comparison: {Path('c/comparison.md')}"]
+    assert err == "fedstrata: strata with seed 0 failed: ZeroDivisionError: division by zero\n"
+
+
+def test_compare_takes_the_experiment_that_the_library_carries(compared: list[tuple[object, ...]]) -> None:
+    status("compare", "--algorithms", "fedavg")
+    assert compared == [(None, ["fedavg"], None, None, {"sets": (), "resume": False, "quiet": False})]
+
+
+def test_compare_puts_finished_runs_into_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def tabulate(folders: list[Path], out: Path | None) -> Comparison:
+        asked.extend([folders, out])
+        return Comparison(Path("c"), {}, RUNS[:1])
+
+    monkeypatch.setattr("fedstrata.comparison.tabulate", tabulate)
+    Path("a").mkdir()
+    Path("b").mkdir()
+    assert status("compare", "a", "b") == 0
+    assert asked == [[Path("a"), Path("b")], None]
+    assert capsys.readouterr().out.splitlines()[2:] == [f"comparison: {Path('c/comparison.md')}"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["mine.toml"], "expected one experiment file and --algorithms NAME,NAME"),
+        (["one.toml", "two.toml", "--algorithms", "cfl"], "expected one experiment file and --algorithms"),
+        (["a", "--algorithms", "cfl"], "or run folders alone"),
+        (["a", "mine.toml"], "or run folders alone"),
+        (["mine.toml", "--algorithms", "cfl", "--seeds", "one"], "--seeds = 'one': expected whole numbers"),
+    ],
+)
+def test_compare_says_what_it_needs(
+    args: list[str], message: str, compared: list[tuple[object, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("a").mkdir()
+    assert status("compare", *args) == 2
+    assert message in capsys.readouterr().err and not compared
+
+
+def test_a_comparison_that_is_stopped_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = ["stopped; go on with --resume"]
+
+    def stopped(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt(*said)
+
+    monkeypatch.setattr(fedstrata, "compare", stopped)
+    assert status("compare", "--algorithms", "cfl") == 130
+    assert capsys.readouterr().err == "fedstrata: stopped; go on with --resume\n"
+    said.clear()
+    assert status("compare", "--algorithms", "cfl") == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_report_builds_the_page_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     built: list[Path] = []
     monkeypatch.setattr("fedstrata.report.build", built.append)
@@ -152,7 +247,7 @@ def test_help_names_the_commands(args: list[str], capsys: pytest.CaptureFixture[
     assert status(*args) == 0
     out = capsys.readouterr().out
     assert out.startswith("Usage: ")
-    assert all(f"  {command}  " in out for command in ("run", "report", "list"))
+    assert all(f"  {command}  " in out for command in ("run", "compare", "report", "list"))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

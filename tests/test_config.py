@@ -48,12 +48,12 @@ def message(call: Callable[[], object]) -> str:
 # What is read
 
 
-def test_default_experiment_is_four_hidden_groups_of_digits_and_layercfl() -> None:
+def test_default_experiment_is_four_hidden_groups_of_digits_and_strata() -> None:
     experiment = load()
     assert (experiment.data.name, experiment.data.clients, experiment.model.name) == ("digits", 20, "mlp")
     assert experiment.partition == {"scheme": "rotation", "groups": 4}
-    assert experiment.algorithm.name == "layercfl"
-    assert type(experiment.algorithm_of()) is ALGORITHMS["layercfl"]
+    assert experiment.algorithm.name == "strata"
+    assert type(experiment.algorithm_of()) is ALGORITHMS["strata"]
 
 
 def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
@@ -76,8 +76,8 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "lr_decay": 1.0,
     }
     assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
-    assert experiment.algorithm_of() == ALGORITHMS["layercfl"]()
-    assert experiment.engine.model_dump() == {"name": "auto", "device": "auto", "precision": "float32"}
+    assert experiment.algorithm_of() == ALGORITHMS["strata"]()
+    assert experiment.engine.model_dump() == {"name": "auto", "device": "auto", "precision": "float32", "workers": 0}
     assert experiment.probe.gap == ()
 
 
@@ -130,7 +130,7 @@ def test_classes_of_unknown_data_are_left_to_the_partition(found: None) -> None:
 
 
 def test_other_algorithms_have_their_own_tables() -> None:
-    experiment = read("[algorithms.cfl]\ngamma = 0.25\n[algorithm]\ngamma = 0.75")
+    experiment = read("[algorithms.cfl]\ngamma = 0.25\n[algorithm]\nname = 'layercfl'\ngamma = 0.75")
     cfl: Any = experiment.algorithm_of("cfl")
     own: Any = experiment.algorithm_of("layercfl")
     assert (cfl.gamma, own.gamma) == (0.25, 0.75)
@@ -139,7 +139,7 @@ def test_other_algorithms_have_their_own_tables() -> None:
 
 
 def test_the_table_of_the_algorithm_that_is_run_is_its_own_too() -> None:
-    experiment = read("[algorithms.layercfl]\neps1 = 0.1\neps2 = 0.2\n[algorithm]\neps2 = 0.3")
+    experiment = read("[algorithms.layercfl]\neps1 = 0.1\neps2 = 0.2\n[algorithm]\nname = 'layercfl'\neps2 = 0.3")
     assert (experiment.algorithm.options["eps1"], experiment.algorithm.options["eps2"]) == (0.1, 0.3)
     assert experiment.algorithms == {}
 
@@ -172,8 +172,8 @@ def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         (["local.optimizer=adam"], "local.optimizer", "adam"),
         (["local.optimizer='adam'"], "local.optimizer", "adam"),
         (['probe.gap=["cos", "l2"]'], "probe.gap", ("cos", "l2")),
-        (["algorithm.layers=linear1"], "algorithm.layers", "linear1"),
-        (["algorithm.recheck=true"], "algorithm.recheck", True),
+        (["algorithm.when=stability"], "algorithm.when", "stability"),
+        (["algorithm.benefit=false"], "algorithm.benefit", False),
         (["cohort={fraction=0.5}"], "cohort.fraction", 0.5),
         (["model.name=a:b", "model.note=1\nseed=2"], "model.note", "1\nseed=2"),
         (["model.note=a=b"], "model.note", "a=b"),
@@ -188,7 +188,7 @@ def test_set_changes_one_key(sets: list[str], key: str, value: object) -> None:
 
 
 def test_set_to_another_thing_drops_the_options_of_the_one_in_the_file() -> None:
-    text = "[algorithm]\nlayers = 'conv'\n[algorithms.cfl]\neps1 = 0.1\n[model]\nname = 'mlp'\nhidden = [5]"
+    text = "[algorithm]\nname = 'layercfl'\nlayers = 'conv'\n[algorithms.cfl]\neps1 = 0.1\n[model]\nname = 'mlp'\nhidden = [5]"
     sets = ["algorithm.eps2=0.4", "algorithm.name=cfl", "partition.scheme=shards", "model.name=tsdp_cnn"]
     experiment = load(tomllib.loads(text), sets)
     assert (experiment.algorithm.options["eps1"], experiment.algorithm.options["eps2"]) == (0.1, 0.4)
@@ -197,7 +197,7 @@ def test_set_to_another_thing_drops_the_options_of_the_one_in_the_file() -> None
 
 
 def test_set_to_the_same_thing_keeps_its_options() -> None:
-    assert load(None, ["algorithm.name=layercfl", "partition.scheme=rotation"]) == load()
+    assert load(None, ["algorithm.name=strata", "partition.scheme=rotation"]) == load()
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ import sys
 from fedstrata.config import load
 from fedstrata.errors import InputError
 load()
-load({"algorithms": {name: {} for name in ("fedavg", "oracle", "cfl", "layercfl")}})
+load({"algorithms": {name: {} for name in ("fedavg", "oracle", "cfl", "strata")}})
 try:
-    load({"algorithm": {"eps1": -1}})
+    load({"algorithm": {"name": "cfl", "eps1": -1}})
 except InputError as error:
     print(error)
 assert "torch" not in sys.modules

@@ -21,7 +21,7 @@ def test_a_run_folder_is_named_after_file_algorithm_and_seed_and_numbered(tmp_pa
     file = tmp_path / "mine.toml"
     file.write_text("seed = 3\nalgorithm.name = 'cfl'")
     assert choose(file)[1] == Path("runs/mine-cfl-3")
-    assert choose({"seed": 5})[1] == choose(None, ["seed=5"])[1] == Path("runs/default-layercfl-5")
+    assert choose({"seed": 5})[1] == choose(None, ["seed=5"])[1] == Path("runs/default-strata-5")
     assert not Path("runs").exists()
     Path("runs/mine-cfl-3").mkdir(parents=True)
     assert choose(file)[1] == Path("runs/mine-cfl-3-2")
@@ -70,7 +70,7 @@ def test_resuming_takes_the_experiment_of_the_folder(started: Path) -> None:
     ("sets", "first"),
     [
         (["seed=5"], "seed = 5: expected 4, as in"),
-        (["algorithm.name=cfl"], "algorithm.name = 'cfl': expected 'layercfl'"),
+        (["algorithm.name=cfl"], "algorithm.name = 'cfl': expected 'strata'"),
         (["partition.groups=2"], "partition.groups = 2: expected 4"),
         (["data.unit=x"], "data.unit = 'x': expected nothing"),
         (["probe.gap=['cos']"], r"probe.gap = \('cos',\): expected \(\)"),
@@ -81,12 +81,17 @@ def test_another_experiment_is_not_resumed(sets: list[str], first: str, started:
         choose(out=started, sets=sets, resume=True)
 
 
+def test_a_run_is_resumed_with_other_workers(started: Path) -> None:
+    resumed, _ = choose(sets=["seed=4", "engine.workers=3"], out=started, resume=True)
+    assert resumed.engine.workers == 3 and load(started / "experiment.toml").engine.workers == 0
+
+
 def test_the_latest_numbered_folder_is_resumed(started: Path) -> None:
-    with pytest.raises(RecordError, match="'runs/default-layercfl-4': expected a run folder, found no experiment"):
+    with pytest.raises(RecordError, match="'runs/default-strata-4': expected a run folder, found no experiment"):
         choose(sets=["seed=4"], resume=True)
-    Path("runs/default-layercfl-4").mkdir(parents=True)
-    started.rename("runs/default-layercfl-4-2")
-    assert choose(sets=["seed=4"], resume=True)[1] == Path("runs/default-layercfl-4-2")
+    Path("runs/default-strata-4").mkdir(parents=True)
+    started.rename("runs/default-strata-4-2")
+    assert choose(sets=["seed=4"], resume=True)[1] == Path("runs/default-strata-4-2")
 
 
 @pytest.mark.parametrize("out", ["nowhere", LONG], ids=["missing", "too long"])

@@ -17,7 +17,7 @@ def test_the_public_names_are_sorted_complete_and_there() -> None:
     for name in names:
         assert getattr(fedstrata, name) is not None
     lazy = set(fedstrata._HOMES) | {"__version__"}
-    eager = {"FedstrataError", "InputError", "run"}
+    eager = {"FedstrataError", "InputError", "compare", "run"}
     assert set(names) == lazy | eager
     assert fedstrata.InputError is errors.InputError
 
@@ -45,6 +45,26 @@ fedstrata.__version__
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compare_checks_runs_and_reports_what_has_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[object] = []
+    runs = [SimpleNamespace(folder=name, summary=summary) for name, summary in (("a", {"ari": 1.0}), ("b", None))]
+
+    def compare(experiments: object, out: Path, *, resume: bool, quiet: bool) -> SimpleNamespace:
+        asked.extend([experiments, out, resume, quiet])
+        return SimpleNamespace(runs=runs)
+
+    monkeypatch.setattr(fedstrata, "comparison", SimpleNamespace(compare=compare), raising=False)
+    monkeypatch.setattr(fedstrata, "report", SimpleNamespace(build=asked.append), raising=False)
+    compared: object = fedstrata.compare({"rounds": 2}, ["cfl", "fedavg"], [3], sets=["local.lr=0.2"], quiet=True)
+    assert compared == SimpleNamespace(runs=runs)
+    experiments, *rest = asked
+    assert [each.algorithm.name for each in experiments] == ["cfl", "fedavg"]  # type: ignore[attr-defined]  # Experiments
+    assert rest == [Path("runs/default-compare"), False, True, "a"]
+    with pytest.raises(fedstrata.InputError):
+        fedstrata.compare(None, ["cfll"])
 
 
 def test_run_checks_trains_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

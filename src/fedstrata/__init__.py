@@ -17,6 +17,7 @@ from fedstrata.errors import FedstrataError, InputError
 
 if TYPE_CHECKING:
     from fedstrata.algorithms import ALGORITHMS
+    from fedstrata.comparison import Comparison
     from fedstrata.data import DATASETS
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
@@ -29,15 +30,18 @@ __all__ = [
     "DATASETS",
     "MODELS",
     "PARTITIONS",
+    "Comparison",
     "FedstrataError",
     "InputError",
     "Run",
     "__version__",
+    "compare",
     "run",
 ]
 
 _HOMES = {
     "ALGORITHMS": "fedstrata.algorithms",
+    "Comparison": "fedstrata.comparison",
     "DATASETS": "fedstrata.data",
     "MODELS": "fedstrata.models",
     "PARTITIONS": "fedstrata.partition",
@@ -75,6 +79,46 @@ def run(
     finished = train.run(experiment, folder, resume=resume, quiet=quiet)
     report.build(folder)
     return finished
+
+
+def compare(
+    source: Path | str | Mapping[str, Any] | None,
+    algorithms: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    out: Path | str | None = None,
+    *,
+    sets: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Comparison:
+    """Run several algorithms side by side, do equal local work once, and put what came out into one table.
+
+    Args:
+        source: as in `run`; ``[algorithms.<name>]`` holds the keys of one of the algorithms.
+        algorithms: names of ``ALGORITHMS``.
+        seeds: each algorithm is run with each of them; None is that of the experiment.
+        out: folder of the comparison, in which every run has its own; by default a new one in ``runs``.
+        sets: as in `run`.
+        resume: go on with the comparison in the folder.
+        quiet: show no progress.
+
+    Returns:
+        What came of each run, also of those that failed, and the table.
+
+    Raises:
+        InputError: when something in the experiment is wrong; nothing has been created then.
+        KeyboardInterrupt: after Ctrl-C, when the round is over; says how to go on.
+    """
+    from fedstrata.config import choose_all
+
+    experiments, folder = choose_all(source, algorithms, seeds, sets, out, resume=resume)
+    from fedstrata import comparison, report
+
+    compared = comparison.compare(experiments, folder, resume=resume, quiet=quiet)
+    for run in compared.runs:
+        if run.summary is not None:
+            report.build(run.folder)
+    return compared
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """
     record = Folder(folder)
     record.summary()
-    experiment = load(folder / "experiment.toml")
+    # A newcomer or two are trained wherever this is.
+    experiment = load(folder / "experiment.toml", ("engine.name=loop", "engine.device=cpu"))
     newcomers = _read(experiment, paths)
     with one_thread():
         setting = prepare(experiment)
@@ -128,6 +129,8 @@ def _admit(algorithm: Algorithm[S], problem: Problem, state: S) -> tuple[Problem
 
 def _grown(value: Any, before: Any, after: Any) -> Any:
     """A state's value with room for more clients: on the axes where a fresh state for more clients is longer."""
+    if type(value) is not type(before):
+        return value  # what a run has only since its start, such as evidence, names its clients itself
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         grown = {name: _grown(getattr(value, name), getattr(before, name), getattr(after, name)) for name in names}

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fedstrata
-from fedstrata.errors import FedstrataError, InputError
+from fedstrata.errors import ExperimentError, FedstrataError, InputError
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True
@@ -73,6 +73,62 @@ def run_(
             print(f"cluster {node.id}: clients {', '.join(map(str, node.members))}")
     print(f"run folder: {run.folder}")
     print(f"report: {run.folder / 'report.html'}")
+
+
+@app.command("compare")
+def compare_(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="EXPERIMENT.toml | DIR...", help="An experiment, or the folders of finished runs."),
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="The algorithms, with the keys of [algorithms.NAME].")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEED,SEED", help="Seeds for each of them; by default the experiment's.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the comparison; by default a new one in runs.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in the folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Run several algorithms side by side, with equal local work done once, or put finished runs into one table."""
+    given = sources or []
+    folders = [Path(source) for source in given if Path(source).is_dir()]
+    if folders:
+        if len(folders) < len(given) or algorithms or seeds or sets or resume:
+            raise ExperimentError(
+                "compare: expected an experiment file with --algorithms, or run folders alone; use one"
+            )
+        from fedstrata.comparison import tabulate
+
+        comparison = tabulate(folders, out)
+    elif not algorithms or len(given) > 1:
+        raise ExperimentError(f"compare: expected one experiment file and --algorithms NAME,NAME; found {given}")
+    else:
+        names, experiment = [name.strip() for name in algorithms.split(",")], next(iter(given), None)
+        try:
+            comparison = fedstrata.compare(
+                experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
+            )
+        except KeyboardInterrupt as stop:
+            # One that came in the middle of a round has nothing to say.
+            raise typer.Exit(_fail(stop, 130) if stop.args else 130) from None
+    from fedstrata.comparison import TITLES, cells
+
+    _show(TITLES, [cells(row) for row in comparison.table], headed=True)
+    if comparison.jobs:
+        print(comparison.jobs)
+    print(f"comparison: {comparison.folder / 'comparison.md'}")
+    failed = [run for run in comparison.runs if run.error]
+    for run in failed:
+        _fail(f"{run.algorithm} with seed {run.seed} failed: {run.error}", 1)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -141,6 +197,14 @@ def assign_(
     from fedstrata.assign import assign
 
     print(json.dumps(assign(folder, clients), indent=1))
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Whole numbers between commas."""
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ExperimentError(f"--seeds = {text!r}: expected whole numbers between commas, such as 0,1,2") from None
 
 
 def _fail(message: object, status: int) -> int:

@@ -8,6 +8,7 @@ FedstrataError
 │   ├── ModelError        the network
 │   ├── LayoutError       a selector of layers
 │   └── RecordError       a run folder
+├── EngineError           workers were lost again and again: exit status 1
 └── ContractError         an algorithm or an engine broke a rule of `core`: a bug, exit status 1
 
 A message is one line: what was expected, what was found, what to do.
@@ -44,6 +45,10 @@ class LayoutError(InputError):
 
 class RecordError(InputError):
     """A run folder is missing, damaged, or of another experiment."""
+
+
+class EngineError(FedstrataError):
+    """What computes was lost, and trying again did not help."""
 
 
 class ContractError(FedstrataError):

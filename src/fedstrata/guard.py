@@ -16,10 +16,10 @@ def guard(report: Report) -> tuple[Report, tuple[int, ...]]:
     """
     bad: set[int] = set()
     for result in report.results:
-        sound = result.updates.values.isfinite().all(dim=1) & (result.sizes > 0)
+        sound = result.updates.finite() & (result.sizes > 0)
         bad.update(result.updates.clients[~sound].tolist())
     for rows in report.facts.values():
-        bad.update(rows.clients[~rows.values.isfinite().all(dim=1)].tolist())
+        bad.update(rows.clients[~rows.finite()].tolist())
     if not bad:
         return report, ()
     rejected = torch.tensor(sorted(bad))

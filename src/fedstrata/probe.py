@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fedstrata.clustering import cosine, euclidean, gap
-from fedstrata.core import Layout, Plan, Report
+from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, empty_rows
 
 WHOLE = "all"
 """The layer name of all conv and linear layers together."""
@@ -35,22 +35,38 @@ def gaps(
     if not uploads or bool((plan.cohort >= len(truth)).any()):
         return []
     fit, result = uploads[0]
-    uploaded, sent = layout.columns(fit.upload), layout.columns(fit.values or layout.nothing)
-    records: list[dict[str, str | float]] = []
-    groups = truth[result.updates.clients]
-    for layer in (*layout.layers, WHOLE):
-        columns = layout.columns(layout.select(layer))
-        updates = result.updates.only(columns).values
-        known = not bool(torch.isin(columns, sent).any())
-        starts = plan.models[result.given].index_fill(1, sent, 0.0)
-        weights = starts[:, columns] + updates
-        for measure in measures:
-            rows = updates if measure.startswith("d") else weights
-            if (measure.startswith("d") and not known) or not bool(torch.isin(columns, uploaded).any()):
-                value = math.nan
-            elif measure.endswith("cos"):
-                value = gap(cosine(rows), groups, "similarity")
-            else:
-                value = gap(euclidean(rows), groups, "distance")
-            records.append({"layer": layer, "measure": measure, "gap": float(value)})
-    return records
+    masks = {layer: layout.select(layer) for layer in (*layout.layers, WHOLE)}
+    updates = result.updates.values
+    weights = _weights(layout, plan, fit, result) if {"cos", "l2"} & set(measures) else updates
+    groups, found = truth[result.updates.clients], dict[tuple[str, str], float]()
+    for measure in measures:
+        of_updates = measure.startswith("d")
+        unknown = (fit.values if of_updates else ()) or layout.nothing
+        views = {
+            layer: layout.columns(mask)
+            for layer, mask in masks.items()
+            if _share(mask, fit.upload) and not _share(mask, unknown)
+        }
+        rows = updates if of_updates else weights
+        alike = measure.endswith("cos")
+        matrices = (cosine if alike else euclidean)(rows, views.values())
+        for layer, matrix in zip(views, matrices, strict=True):
+            found[layer, measure] = gap(matrix, groups, "similarity" if alike else "distance")
+    return [
+        {"layer": layer, "measure": measure, "gap": found.get((layer, measure), math.nan)}
+        for layer in masks
+        for measure in measures
+    ]
+
+
+def _share(one: Mask, other: Mask) -> bool:
+    return any(mine and theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _weights(layout: Layout, plan: Plan, fit: Fit, result: Result) -> torch.Tensor:
+    """The local models (m, p); they may not fit into memory."""
+    models = plan.models.index_fill(1, layout.columns(fit.values or layout.nothing), 0.0)
+    weights = empty_rows(*result.updates.values.shape)
+    for row, given, update in zip(weights, result.given.tolist(), result.updates.values, strict=True):
+        torch.add(models[given], update, out=row)
+    return weights

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedstrata import data
+from fedstrata.cohort import draw
 from fedstrata.config import Experiment
+from fedstrata.config.tables import Engine as EngineTable
 from fedstrata.core import Algorithm, Layout, Problem, Recipe
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ENGINES, Engine, Holdings, Site, Work, candidates, choose, settle
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.membership import Membership, membership
 from fedstrata.models import flatten, layout_of, make, side
@@ -29,13 +33,17 @@ class Setting:
         clients: who holds the data.
         members: who is in the federation, and when.
         holdings: the data of all clients.
+        engine: the experiment's, with what "auto" turned out to be.
+        why: it turned out so, in one line; empty where it was given.
     """
 
     problem: Problem
     algorithm: Algorithm[Any]
-    clients: Loop
+    clients: Engine
     members: Membership
     holdings: Holdings
+    engine: EngineTable
+    why: str = ""
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -59,9 +67,10 @@ def prepare(experiment: Experiment) -> Setting:
         InputError: when something that the experiment names does not exist or does not fit.
     """
     algorithm, members = experiment.algorithm_of(), membership(experiment)
+    settle(experiment.engine.name, experiment.engine.device)
     source = data.find(experiment.data.name, experiment.data.root).source
     if source is not None:
-        _rehearse(algorithm, _problem(experiment, source.shape, source.classes))
+        rehearse(algorithm, _problem(experiment, source.shape, source.classes))
     dataset = data.load(experiment.data.name, experiment.data.root)
     if experiment.data.unit is not None:
         dataset = replace(dataset, unit=experiment.data.unit)
@@ -69,14 +78,39 @@ def prepare(experiment: Experiment) -> Setting:
     if wanted is not None and dataset.shape[1:] != (wanted, wanted):
         dataset = dataset.resized(wanted)
     problem = _problem(experiment, dataset.shape, dataset.classes)
-    _rehearse(algorithm, problem)
+    rehearse(algorithm, problem)
     dealt = _deal(experiment, dataset)
     truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
-    module = _module(experiment, dataset.shape, dataset.classes, 0)
-    holdings = Holdings(dataset, dealt, experiment.seed, members.handovers)
-    clients = Loop(module, problem.layout, holdings)
+    site = _site(experiment, dataset, dealt, members)
+    engine, why = _engine(experiment, site, members, problem.recipe)
+    clients = ENGINES[engine.name](site, engine.device, engine.workers)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
-    return Setting(problem, algorithm, clients, members, holdings)
+    return Setting(problem, algorithm, clients, members, site.holdings, engine, why)
+
+
+def _engine(experiment: Experiment, site: Site, members: Membership, recipe: Recipe) -> tuple[EngineTable, str]:
+    """The engine with nothing left open, and why it is this one."""
+    wanted, rates, why = experiment.engine, experiment.cohort, ""
+    name, device = settle(wanted.name, wanted.device)
+    if name == "auto":
+        cohort, _ = draw(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
+        work = Work(recipe, cohort, experiment.rounds)
+        choice = choose(site, work, candidates(site, wanted.workers, device))
+        name, device, why = choice.name, choice.device, choice.why
+    return wanted.model_copy(update={"name": name, "device": device}), why
+
+
+def _site(experiment: Experiment, dataset: data.Dataset, dealt: Deal, members: Membership) -> Site:
+    """What the engine is made of; of the columns, only what tells which samples belong together is still needed."""
+    columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
+    return Site(
+        _network(experiment, dataset.shape, dataset.classes),
+        replace(dataset, columns=columns).channels_last(),
+        dealt,
+        experiment.seed,
+        members.handovers,
+        experiment.engine.precision,
+    )
 
 
 def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
@@ -124,19 +158,22 @@ def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch
     return dataset.prepare(free[order[:count]])
 
 
-def _module(experiment: Experiment, shape: tuple[int, ...], classes: int, start: int) -> torch.nn.Module:
+def _network(
+    experiment: Experiment, shape: tuple[int, ...], classes: int, start: int = 0
+) -> Callable[[], torch.nn.Module]:
+    """What makes the network, also in another process."""
     wanted = side(experiment.model.name)
     if wanted is not None and len(shape) == 3:
         shape = (shape[0], wanted, wanted)
     seed = seed_of(experiment.seed, "model", client=start)
-    return make(experiment.model.name, shape, classes, seed, **experiment.model.options)
+    return partial(make, experiment.model.name, shape, classes, seed, **experiment.model.options)
 
 
 def _problem(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
-    layout = layout_of(_module(experiment, shape, classes, 0))
+    layout = layout_of(_network(experiment, shape, classes)())
 
     def fresh(start: int) -> torch.Tensor:
-        return flatten(_module(experiment, shape, classes, start), layout)
+        return flatten(_network(experiment, shape, classes, start)(), layout)
 
     local = experiment.local
     return Problem(
@@ -151,8 +188,12 @@ def _problem(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Pr
     )
 
 
-def _rehearse(algorithm: Algorithm[Any], problem: Problem) -> None:
-    """Ask for a first plan as if all clients belonged together, so that wrong layers are found before data is read."""
+def rehearse(algorithm: Algorithm[Any], problem: Problem) -> None:
+    """Ask for a first plan as if all clients belonged together, so that wrong layers are found before data is read.
+
+    Raises:
+        ExperimentError: when a key of the algorithm does not fit the network.
+    """
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
     try:
         algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))

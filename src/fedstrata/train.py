@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from fedstrata.config import Experiment, dumps
 from fedstrata.core import Plan, Report, State, Tree, Use
 from fedstrata.guard import guard
 from fedstrata.probe import gaps
-from fedstrata.progress import Progress
+from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder, complete, load, save, summarise
 from fedstrata.setting import Setting, prepare
 from fedstrata.traffic import traffic
@@ -47,6 +47,20 @@ class Run:
         return self.state.tree
 
 
+class Answer(NamedTuple):
+    """What came back for a plan, and the seconds it took; of work shared with other runs, this one's part."""
+
+    report: Report
+    seconds: float
+
+
+Steps = Generator[Plan, Answer, Run]
+"""A run in progress: it yields what it asks of the clients, is sent the answer, and returns when it is over."""
+
+Show = Callable[[Mapping[str, Any]], None]
+"""Takes the record of each round once it is complete."""
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Keep torch to one thread: the bits of a sum depend on how many share it."""
@@ -70,21 +84,59 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
     Raises:
         InputError: when something that the experiment names does not exist or does not fit; nothing is made then.
     """
-    with one_thread(), Progress(experiment.rounds, quiet) as progress:
-        setting, folder = prepare(experiment), Folder(out)
-        state, record = setting.algorithm.init(setting.problem), None
-        if resume and (found := load(folder.checkpoints, type(state))) is not None:
-            state, store, record = found
-            setting.clients.store.restore(store)
-        folder.create(dumps(_resolved(experiment)))
-        folder.rewind(state.round)
-        while state.round < experiment.rounds:
-            state, record = _round(experiment, setting, folder, state, record, progress)
-        _close(setting, folder, state, record, progress)
-        rounds = folder.rounds()
-        summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
-        folder.finish(setting.problem.layout, state, summary)
-        return Run(out, summary, rounds, state)
+    with one_thread(), Line(quiet) as line:
+        setting, progress = prepare(experiment), Progress(experiment.rounds, line)
+        if setting.why:
+            line.keep(f"engine: {setting.why}")
+        running = steps(experiment, setting, out, resume=resume, show=progress.show)
+        answer: Answer | None = None
+        try:
+            while True:
+                plan = ask(running, answer)
+                began = perf_counter()
+                report = setting.clients.run(plan)
+                answer = Answer(report, perf_counter() - began)
+        except StopIteration as end:
+            finished: Run = end.value
+            return finished
+
+
+def ask(running: Steps, answer: Answer | None) -> Plan:
+    """What a run asks next of the clients; one that has just been made takes no answer.
+
+    Raises:
+        StopIteration: when it is over, with the finished run as its value.
+    """
+    return next(running) if answer is None else running.send(answer)
+
+
+def steps(experiment: Experiment, setting: Setting, out: Path, *, resume: bool, show: Show) -> Steps:
+    """A run as a generator, so that several can be advanced side by side.
+
+    Its records count as seconds the time that it was running itself, and of every answer the seconds that came along.
+
+    Args:
+        experiment: checked and complete.
+        setting: made of it.
+        out: the run folder; made if need be.
+        resume: as in `run`.
+        show: called once a round.
+    """
+    folder = Folder(out)
+    state, record = setting.algorithm.init(setting.problem), None
+    if resume and (found := load(folder.checkpoints, type(state))) is not None:
+        state, store, record = found
+        setting.clients.store.restore(store)
+    units = experiment.data.model_copy(update={"unit": setting.holdings.unit})
+    folder.create(dumps(experiment.model_copy(update={"engine": setting.engine, "data": units})))
+    folder.rewind(state.round)
+    while state.round < experiment.rounds:
+        state, record = yield from _round(experiment, setting, folder, state, record, show)
+    yield from _close(setting, folder, state, record, show)
+    rounds = folder.rounds()
+    summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
+    folder.finish(setting.problem.layout, state, summary)
+    return Run(out, summary, rounds, state)
 
 
 def _round(
@@ -93,8 +145,8 @@ def _round(
     folder: Folder,
     state: State,
     record: Mapping[str, Any] | None,
-    progress: Progress,
-) -> tuple[State, dict[str, Any]]:
+    show: Show,
+) -> Generator[Plan, Answer, tuple[State, dict[str, Any]]]:
     """One round: the scores complete the record of the one before, the rest begins its own."""
     began, round, problem, members = perf_counter(), state.round + 1, setting.problem, setting.members
     uses = setting.algorithm.serve(problem, state, members.active(state.round)) if record is not None else ()
@@ -103,19 +155,19 @@ def _round(
     rates = experiment.cohort
     cohort, absent = draw(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
     plan = setting.algorithm.plan(problem, state, cohort)
-    planned = perf_counter()
-    answer = setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), score=uses))
-    trained = perf_counter()
+    planning = perf_counter() - began
+    answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), score=uses)
+    began = perf_counter()
     if record is not None:
-        _finish(setting, folder, scored, record, uses, answer, progress)
-    sound, rejected = guard(answer)
+        _finish(setting, folder, scored, record, uses, answer.report, show)
+    sound, rejected = guard(answer.report)
     report = replace(sound, cohort=plan.cohort)
     spoilt = list(setting.clients.store.spoilt(round))
     if spoilt:
         events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
     before = perf_counter()
     state, notes = setting.algorithm.update(problem, state, report)
-    decided = perf_counter()
+    deciding = perf_counter() - before
     truth, measures = setting.truth(round), experiment.probe.gap
     measured = gaps(problem.layout, plan, report, truth, measures) if measures and truth is not None else []
     if measured:
@@ -131,15 +183,15 @@ def _round(
         "clusters": len(set(state.labels[~pending].tolist())),
         "labels": nodes.tolist(),
         "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
-        **_bytes(setting, plan, answer),
+        **_bytes(setting, plan, answer.report),
         "cohort": cohort.tolist(),
         "absent": absent.tolist(),
         "rejected": list(rejected),
         "events": [*events, *(dict(event) for event in notes.events)],
         "figures": dict(notes.figures),
-        "seconds": perf_counter() - began,
-        "seconds_training": trained - planned,
-        "seconds_server": planned - began + decided - before,
+        "seconds": planning + answer.seconds + perf_counter() - began,
+        "seconds_training": answer.seconds,
+        "seconds_server": planning + deciding,
     }
     save(folder.checkpoints, state, setting.clients.store.tensors(), begun)
     return state, begun
@@ -157,15 +209,15 @@ def _bytes(setting: Setting, plan: Plan, answer: Report) -> dict[str, int]:
 
 
 def _close(
-    setting: Setting, folder: Folder, state: State, record: Mapping[str, Any] | None, progress: Progress
-) -> None:
+    setting: Setting, folder: Folder, state: State, record: Mapping[str, Any] | None, show: Show
+) -> Generator[Plan, Answer, None]:
     """Score the last models: a plan without work."""
     if record is None:
         return
     uses = setting.algorithm.serve(setting.problem, state, setting.members.active(state.round))
     nobody = setting.everyone[:0]
-    plan = Plan(round=state.round + 1, seed=setting.problem.seed, cohort=nobody, models=state.models, score=uses)
-    _finish(setting, folder, state, record, uses, setting.clients.run(plan), progress)
+    answer = yield Plan(state.round + 1, setting.problem.seed, nobody, state.models, score=uses)
+    _finish(setting, folder, state, record, uses, answer.report, show)
 
 
 def _finish(
@@ -174,19 +226,13 @@ def _finish(
     state: State,
     record: Mapping[str, Any],
     uses: tuple[Use, ...],
-    answer: Report,
-    progress: Progress,
+    report: Report,
+    show: Show,
 ) -> None:
     """Complete the record of the last round that was decided, and write it."""
-    done = complete(record, state.labels, setting.truth(state.round), uses, answer.scores)
-    folder.add(done, answer.scores[0])
-    progress.show(done)
-
-
-def _resolved(experiment: Experiment) -> Experiment:
-    """The experiment with what "auto" turned out to be, so that a resumed run uses the same."""
-    engine = experiment.engine.model_copy(update={"name": "loop", "device": "cpu"})
-    return experiment.model_copy(update={"engine": engine})
+    done = complete(record, state.labels, setting.truth(state.round), uses, report.scores)
+    folder.add(done, report.scores[0])
+    show(done)
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:

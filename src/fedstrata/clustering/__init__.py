@@ -11,10 +11,12 @@ from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.folds import confirm_folds, confirm_newcomers, fold_likeness, fold_test, newcomer_test
 from fedstrata.clustering.halves import Replication, replication
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
+from fedstrata.clustering.many import cluster_many
 from fedstrata.clustering.patterns import centred, contrast, likeness, propose
 from fedstrata.clustering.reference import reference_split, stability
 from fedstrata.clustering.separation import gap, intra_bound, separable
-from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon
+from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon, norms, refreshed
+from fedstrata.clustering.sketches import sketch
 from fedstrata.clustering.subspaces import principal_angles
 from fedstrata.clustering.twins import Confirmation, confirm, surest, twin_test
 
@@ -26,6 +28,7 @@ __all__ = [
     "ari",
     "bipartition",
     "centred",
+    "cluster_many",
     "confirm",
     "confirm_folds",
     "confirm_newcomers",
@@ -46,12 +49,15 @@ __all__ = [
     "likeness",
     "natural_cut",
     "newcomer_test",
+    "norms",
     "principal_angles",
     "propose",
     "purity",
     "reference_split",
+    "refreshed",
     "replication",
     "separable",
+    "sketch",
     "stability",
     "surest",
     "twin_test",

@@ -17,6 +17,9 @@ Groups: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 WIDTH = 4096
 """Columns in one block: 100 rows of it fill 3 MB in float64, and stay in a processor's cache."""
 
+NUMBERS = 2**25
+"""Numbers in one block, 256 MB in float64: of more than 8192 rows a block holds fewer columns."""
+
 
 def tensor(values: Numbers) -> torch.Tensor:
     """The same numbers as a tensor that needs no gradient; copied only where torch cannot share them."""
@@ -27,27 +30,48 @@ def tensor(values: Numbers) -> torch.Tensor:
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
-def blocks(rows: Array) -> Iterator[torch.Tensor]:
-    """The rows (m, p) in float64, at most ``WIDTH`` columns at a time, so that a memory map is never loaded whole.
+def blocks(rows: Array, start: int = 0, stop: int | None = None) -> Iterator[torch.Tensor]:
+    """Columns of the rows (m, p) in float64, a few at a time, so that a memory map is never loaded whole.
+
+    Args:
+        rows: (m, p).
+        start: the first column.
+        stop: the column after the last one; p by default.
 
     Raises:
         ValueError: when the rows are no matrix.
     """
+    require_rows(rows)
+    width = max(1, min(WIDTH, NUMBERS // max(1, len(rows))))
+    stop = rows.shape[1] if stop is None else stop
+    for first in range(start, stop, width):
+        yield tensor(rows[:, first : min(first + width, stop)]).double().contiguous()
+
+
+def require_rows(rows: Array) -> None:
+    """Refuse what is no matrix.
+
+    Raises:
+        ValueError: when there are not two axes.
+    """
     if rows.ndim != 2:
         raise ValueError(f"expected rows of shape (m, p), found {tuple(rows.shape)}; flatten each row first")
-    for start in range(0, rows.shape[1], WIDTH):
-        yield tensor(rows[:, start : start + WIDTH]).double().contiguous()
 
 
-def require_finite(values: torch.Tensor, what: str) -> torch.Tensor:
+def require_finite(values: torch.Tensor, what: str, first: int = 0) -> torch.Tensor:
     """The values unchanged.
+
+    Args:
+        values: of any shape.
+        what: they are called.
+        first: number of the first row.
 
     Raises:
         ValueError: when one is nan or infinite; names the first such row.
     """
     broken = (~values.isfinite()).nonzero()
     if len(broken):
-        raise ValueError(f"expected finite {what}, found nan or infinity in row {int(broken[0, 0])}")
+        raise ValueError(f"expected finite {what}, found nan or infinity in row {first + int(broken[0, 0])}")
     return values
 
 

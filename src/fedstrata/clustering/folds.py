@@ -186,8 +186,7 @@ def confirm_newcomers(
 
 def fold_likeness(folds: Array, layers: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """`likeness` of all updates (f, m, p) with all in every layer, (v, f m, f m), the first fold of all first."""
-    rows = tensor(folds).flatten(0, 1)
-    return torch.stack([likeness(rows[:, columns]) for columns in layers.values()])
+    return likeness(tensor(folds).flatten(0, 1), layers.values())
 
 
 def _apart(ones: torch.Tensor, others: torch.Tensor, f: int) -> torch.Tensor:
@@ -239,5 +238,4 @@ def _shape(folds: Array) -> tuple[int, int]:
 
 def _unusable(folds: Array, layers: Mapping[str, torch.Tensor]) -> str:
     """Why the folds say nothing; empty if they do."""
-    rows = tensor(folds).flatten(0, 1)
-    return next(filter(None, (unusable(rows[:, columns]) for columns in layers.values())), "")
+    return unusable(tensor(folds).flatten(0, 1), layers.values())

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedstrata.clustering.arrays import Array, Matrix, as_precise, distances, number, square
+from fedstrata.clustering.nearest import Nearest
 from fedstrata.lazy import torch
 
 Linkage = Literal["single", "complete", "average"]
@@ -117,10 +118,9 @@ def merges(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:
         raise ValueError(f"expected linkage {', '.join(get_args(Linkage))}, found {linkage!r}")
     between, size = distance.copy(), np.ones(len(distance))
     np.fill_diagonal(between, np.inf)
-    done = []
+    closest, done = Nearest(between), []
     for _ in range(len(distance) - 1):
-        # argmin takes the first of equals row by row: the pair of smallest members, and the lower one first.
-        kept, joined = divmod(int(between.argmin()), len(distance))
+        kept, joined = closest.pair()
         done.append((float(between[kept, joined]), kept, joined))
         others = (size > 0) & (np.arange(len(size)) != kept) & (np.arange(len(size)) != joined)
         one, two = between[kept, others], between[joined, others]
@@ -132,4 +132,5 @@ def merges(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:
         between[kept, others] = between[others, kept] = row
         between[joined] = between[:, joined] = np.inf
         size[kept], size[joined] = size[kept] + size[joined], 0
+        closest.merged(kept, joined)
     return done

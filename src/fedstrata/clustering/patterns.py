@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fedstrata.clustering.arrays import Array, blocks, square, tensor
+from fedstrata.clustering.arrays import Array, require_finite, square, tensor
 from fedstrata.clustering.hierarchy import bipartition
+from fedstrata.clustering.products import products, squares
+from fedstrata.clustering.views import Views, summed
 from fedstrata.lazy import torch
 
 FLAT = 1e-12
@@ -16,7 +18,7 @@ SAME = 1e-6
 """Updates whose differences are less than this share of their norm differ by rounding, in single precision."""
 
 
-def likeness(rows: Array) -> torch.Tensor:
+def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
     """How alike rows are beyond what all have in common: the similarity that tests of clients should be given.
 
     The inner products of rows that are a common part and independent noise have the same mean for every pair of
@@ -26,23 +28,24 @@ def likeness(rows: Array) -> torch.Tensor:
 
     Args:
         rows: (m, p), finite.
+        views: columns of each view, such as those of every layer, in one pass; they may overlap.
 
     Returns:
-        (m, m) float64, exactly symmetric, the diagonal 0; all 0 where the rows differ by rounding only.
+        (m, m) float64, exactly symmetric, the diagonal 0; all 0 where the rows differ by rounding only. With views
+        (v, m, m).
 
     Raises:
-        ValueError: when the rows are no matrix, or not finite.
+        ValueError: when the rows are no matrix, or not finite, or a view names no column.
     """
-    m = len(rows)
-    products, squares = torch.zeros(m, m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
-    for block in blocks(rows):
-        apart = block - block.mean(dim=0)
-        products += apart @ apart.T
-        squares += block.square().sum(dim=1)
-    lengths = products.diagonal().clamp(min=0.0).sqrt()
-    moved = lengths > SAME * squares.sqrt()
-    pattern = centred((products + products.T) / 2)
-    return pattern / torch.outer(*[torch.where(moved, lengths, torch.inf)] * 2)
+    squared, inner = summed(rows, views, squares, _apart)
+    lengths = inner.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
+    lengths = torch.where(lengths > SAME * squared.sqrt(), lengths, torch.inf)
+    pattern = centre(require_finite(inner.triu() + inner.triu(1).mT, "entries"))
+    return pattern / (lengths[..., :, None] * lengths[..., None, :])
+
+
+def _apart(block: torch.Tensor, _: bool) -> torch.Tensor:
+    return products(block - block.mean(dim=0), few=False)
 
 
 def centred(similarity: Array) -> torch.Tensor:

@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
-from fedstrata.clustering.arrays import WIDTH, Array, blocks, require_finite, tensor
+from fedstrata.clustering.arrays import Array, blocks, require_finite, tensor
+from fedstrata.clustering.products import products, squares
+from fedstrata.clustering.views import Views, summed
 from fedstrata.lazy import torch
 
 STILL = 1e-12
 """A row of at most this norm did not move: its direction is rounding, so it is similar to nobody."""
 
 
-def cosine(rows: Array) -> torch.Tensor:
-    """Cosine similarity of every pair of rows.
+def cosine(rows: Array, views: Views | None = None) -> torch.Tensor:
+    """Cosine similarity of every pair of rows, of all columns or of several views of them in one pass.
 
-    A row of norm at most 1e-12 is similar to nobody (0). Everything is summed in float64: on a processor that takes
-    no longer than products in float32 of rows that were normalised first, and those err by 2e-6 on equal numbers.
+    A row of norm at most 1e-12 is similar to nobody (0). Everything is summed in float64, for products in float32 of
+    rows that were normalised first err by 2e-6 on equal numbers.
 
-    Up to 4096 columns are multiplied pair by pair, and then the cosine of two rows has the same bits whatever other
-    rows stand beside them, in whatever order. Wider rows are multiplied as matrices, many times faster; a matrix
-    product rounds by its shape, so there other rows may change a cosine, by less than 1e-10.
+    Up to 4096 columns, the cosine of two rows has the same bits whatever other rows stand beside them, in whatever
+    order. Wider rows are multiplied as matrices, which is faster; a matrix product rounds by its shape, so there
+    other rows may change a cosine, by less than 1e-10.
 
     Args:
         rows: (m, p), of any floating or integer type.
+        views: columns of each view, such as those of every layer; they may overlap.
 
     Returns:
-        (m, m) float64, exactly symmetric, in [-1, 1], the diagonal exactly 1.
+        (m, m) float64, exactly symmetric, in [-1, 1], the diagonal exactly 1; with views (v, m, m).
 
     Raises:
-        ValueError: when the rows are no matrix, or the norm of one is not finite.
+        ValueError: when the rows are no matrix, the norm of one is not finite, or a view names no column.
     """
-    lengths = _lengths(rows)
-    total = lengths.new_zeros(len(lengths), len(lengths))
-    for block in blocks(rows):
-        if rows.shape[1] > WIDTH:
-            total += block @ block.T
-        else:
-            total += _upper(block, lambda one, others: (one * others).sum(dim=1))
-    total /= lengths[:, None] * lengths
-    return _symmetric(total).clamp_(-1.0, 1.0).fill_diagonal_(1.0)
+    return _cosines(rows, views, None)
+
+
+def refreshed(similarity: Array, rows: Array, changed: Array, views: Views | None = None) -> torch.Tensor:
+    """The cosines of rows of which a few have changed, from those before: the same bits as computed anew.
+
+    What is multiplied are tiles of 128 rows, so it is little work only while the changed rows lie in few of them.
+
+    Args:
+        similarity: `cosine` of the rows before, (m, m), or with views (v, m, m).
+        rows: as they are now, (m, p).
+        changed: which of them are not as they were, bool (m,).
+        views: as before.
+
+    Raises:
+        ValueError: as `cosine`, and when the shapes differ.
+    """
+    known, mask = tensor(similarity), tensor(changed)
+    shape = (len(rows), len(rows)) if views is None else (len(views), len(rows), len(rows))
+    if tuple(known.shape) != shape or tuple(mask.shape) != shape[-1:]:
+        raise ValueError(f"expected cosines {shape} and {shape[-1:]}, found {tuple(known.shape)}, {tuple(mask.shape)}")
+    return torch.where(mask[:, None] | mask, _cosines(rows, views, mask), known)
+
+
+def _cosines(rows: Array, views: Views | None, changed: torch.Tensor | None) -> torch.Tensor:
+    square, inner = summed(rows, views, squares, partial(products, changed=changed))
+    lengths = _lengths(square)
+    similarity = _symmetric(inner / (lengths[..., :, None] * lengths[..., None, :])).clamp_(-1.0, 1.0)
+    similarity.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    return similarity
 
 
 def cosine_of(rows: Array, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -53,15 +77,15 @@ def cosine_of(rows: Array, left: torch.Tensor, right: torch.Tensor) -> torch.Ten
     Returns:
         (pairs,) float64 in [-1, 1]; 0 where a row did not move.
     """
-    lengths = _lengths(rows)
+    lengths = _lengths(summed(rows, None, squares)[0])
     total = lengths.new_zeros(len(left))
     for block in blocks(rows):
         total += (block[left] * block[right]).sum(dim=1)
     return (total / (lengths[left] * lengths[right])).clamp(-1.0, 1.0)
 
 
-def euclidean(rows: Array) -> torch.Tensor:
-    """Euclidean distance of every pair of rows.
+def euclidean(rows: Array, views: Views | None = None) -> torch.Tensor:
+    """Euclidean distance of every pair of rows, by all columns or by several views of them in one pass.
 
     Differences are taken before they are squared: models of one federation differ by a thousandth of their norm,
     and |a|^2 + |b|^2 - 2ab would lose those digits. So ``euclidean(base + updates)`` is ``euclidean(updates)`` up
@@ -69,21 +93,25 @@ def euclidean(rows: Array) -> torch.Tensor:
 
     Args:
         rows: (m, p), of any floating or integer type.
+        views: columns of each view, such as those of every layer; they may overlap.
 
     Returns:
-        (m, m) float64, exactly symmetric, at least 0, the diagonal 0.
+        (m, m) float64, exactly symmetric, at least 0, the diagonal 0; with views (v, m, m).
 
     Raises:
-        ValueError: when the rows are no matrix, or the norm of one is not finite.
+        ValueError: when the rows are no matrix, the norm of one is not finite, or a view names no column.
     """
-    lengths = _lengths(rows)
-    left, right = torch.triu_indices(len(lengths), len(lengths), offset=1, device=lengths.device)
-    squares = lengths.new_zeros(len(left))
-    for block in blocks(rows):
-        squares += torch.nn.functional.pdist(block).square()
-    total = lengths.new_zeros(len(lengths), len(lengths))
-    total[left, right] = squares.sqrt()
+    square, apart = summed(rows, views, squares, lambda block, _: torch.nn.functional.pdist(block).square())
+    _lengths(square)
+    left, right = torch.triu_indices(len(rows), len(rows), offset=1, device=apart.device)
+    total = apart.new_zeros(*apart.shape[:-1], len(rows), len(rows))
+    total[..., left, right] = apart.sqrt()
     return _symmetric(total)
+
+
+def norms(rows: Array, views: Views | None = None) -> torch.Tensor:
+    """Euclidean norm of every row (m, p), over all columns or those of several views: (m,) or (v, m) float64."""
+    return summed(rows, views, squares)[0].sqrt()
 
 
 def jensen_shannon(probabilities: Array) -> torch.Tensor:
@@ -108,32 +136,21 @@ def jensen_shannon(probabilities: Array) -> torch.Tensor:
         raise ValueError("expected probabilities that sum to 1 over the classes; take the softmax of logits first")
     entropies = torch.special.entr(shares).flatten(1).sum(dim=1)
 
-    def mixed(one: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        parts: torch.Tensor = torch.special.entr((one + others) / 2)
-        return parts.flatten(1).sum(dim=1)
-
-    total = _upper(shares, mixed) - (entropies[:, None] + entropies) / 2
+    mixed = shares.new_zeros(len(shares), len(shares))
+    for row in range(len(shares) - 1):
+        halves = torch.special.entr((shares[row] + shares[row + 1 :]) / 2)
+        mixed[row, row + 1 :] = halves.flatten(1).sum(dim=1)
+    total = mixed - (entropies[:, None] + entropies) / 2
     return (_symmetric(total) / shares.shape[1]).clamp(0.0, math.log(2))
 
 
-def _lengths(rows: Array) -> torch.Tensor:
-    """Norm of each row, (m,) float64; infinite where it did not move, since anything divided by it is then 0."""
-    squares = tensor(rows[:, :0]).double().sum(dim=1)
-    for block in blocks(rows):
-        squares += block.square().sum(dim=1)
-    norms = require_finite(squares.sqrt(), "norms")
+def _lengths(square: torch.Tensor) -> torch.Tensor:
+    """Norms (..., m) of squared ones; infinite where a row did not move, since anything divided by it is then 0."""
+    norms = require_finite(square.sqrt().movedim(-1, 0), "norms").movedim(0, -1)
     return norms.where(norms > STILL, torch.inf)
 
 
-def _upper(values: torch.Tensor, measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The measure of each row (1, ...) with the rows after it (others, ...): the upper triangle of (m, m)."""
-    total = values.new_zeros(len(values), len(values))
-    for row in range(len(values) - 1):
-        total[row, row + 1 :] = measure(values[row], values[row + 1 :])
-    return total
-
-
 def _symmetric(total: torch.Tensor) -> torch.Tensor:
-    """The upper triangle of (m, m) and its mirror image, the diagonal 0."""
+    """The upper triangle of (..., m, m) and its mirror image, the diagonal 0."""
     upper = total.triu(1)
-    return upper + upper.T
+    return upper + upper.mT

@@ -28,7 +28,8 @@ from math import ceil, comb, factorial, inf, prod
 
 from fedstrata.clustering.arrays import Array, Numbers, square, tensor
 from fedstrata.clustering.patterns import centre, contrast, likeness, propose, re_paired, scale, sharpened, unit
-from fedstrata.clustering.similarity import STILL
+from fedstrata.clustering.similarity import STILL, norms
+from fedstrata.clustering.views import Views
 from fedstrata.lazy import torch
 
 FEWEST = 4
@@ -106,10 +107,9 @@ def twin_test(
     """
     if tuple(a.shape) != tuple(b.shape):
         raise ValueError(f"expected two of shape (m, p), found {tuple(a.shape)} and {tuple(b.shape)}")
-    reasons = [unusable(half[:, columns]) for half in (a, b) for columns in layers.values()]
-    if any(reasons):
-        return untested(len(a), level, next(filter(None, reasons)))
-    first, second = (torch.stack([likeness(half[:, columns]) for columns in layers.values()]) for half in (a, b))
+    if reason := unusable(a, layers.values()) or unusable(b, layers.values()):
+        return untested(len(a), level, reason)
+    first, second = likeness(a, layers.values()), likeness(b, layers.values())
     return confirm(first, second, generator, level, tuple(layers))
 
 
@@ -235,12 +235,12 @@ def untested(m: int, level: float, reason: str, least: float = 1.0) -> Confirmat
     return Confirmation(torch.zeros(m, dtype=torch.bool), "", 0.0, 0.0, 1.0, least, level, 0, {}, reason)
 
 
-def unusable(updates: Array) -> str:
-    """Why updates (m, p) say nothing about their clients; empty if they do."""
-    norms = tensor(updates).double().norm(dim=1)
-    if not bool(norms.isfinite().all()):
+def unusable(updates: Array, views: Views) -> str:
+    """Why updates (m, p) say nothing about their clients in one of the views; empty if they do in all."""
+    lengths = norms(updates, views)
+    if not bool(lengths.isfinite().all()):
         return "updates that are not finite"
-    return "" if bool((norms > STILL).all()) else "updates that are 0"
+    return "" if bool((lengths > STILL).all()) else "updates that are 0"
 
 
 def _every(blocks: list[torch.Tensor]) -> Iterator[torch.Tensor]:

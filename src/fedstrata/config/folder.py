@@ -33,16 +33,21 @@ def choose(
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
         source = _record(Path(out))
     experiment = load(source, sets)
-    folder = _default(source, experiment, resume) if out is None else Path(out)
+    name = f"{stem(source)}-{experiment.algorithm.name}-{experiment.seed}"
+    folder = numbered(name, resume) if out is None else Path(out)
     if resume:
-        return _same(experiment, folder), folder
-    _empty(folder)
+        return same(experiment, folder), folder
+    vacant(folder)
     return experiment, folder
 
 
-def _default(source: Source, experiment: Experiment, resume: bool) -> Path:
-    stem = Path(source).stem if isinstance(source, Path | str) else "default"
-    name = f"{stem}-{experiment.algorithm.name}-{experiment.seed}"
+def stem(source: Source) -> str:
+    """What runs of a source are called."""
+    return Path(source).stem if isinstance(source, Path | str) else "default"
+
+
+def numbered(name: str, resume: bool) -> Path:
+    """A new folder in ``runs``, numbered from the second on; to resume, the latest that is there."""
     taken = takewhile(Path.exists, (Path("runs", name if i == 1 else f"{name}-{i}") for i in count(1)))
     existing = list(taken)
     if resume and existing:
@@ -50,8 +55,12 @@ def _default(source: Source, experiment: Experiment, resume: bool) -> Path:
     return Path("runs", f"{name}-{len(existing) + 1}" if existing else name)
 
 
-def _empty(folder: Path) -> None:
-    """Refuse a folder that holds something, or that cannot be made."""
+def vacant(folder: Path) -> None:
+    """Refuse a folder that holds something, or that cannot be made.
+
+    Raises:
+        RecordError: for such a folder.
+    """
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise RecordError(
@@ -75,20 +84,26 @@ def _record(folder: Path) -> Path:
     return record
 
 
-def _same(given: Experiment, folder: Path) -> Experiment:
-    """The experiment of a run folder, if it is the one that was given."""
+def same(given: Experiment, folder: Path) -> Experiment:
+    """The experiment of a run folder, if it is the one that was given.
+
+    Raises:
+        RecordError: when it is no run folder.
+        ExperimentError: when its experiment is another one.
+    """
     own = load(_record(folder))
     recorded = dict(_flat(own.model_dump(exclude_none=True)))
     for path, value in _flat(given.model_dump(exclude_none=True)):
-        # A run writes down what "auto" turned out to be.
-        left_open = path[0] == "engine" and value == "auto"
+        # A run writes down what "auto" turned out to be. No result depends on the workers, so they may be others.
+        left_open = (path[0] == "engine" and value == "auto") or path == ("engine", "workers")
         if not left_open and (path not in recorded or recorded[path] != value):
             found = shown(recorded[path]) if path in recorded else "nothing"
             raise ExperimentError(
                 f"{dotted(path)} = {shown(value)}: expected {found}, as in {str(folder / 'experiment.toml')!r}; "
                 "resume with the same experiment, or start a run without --resume"
             )
-    return own
+    workers = given.engine.workers or own.engine.workers
+    return own.model_copy(update={"engine": own.engine.model_copy(update={"workers": workers})})
 
 
 def _flat(keys: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

@@ -21,7 +21,7 @@ from fedstrata.partition import keys_of
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
 
-SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "layercfl")}
+SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "strata")}
 """Tables whose other keys mean something only for the thing that this one names, and what it is by default."""
 
 

@@ -108,21 +108,24 @@ class Method(Choice):
         name: of a registered algorithm; the other keys are its hyper-parameters.
     """
 
-    name: str = "layercfl"
+    name: str = "strata"
 
 
 class Engine(Table):
     """What computes.
 
     Attributes:
-        name: of the engine.
-        device: where it computes.
-        precision: of its numbers.
+        name: of the engine; processes and ray are as loop, bit for bit, on many cores or machines; batched is, but for
+            rounding, all clients as one program.
+        device: where it computes; only batched can on CUDA.
+        precision: in which training multiplies; bfloat16 pays where the processor has it. All else is float32.
+        workers: processes, or tasks of Ray in a round; 0 is as many as cores. No result depends on it.
     """
 
-    name: Literal["auto", "loop"] = "auto"
-    device: Literal["auto", "cpu"] = "auto"
-    precision: Literal["float32"] = "float32"
+    name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    workers: Natural = 0
 
 
 class Probe(Table):

@@ -14,7 +14,7 @@ from fedstrata.core.messages import FACTS, PARTS, VECTORS, Fit, Matrix, Notes, P
 from fedstrata.core.problem import Problem, Recipe
 from fedstrata.core.protocols import Algorithm, Clients
 from fedstrata.core.rounds import asked, begin, broadcast, grouped, offers, serve, settle
-from fedstrata.core.rows import Rows, mix
+from fedstrata.core.rows import Rows, empty_rows, mix
 from fedstrata.core.state import State, move, wait
 from fedstrata.core.tree import Node, Tree, Verdict, descends
 
@@ -48,6 +48,7 @@ __all__ = [
     "begin",
     "broadcast",
     "descends",
+    "empty_rows",
     "grouped",
     "mix",
     "move",

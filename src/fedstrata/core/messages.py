@@ -127,8 +127,7 @@ class Result:
 
     def only(self, rows: torch.Tensor) -> Result:
         """Some of the rows, by a bool (m',) or by positions."""
-        kept = Rows(self.updates.clients[rows], self.updates.values[rows])
-        return Result(kept, self.given[rows], self.sizes[rows], self.losses[rows])
+        return Result(self.updates.at(rows), self.given[rows], self.sizes[rows], self.losses[rows])
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import groupby
+from tempfile import TemporaryFile, gettempdir
 
-from fedstrata.errors import ContractError
+import numpy as np
+
+from fedstrata.errors import ContractError, InputError
 from fedstrata.lazy import torch
 
 BLOCK = 16
 """Client ids that are summed together, so that whoever owns whole blocks gets the same bits."""
+
+IN_MEMORY = 2**30
+"""Bytes of rows that are held in memory; more than 1 GB lies in a temporary file, mapped into memory."""
+
+STRETCH = 2**20
+"""Columns whose sums are held at a time: 8 MB for each cluster."""
+
+
+def empty_rows(m: int, p: int) -> torch.Tensor:
+    """Room for rows (m, p) float32, to be written: in memory, or mapped to a file when it would not fit.
+
+    The file lies in the folder for temporary files (``TMPDIR`` where that is set, which should be on a disk), has no
+    name there, and is gone with the tensor, or with the process whatever ends it. Its pages are the system's to write
+    out and to drop, so that they count as no process's own memory.
+
+    Raises:
+        InputError: when the disk has no room for it.
+    """
+    if _fits(m, p):
+        return torch.empty(m, p)
+    with TemporaryFile() as file:
+        if hasattr(os, "posix_fallocate"):
+            try:
+                # Without this, a full disk would end the process at some later write, without a word.
+                os.posix_fallocate(file.fileno(), 0, 4 * m * p)
+            except OSError as error:
+                raise InputError(
+                    f"expected {4 * m * p / 1e9:.1f} GB free in {gettempdir()} for rows of {m} clients, found: "
+                    f"{error.strerror}; free some, or set TMPDIR to a folder on another disk"
+                ) from error
+        return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
 
 
 @dataclass(frozen=True)
@@ -39,16 +74,45 @@ class Rows:
         place = torch.searchsorted(self.clients[order], ids).clamp(max=max(len(order) - 1, 0))
         if len(ids) and (not len(order) or not torch.equal(self.clients[order[place]], ids)):
             raise ContractError(f"expected rows of {ids.tolist()}, found rows of {self.clients.tolist()}")
-        return self.values[order[place]]
+        return _picked(self.values, order[place])
+
+    def at(self, rows: torch.Tensor) -> Rows:
+        """Some of the rows, by a bool (m,) or by positions."""
+        places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        if torch.equal(places, torch.arange(len(self.clients))):
+            return self
+        return Rows(self.clients[places], _picked(self.values, places))
 
     def without(self, ids: torch.Tensor) -> Rows:
         """The rows of all clients but some."""
-        kept = ~torch.isin(self.clients, ids)
-        return Rows(self.clients[kept], self.values[kept])
+        return self.at(~torch.isin(self.clients, ids))
 
     def only(self, columns: torch.Tensor) -> Rows:
         """Some of the columns of every row, (m, q)."""
-        return Rows(self.clients, self.values[:, columns])
+        if _fits(len(self.values), len(columns)):
+            return Rows(self.clients, self.values[:, columns])
+        picked = empty_rows(len(self.values), len(columns))
+        for row, values in zip(picked, self.values, strict=True):
+            torch.index_select(values, 0, columns, out=row)
+        return Rows(self.clients, picked)
+
+    def finite(self) -> torch.Tensor:
+        """Whether each row is of numbers only, bool (m,)."""
+        return torch.tensor([bool(row.isfinite().all()) for row in self.values], dtype=torch.bool)
+
+
+def _fits(m: int, p: int) -> bool:
+    return 4 * m * p <= IN_MEMORY
+
+
+def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
+    if _fits(len(places), values[:1].numel()):
+        return values[places]
+    picked = empty_rows(len(places), values.shape[1])
+    for row, place in zip(picked, places.tolist(), strict=True):
+        row.copy_(values[place])
+    return picked
 
 
 def mix(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
@@ -64,16 +128,21 @@ def mix(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> t
         (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
         bits in any order of rows and for any number of workers that own whole blocks.
     """
-    total = torch.zeros(k, updates.values.shape[1], dtype=torch.float64)
-    mass = torch.zeros(k, dtype=torch.float64)
     order = updates.clients.argsort().tolist()
-    for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK):
-        partial: dict[int, torch.Tensor] = {}
-        for row in block:
-            label, weight = int(labels[row]), float(weights[row])
-            sums = partial.setdefault(label, torch.zeros_like(total[0]))
-            sums.add_(updates.values[row], alpha=weight)
-            mass[label] += weight
-        for label, sums in partial.items():
-            total[label] += sums
-    return (total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None]).float()
+    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK)]
+    label, weight = labels.tolist(), weights.double().tolist()
+    mass = torch.zeros(k, dtype=torch.float64)
+    for row in order:
+        mass[label[row]] += weight[row]
+    means = torch.empty(k, updates.values.shape[1])
+    for values, mean in zip(updates.values.split(STRETCH, dim=1), means.split(STRETCH, dim=1), strict=True):
+        total = torch.zeros(mean.shape, dtype=torch.float64)
+        for block in blocks:
+            partial: dict[int, torch.Tensor] = {}
+            for row in block:
+                sums = partial.setdefault(label[row], torch.zeros_like(total[0]))
+                sums.add_(values[row], alpha=weight[row])
+            for cluster, sums in partial.items():
+                total[cluster] += sums
+        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
+    return means

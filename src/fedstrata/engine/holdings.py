@@ -121,6 +121,11 @@ class Holdings:
         return self._dataset.normalise(inputs), self._relabel[owner, self._dataset.labels[index]]
 
     @property
+    def unit(self) -> str | None:
+        """Column whose equal values mark samples that depend on each other; None where all are independent."""
+        return self._dataset.unit
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return self._dataset.classes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use
+from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use, empty_rows
 from fedstrata.engine.facts import fact
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.store import Store
@@ -27,11 +28,20 @@ class Loop:
         layout: the tensors of the module.
         holdings: the clients' data.
         store: what the clients' devices keep.
+        precision: in which training multiplies, "float32" or "bfloat16"; weights, updates and scores are float32.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, holdings: Holdings, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        holdings: Holdings,
+        store: Store | None = None,
+        precision: str = "float32",
+    ) -> None:
         """Take over the module."""
         self.store = store or Store()
+        self._precision = precision
         self._module, self._layout, self._holdings = module, layout, holdings
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
@@ -64,10 +74,11 @@ class Loop:
 
     def _work(self, plan: Plan) -> tuple[Result, ...]:
         """Every client does its Fits in order; between two of them only what it stores passes."""
-        done: list[list[tuple[int, Tensor, int, int, Tensor]]] = [[] for _ in plan.work]
+        done: list[list[tuple[int, int, int, Tensor]]] = [[] for _ in plan.work]
+        rooms = [empty_rows(int((fit.offers >= 0).any(dim=1).sum()), self._layout.p) for fit in plan.work]
         for row, client in enumerate(plan.cohort.tolist()):
             own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
-            for results, fit in zip(done, plan.work, strict=True):
+            for results, room, fit in zip(done, rooms, plan.work, strict=True):
                 if bool((fit.offers[row] < 0).all()):
                     continue
                 index = self._holdings.train(client, fit.part, plan.round)
@@ -86,13 +97,13 @@ class Loop:
                 own, stored = own | left, stored | left
                 astray |= any(fit.keep) and not bool(end.isfinite().all())
                 origin = torch.where(self._columns(fit.values), 0.0, start) if fit.values else start
-                update = torch.where(self._columns(fit.upload), end - origin, 0.0)
-                results.append((client, update, taken, len(index), losses))
+                room[len(results)] = torch.where(self._columns(fit.upload), end - origin, 0.0)
+                results.append((client, taken, len(index), losses))
             if astray:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
             self.store.write(client, plan.round, stored)
-        return tuple(self._result(fit, results) for fit, results in zip(plan.work, done, strict=True))
+        return tuple(self._result(*each) for each in zip(plan.work, done, rooms, strict=True))
 
     def _choose(self, plan: Plan, offers: Tensor, index: Tensor, kept: dict[int, Tensor]) -> tuple[int, Tensor]:
         """The offered model of lowest training loss, the first on a tie; and the losses, (c,)."""
@@ -124,9 +135,14 @@ class Loop:
             for inputs, labels in self._holdings.batches(index, fit.recipe.batch, order):
                 if len(labels) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
-                loss = cross_entropy(self._module(inputs), labels)
+                # Left after every step: autocast keeps what it made of weights, which then move.
+                with self._cast():
+                    loss = cross_entropy(self._module(inputs), labels)
                 step(torch.autograd.grad(loss, moving, materialize_grads=True))
         return torch.where(self._columns(fit.train), flatten(self._module, self._layout), start)
+
+    def _cast(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16) if self._precision == "bfloat16" else nullcontext()
 
     def _anchors(self, parameters: dict[str, nn.Parameter], received: Tensor) -> list[Tensor]:
         """The received values of the parameters that move."""
@@ -145,8 +161,9 @@ class Loop:
             taken, _ = self._choose(plan, use.offers[row], data, kept)
             index = self._holdings.test(client, plan.round - 1)
             scored.append((*self._evaluate(self._overlaid(plan.models[taken], kept), index), len(index)))
-        correct, loss, samples = zip(*scored, strict=True)
-        return Score(use.clients, torch.tensor(correct), torch.tensor(samples), torch.tensor(loss))
+        correct, loss, samples = zip(*scored, strict=True) if scored else ((), (), ())
+        right, of = (torch.tensor(counts, dtype=torch.int64) for counts in (correct, samples))
+        return Score(use.clients, right, of, torch.tensor(loss))
 
     def _evaluate(self, row: Tensor, index: Tensor) -> tuple[int, float]:
         """Samples classified correctly, and the mean cross-entropy in nats."""
@@ -174,13 +191,12 @@ class Loop:
             self._masks[mask] = torch.tensor(mask).repeat_interleave(widths)
         return self._masks[mask]
 
-    def _result(self, fit: Fit, results: Sequence[tuple[int, Tensor, int, int, Tensor]]) -> Result:
+    def _result(self, fit: Fit, results: Sequence[tuple[int, int, int, Tensor]], room: Tensor) -> Result:
         if not results:
             nobody = torch.empty(0, dtype=torch.int64)
-            none = torch.empty(0, self._layout.p)
-            return Result(Rows(nobody, none), nobody, nobody, torch.empty(0, fit.offers.shape[1]))
-        clients, updates, given, sizes, losses = zip(*results, strict=True)
-        rows = Rows(torch.tensor(clients), torch.stack(updates))
+            return Result(Rows(nobody, room[:0]), nobody, nobody, torch.empty(0, fit.offers.shape[1]))
+        clients, given, sizes, losses = zip(*results, strict=True)
+        rows = Rows(torch.tensor(clients), room[: len(results)])
         return Result(rows, torch.tensor(given), torch.tensor(sizes), torch.stack(losses))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.clustering import Confirmation, confirm, confirm_folds, fold_likeness, likeness
+from fedstrata.clustering import Confirmation, confirm, confirm_folds, fold_likeness, likeness, norms
 from fedstrata.clustering.similarity import STILL
 from fedstrata.clustering.twins import untested
 from fedstrata.core import Layout, Matrix, Rows
@@ -63,8 +63,8 @@ def add(layout: Layout, known: Testimony, sent: Sequence[Rows]) -> Testimony:
         return replace(known, fresh=torch.zeros_like(known.fresh))
     if folds == 2:
         # Each half is measured by itself: what one half tells about the other is the whole question.
-        halves = [[likeness(half.values[:, columns]) for half in sent] for columns in looks.values()]
-        fresh = torch.stack([torch.block_diag(*each) for each in halves])
+        halves = [likeness(half.values, looks.values()) for half in sent]
+        fresh = torch.stack([torch.block_diag(*each) for each in zip(*halves, strict=True)])
     else:
         fresh = fold_likeness(torch.stack([fold.values for fold in sent]), looks)
     whole = silence(layout, folds, torch.cat([known.clients, clients]).unique())
@@ -79,14 +79,9 @@ def add(layout: Layout, known: Testimony, sent: Sequence[Rows]) -> Testimony:
 def _alive(sent: Sequence[Rows], looks: Mapping[str, torch.Tensor]) -> list[Rows]:
     """The rows of clients that moved in every layer in which anyone did: whoever did not is like nobody."""
     # Rows that are 0 in one half are so in the other, a pattern that has nothing to do with the clients' data.
-    still = torch.stack(
-        [
-            torch.stack([rows.values[:, columns].double().norm(dim=1) <= STILL for columns in looks.values()])
-            for rows in sent
-        ]
-    )  # (f, v, m)
+    still = torch.stack([norms(rows.values, looks.values()) <= STILL for rows in sent])  # (f, v, m)
     alive = ~(still & ~still.all(dim=2, keepdim=True)).any(dim=(0, 1))
-    return [Rows(rows.clients[alive], rows.values[alive]) for rows in sent]
+    return [rows.at(alive) for rows in sent]
 
 
 def examine(

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.parts.proof.budget import gathered
 from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked_at
 from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing
-from fedstrata.algorithms.parts.recursive.recursion import longest_norm
-from fedstrata.clustering import cosine
+from fedstrata.clustering import cosine, norms
 from fedstrata.core import Layout, Problem, Report, Rows, State
 from fedstrata.lazy import torch
 
@@ -82,8 +81,7 @@ def see(layout: Layout, sighting: Sighting, report: Report, hearings: Sequence[H
     """
     updates, longest = report.results[0].updates, sighting.longest
     if len(updates.clients):
-        norms = [longest_norm(updates.only(columns).values) for columns in views(layout).values()]
-        longest = torch.maximum(longest, torch.tensor(norms))
+        longest = torch.maximum(longest, norms(updates.values, views(layout).values()).amax(dim=1).to(longest))
     for sent in heard(report, hearings, done).values():
         sighting = _with(layout, sighting, sent)
     return replace(sighting, longest=longest, sizes=counted(sighting.sizes, report, hearings, done))
@@ -99,11 +97,11 @@ def _with(layout: Layout, sighting: Sighting, sent: Sequence[Rows]) -> Sighting:
         slot = next(slot for slot in layout.slots if slot.name == bias)
         alone = gathered(Layout((slot,)), alone, [fold.only(looks[bias]) for fold in sent], everyone)
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
-    cosines = [[cosine(fold.values[:, columns])[different].mean() for fold in sent] for columns in looks.values()]
+    cosines = torch.stack([cosine(fold.values, looks.values())[:, different].mean(dim=1) for fold in sent])  # (f, v)
     return replace(
         sighting,
         layers=gathered(layout, sighting.layers, sent, everyone),
         bias=alone,
-        common=sighting.common + torch.tensor(cosines).mean(dim=1),
+        common=sighting.common + cosines.mean(dim=0),
         rounds=sighting.rounds + 1,
     )

@@ -1,0 +1,239 @@
+"""The batched engine against the textbook loop and the loop engine: rounds in turn, the ratio of each pair.
+
+    python benchmarks/batched.py --root DATA
+
+First 20 clients of 500 CIFAR-10 images (or of noise of the same shapes, without --root), the paper's CNN, SGD, batch
+50; for the batched engine with several memory budgets, and with convolutions in groups and as matrix products. Then,
+on CUDA or with --jobs, two jobs: 1000 users of 50 images, 50 per round, batch 10, a CNN of 1.6 million parameters; and
+five algorithms with five seeds against one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from textbook import TextbookCNN, textbook_round
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedstrata import data
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.core import Algorithm, Problem, Recipe, State
+from fedstrata.engine import Holdings, Loop
+from fedstrata.engine.batched import Batched, run_together
+from fedstrata.models import flatten, layout_of, make
+from fedstrata.partition import Deal
+
+IMAGES = 50
+"""Of each user of the first job."""
+
+Round = Callable[[], None]
+
+
+def main() -> None:
+    """Print times and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", help="folder that holds cifar10/")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--memory", type=int, nargs="*", default=[1 << 26, 1 << 28, 1 << 30], help="budgets in bytes")
+    parser.add_argument("--jobs", action="store_true", help="run the two jobs without CUDA too")
+    parser.add_argument("--users", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=1500, help="of the first job")
+    parser.add_argument("--seeds", type=int, default=5)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+
+    most = max(given.clients * (given.samples + 1), given.users * (IMAGES + 1))
+    dataset = cifar10(given.root) if given.root else noise(most)
+    where = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor() or platform.machine()
+    print(f"{where}, torch {torch.__version__}, one thread; {'CIFAR-10' if given.root else 'noise'}")
+    pairs(dataset, given)
+    if given.jobs or given.device == "cuda":
+        users(dataset, given)
+        seeds(dataset, given)
+
+
+def pairs(dataset: data.Dataset, given: argparse.Namespace) -> None:
+    """A round of FedAvg by each of them in turn."""
+    deal = dealt(dataset, given.clients, given.samples)
+    module, holdings = make("cifar_cnn", dataset.shape, dataset.classes, seed=0), Holdings(dataset, deal, seed=0)
+    layout = layout_of(module)
+    original = TextbookCNN().to(given.device)
+    original.load_state_dict(module.state_dict())
+    tensors = [
+        TensorDataset(*(part.to(given.device) for part in (dataset.prepare(index).contiguous(), dataset.labels[index])))
+        for index in map(torch.from_numpy, deal.train)
+    ]
+    rounds: dict[str, Round] = {"textbook": lambda: void(textbook_round(original, tensors, 1, 50, 0.05))}
+    rounds["loop on cpu"] = rounds_of(Loop(module, layout, holdings), module, given.clients)
+    for memory in given.memory:
+        for products in (False, True):
+            engine = Batched(module, layout, holdings, device=given.device, memory=memory, products=products)
+            name = f"batched, {memory / 2**20:.0f} MiB, {'products' if products else 'groups'}"
+            rounds[name] = rounds_of(engine, module, given.clients)
+    times: dict[str, list[float]] = {name: [] for name in rounds}
+    for pair in range(given.pairs + 2):
+        for name, run in rounds.items():
+            taken = timed(run, given.device)
+            if pair > 1:  # the first two warm up: a recording is made at the fourth step
+                times[name].append(taken)
+    print(f"{given.clients} clients of {given.samples} images, the paper's CNN, batch 50, a round of FedAvg:")
+    for name, found in times.items():
+        ratios = [slow / taken for slow, taken in zip(times["textbook"], found, strict=True)]
+        spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"  {name}: {median(found):.3f} s, textbook / this: {spread}")
+
+
+def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
+    """Many users with little data, a few in each round; nothing is evaluated."""
+    module, share = large(), min(50, given.users)
+    problem = problem_of(module, given.users, Recipe(epochs=1, batch=10, lr=0.1))
+    engine = Batched(
+        module, problem.layout, Holdings(dataset, dealt(dataset, given.users, IMAGES), seed=0), device=given.device
+    )
+    algorithm, training, server = FedAvg(), 0.0, 0.0
+    state = algorithm.init(problem)
+    for round in range(1, given.rounds + 1):
+        cohort = torch.randperm(given.users, generator=problem.generator("cohort", round))[:share].sort().values
+        plan, began = algorithm.plan(problem, state, cohort), perf_counter()
+        report = engine.run(plan)
+        trained = perf_counter()
+        state, _ = algorithm.update(problem, state, report)
+        training, server = training + trained - began, server + perf_counter() - trained
+    print(
+        f"{given.users} users of {IMAGES} images, {share} per round, {given.rounds} rounds, batch 10, "
+        f"{problem.layout.p:,} parameters: {training + server:.1f} s, of which {training:.1f} training "
+        f"and {server:.1f} averaging"
+    )
+
+
+def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
+    """Several algorithms and seeds in one batch, against a single run."""
+    names, rounds = ("fedavg", "cfl", "layercfl", "hicfl", "ifca"), 5
+    deal, module = dealt(dataset, given.clients, given.samples), make("cifar_cnn", dataset.shape, dataset.classes, 0)
+    problem = problem_of(module, given.clients, Recipe(epochs=1, batch=50, lr=0.05))
+    federations: list[tuple[Batched, Algorithm[Any], Problem]] = []
+    for seed in range(given.seeds):
+        holdings = Holdings(dataset, deal, seed)
+        for name in names:
+            engine = Batched(module, problem.layout, holdings, device=given.device)
+            federations.append((engine, ALGORITHMS[name](), replace(problem, seed=seed)))
+
+    def play(playing: Sequence[tuple[Batched, Algorithm[Any], Problem]]) -> float:
+        states: list[State] = [algorithm.init(problem) for _, algorithm, problem in playing]
+        taken = 0.0
+        for _ in range(rounds):
+            plans = [
+                (engine, algorithm.plan(problem, state, torch.arange(given.clients)))
+                for (engine, algorithm, problem), state in zip(playing, states, strict=True)
+            ]
+            began = perf_counter()
+            reports = run_together(plans)
+            taken += perf_counter() - began
+            states = [
+                algorithm.update(problem, state, report)[0]
+                for (_, algorithm, problem), state, report in zip(playing, states, reports, strict=True)
+            ]
+        return taken
+
+    for playing in (federations[:1], federations):
+        play(playing)  # warms up
+    one, all = play(federations[:1]), play(federations)
+    print(
+        f"{', '.join(names)}, {given.seeds} seeds, {rounds} rounds: {all:.2f} s; one run {one:.2f} s, {all / one:.2f}"
+    )
+
+
+def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int) -> Round:
+    """Rounds of FedAvg, each from where the last one ended."""
+    problem, algorithm = problem_of(module, clients, Recipe(epochs=1, batch=50, lr=0.05)), FedAvg()
+    state = algorithm.init(problem)
+
+    def round() -> None:
+        nonlocal state
+        report = engine.run(algorithm.plan(problem, state, torch.arange(clients)))
+        state, _ = algorithm.update(problem, state, report)
+
+    return round
+
+
+def problem_of(module: nn.Module, clients: int, recipe: Recipe) -> Problem:
+    """What the algorithms know."""
+    layout = layout_of(module)
+    row = flatten(module, layout)
+    return Problem(layout, lambda start: row * (1 + 0.01 * start), clients, recipe=recipe)
+
+
+def large() -> nn.Sequential:
+    """A CNN of 1,626,442 parameters for CIFAR-10, as pfl-research's benchmark has it."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * 14 * 14, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    )
+
+
+def dealt(dataset: data.Dataset, clients: int, samples: int) -> Deal:
+    """So many samples for each client, drawn without a look at their classes, and one that is held out."""
+    order = np.random.default_rng(0).permutation(len(dataset))[: clients * (samples + 1)].reshape(clients, -1)
+    train, test = np.sort(order[:, 1:]), order[:, :1]
+    relabel = np.tile(np.arange(dataset.classes), (clients, 1))
+    turns = np.zeros(clients, dtype=np.int64)
+    return Deal(tuple(train), tuple(test), None, turns, relabel)
+
+
+def cifar10(root: str) -> data.Dataset:
+    """All 60,000 images."""
+    train, test = (data.load("cifar10", root, file) for file in ("train", "test"))
+    inputs, labels = torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels])
+    return replace(train, inputs=inputs, labels=labels, columns={}, unit=None)
+
+
+def noise(samples: int) -> data.Dataset:
+    """Images of CIFAR-10's shape without its content, which does not matter for speed."""
+    rng = np.random.default_rng(0)
+    return data.Dataset(
+        name="noise",
+        inputs=torch.from_numpy(rng.integers(0, 256, (samples, 3, 32, 32), dtype=np.uint8)),
+        labels=torch.from_numpy(rng.integers(0, 10, samples)),
+        classes=10,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+    )
+
+
+def timed(run: Round, device: str) -> float:
+    """Seconds until everything is done."""
+    began = perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - began
+
+
+def void(_: object) -> None:
+    """Forget a result."""
+
+
+if __name__ == "__main__":
+    main()

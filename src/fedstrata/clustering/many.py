@@ -1,0 +1,82 @@
+"""Groups of more clients than any matrix of pairs could hold."""
+
+from __future__ import annotations
+
+from fedstrata.clustering.arrays import Array, number, require_finite, require_rows, tensor
+from fedstrata.clustering.centers import kmeans
+from fedstrata.clustering.hierarchy import agglomerate, natural_cut
+from fedstrata.clustering.similarity import euclidean
+from fedstrata.lazy import torch
+
+SAMPLE = 4000
+"""Points that are clustered exactly: a group of one in 400 has ten among them, and their distances take 128 MB."""
+
+PASSES = 10
+"""Over all points at most, while the groups improve; where they are apart, the second changes nothing."""
+
+READ = 2**22
+"""Numbers of the points that are read at a time: 16 MB."""
+
+
+def cluster_many(points: Array, generator: torch.Generator, k: int | None = None, sample: int = SAMPLE) -> torch.Tensor:
+    """Cluster a sample exactly, give everyone to the nearest mean, and improve the means.
+
+    Buckshot of Cutting et al., "Scatter/Gather", 1992. No matrix of pairs is held but that of the sample, and the
+    points are read a few at a time, so that they may lie in a memory map. It finds groups around their means, each of
+    which should have several points in the sample. For updates of models give it a `sketch`, of rows divided by
+    their norms where cosines matter.
+
+    Args:
+        points: (m, d), finite.
+        generator: torch's, of the CPU; it draws the sample.
+        k: number of groups; by default the natural cut of the sample's hierarchy decides.
+        sample: points that are clustered exactly, at least 1; if there are no more, that is the whole answer.
+
+    Returns:
+        (m,) int64 labels, numbered by the smallest member of each group; fewer than k groups where there are fewer
+        points, or where a mean has lost all its points.
+
+    Raises:
+        ValueError: when the points are no finite matrix, or k or the sample is less than 1.
+    """
+    require_rows(points)
+    if sample < 1 or (k is not None and k < 1):
+        raise ValueError(f"expected k >= 1 and a sample of at least 1, found {k} and {sample}")
+    if len(points) <= sample:
+        return _exact(tensor(points), k)
+    chosen = torch.randperm(len(points), generator=generator)[:sample].sort().values
+    some = tensor(points[chosen] if isinstance(points, torch.Tensor) else points[chosen.numpy()])
+    groups = _exact(some, k)
+    middle = some.double().mean(dim=0)
+    means = torch.zeros(int(groups.max()) + 1, points.shape[1], dtype=torch.float64)
+    means.index_add_(0, groups, some.double() - middle).div_(groups.bincount()[:, None])
+    labels = torch.full((len(points),), -1)
+    for _ in range(PASSES):
+        nearest, means = reassigned(points, middle, means)
+        if torch.equal(nearest, labels):
+            break
+        labels = nearest
+    return torch.from_numpy(number(labels))
+
+
+def _exact(points: torch.Tensor, k: int | None) -> torch.Tensor:
+    distance = euclidean(points)
+    return agglomerate(distance, natural_cut(distance)) if k is None else kmeans(distance, k)
+
+
+def reassigned(points: Array, middle: torch.Tensor, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest mean of every point, (m,), and the means of those that it is nearest to; one without keeps its place.
+
+    Args:
+        points: (m, d).
+        middle: what is taken from every point, so that products in float32 lose no digits to what all share, (d,).
+        means: (k, d).
+    """
+    nearest, sums = torch.empty(len(points), dtype=torch.int64), torch.zeros_like(means)
+    towards, half = means.float().T, (means.square().sum(dim=1) / 2).float()
+    for start in range(0, len(points), rows := max(1, READ // max(1, points.shape[1]))):
+        part = require_finite(tensor(points[start : start + rows]), "points", start) - middle
+        own = nearest[start : start + rows] = torch.addmm(-half, part.float(), towards).argmax(dim=1)
+        sums.index_add_(0, own, part)
+    members = nearest.bincount(minlength=len(means))[:, None]
+    return nearest, torch.where(members > 0, sums / members.clamp(min=1), means)

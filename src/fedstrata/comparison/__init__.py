@@ -1,0 +1,8 @@
+"""Several algorithms on the same federations: run side by side, and in one table."""
+
+from fedstrata.comparison.document import Comparison
+from fedstrata.comparison.gathering import tabulate
+from fedstrata.comparison.run import compare
+from fedstrata.comparison.table import TITLES, cells
+
+__all__ = ["TITLES", "Comparison", "cells", "compare", "tabulate"]

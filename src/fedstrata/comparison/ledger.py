@@ -1,0 +1,71 @@
+"""How many local jobs were asked for in a comparison, and how many had to be done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Local jobs: what a client does for one Fit.
+
+    Attributes:
+        asked: by all algorithms.
+        trained: those that had to be done, equal ones once.
+    """
+
+    asked: int
+    trained: int
+
+    @property
+    def share(self) -> float:
+        """Of the jobs that were asked for, those that had to be done; 1 while none was."""
+        return self.trained / self.asked if self.asked else 1.0
+
+    def __str__(self) -> str:
+        """Say so in words."""
+        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
+
+
+class Ledger:
+    """A file with a line for every seed and round.
+
+    Args:
+        path: of the file. What it holds already is counted, but for a line that was cut short.
+
+    Attributes:
+        jobs: of all lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there."""
+        self.jobs = Jobs(0, 0)
+        self._path, self._counted = path, dict[tuple[int, int], set[str]]()
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        if whole != lines:
+            path.write_text("".join(whole))
+        for line in whole:
+            self._count(**json.loads(line))
+
+    def add(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
+        """Write a line, unless its jobs were counted before the comparison was interrupted in that round.
+
+        Args:
+            seed: of the runs.
+            round: counted from 1.
+            asked: jobs by algorithm.
+            trained: as in `Jobs`.
+        """
+        if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
+            self._count(seed, round, asked, trained)
+            with self._path.open("a") as file:
+                entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
+                file.write(json.dumps(entry) + "\n")
+
+    def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
+        self._counted.setdefault((seed, round), set()).update(asked)
+        self.jobs = Jobs(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)

@@ -1,0 +1,134 @@
+"""Runs on one federation, advanced round by round side by side."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from fedstrata.core import Clients, Plan
+from fedstrata.engine.sharing import together
+from fedstrata.train import Answer, Steps, ask
+
+
+class Patience(AbstractContextManager["Patience"]):
+    """Lets the first Ctrl-C only ask for a stop; the second one interrupts at once.
+
+    Attributes:
+        asked: whether a stop was asked for.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Patience:
+        """Listen; only the main thread is told of signals."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let Ctrl-C be what it was."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One of the runs.
+
+    Attributes:
+        steps: the run, not begun.
+        devices: of its algorithm.
+    """
+
+    steps: Steps
+    devices: Clients
+
+
+class Lockstep:
+    """Runs of several algorithms with one seed, by the name of the algorithm.
+
+    One that fails drops out, and the others go on.
+
+    Args:
+        lanes: by name.
+        engine: computes for all of them.
+
+    Attributes:
+        failures: why runs dropped out, by name.
+    """
+
+    def __init__(self, lanes: Mapping[str, Lane], engine: Clients) -> None:
+        """Begin every run, up to what it first asks of the clients."""
+        self.failures: dict[str, Exception] = {}
+        self._lanes, self._engine = lanes, engine
+        self._plans: dict[str, Plan] = {}
+        for name in lanes:
+            self._advance(name)
+
+    @property
+    def round(self) -> int | None:
+        """The next round; runs that are further on wait for it. None when all are over."""
+        return min((plan.round for plan in self._plans.values()), default=None)
+
+    def step(self, count: Callable[[Mapping[str, int], int], None]) -> None:
+        """Do the next round.
+
+        Args:
+            count: told how many local jobs each run asked for, and how many were done, before any run goes on.
+        """
+        answers, done = self._answered({name: plan for name, plan in self._plans.items() if plan.round == self.round})
+        count({name: sum(len(part.sizes) for part in answer.report.results) for name, answer in answers.items()}, done)
+        for name, answer in answers.items():
+            self._advance(name, answer)
+
+    def close(self) -> None:
+        """Leave the runs that are not over as they are, ready to be resumed."""
+        for name in self._plans:
+            self._lanes[name].steps.close()
+
+    def _answered(self, turn: Mapping[str, Plan]) -> tuple[dict[str, Answer], int]:
+        """What comes back for each plan, and how many jobs were done."""
+        try:
+            common = together(list(turn.values()), self._engine, [self._lanes[name].devices for name in turn])
+        except Exception as error:
+            return self._one_by_one(turn, error)
+        return dict(zip(turn, map(Answer, common.reports, common.seconds), strict=True)), common.done
+
+    def _one_by_one(self, turn: Mapping[str, Plan], error: Exception) -> tuple[dict[str, Answer], int]:
+        """What comes back when one of the plans cannot be answered; alone it is the only one to fail."""
+        answers, done = dict[str, Answer](), 0
+        for name, plan in turn.items():
+            if len(turn) == 1:
+                self._drop(name, error)
+            else:
+                own, jobs = self._answered({name: plan})
+                answers, done = answers | own, done + jobs
+        return answers, done
+
+    def _advance(self, name: str, answer: Answer | None = None) -> None:
+        """Let a run take its answer, up to what it asks next."""
+        try:
+            self._plans[name] = ask(self._lanes[name].steps, answer)
+        except StopIteration:
+            del self._plans[name]
+        except Exception as error:
+            self._drop(name, error)
+
+    def _drop(self, name: str, error: Exception) -> None:
+        self._plans.pop(name, None)
+        self.failures[name] = error

@@ -1,0 +1,212 @@
+"""Which engine is the fastest for a run: tried on a piece of its own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedstrata.core import Clients, Fit, Plan, Recipe
+from fedstrata.engine.batched import Batched
+from fedstrata.engine.site import Site
+from fedstrata.engine.workers import Processes, Workers
+from fedstrata.errors import FedstrataError
+from fedstrata.models import flatten, layout_of
+
+SMALL = 10.0
+"""Seconds on one core below which a run is not worth trying anything: starting processes takes some of them."""
+STEP, RATE = 2e-4, 2e10
+"""Seconds that torch needs for a step of a tiny network, and floating-point operations that a core does in one."""
+TRIAL = 0.3
+"""Seconds that a trial may take in the loop engine, about."""
+CLEARLY = 1.25
+"""How many times as fast the batched engine must be: a noisy clock is not to decide how a run rounds."""
+BATCHES = 4
+"""Steps of each client in a trial; a recording starts at the fourth."""
+
+Measure = Callable[[Clients, Plan], float]
+"""Seconds that clients take for a plan."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine that could be chosen.
+
+    Attributes:
+        name: of the engine.
+        make: makes one that shares nothing with the run's own but the data.
+        device: where it computes.
+        workers: how many it has.
+    """
+
+    name: str
+    make: Callable[[], Clients]
+    device: str = "cpu"
+    workers: int = 1
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run will do.
+
+    Attributes:
+        recipe: of round 1.
+        cohort: who takes part in a round, (m,) client ids; in another round it may be others, but as many.
+        rounds: of the run.
+    """
+
+    recipe: Recipe
+    cohort: Tensor
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        name: of the engine.
+        device: where it computes.
+        workers: how many it has.
+        why: in one line.
+    """
+
+    name: str
+    device: str
+    workers: int
+    why: str
+
+
+def candidates(site: Site, workers: int = 0, device: str = "auto") -> tuple[Candidate, ...]:
+    """What there is to choose from on this machine.
+
+    Args:
+        site: the network and the data.
+        workers: of those that have some; 0 is as many as cores.
+        device: "cpu", "cuda", or "auto" for whatever there is.
+    """
+    found = list[Candidate]()
+    if device != "cuda":
+        found += [Candidate("loop", site.loop), Candidate("batched", partial(Batched.at, site))]
+        count = Processes(site, workers).workers
+        if count > 1:
+            found.append(Candidate("processes", lambda: Workers(site, Processes(site, workers)), workers=count))
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        found.append(Candidate("batched", partial(Batched.at, site, device="cuda"), "cuda"))
+    return tuple(found)
+
+
+def seconds(clients: Clients, plan: Plan) -> float:
+    """Seconds for a plan, by the clock, once everything has been used."""
+    clients.run(plan)
+    began = perf_counter()
+    clients.run(plan)
+    return perf_counter() - began
+
+
+def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure = seconds) -> Choice:
+    """Time the candidates on a few clients and batches of a run, and take the fastest.
+
+    The run's random streams and its clients' devices are not touched. A run of less than `SMALL` seconds takes
+    the first candidate untried; so does one that has no other.
+
+    Args:
+        site: the network and the data.
+        work: what the run will do.
+        among: at least one; the first is the one to beat.
+        measure: takes the time.
+
+    Raises:
+        FedstrataError: when the first candidate cannot do it.
+    """
+    first = among[0]
+    if len(among) == 1:
+        return _choice(first, "there is no other on this device")
+    expected = _expected(site, work)
+    if expected < SMALL:
+        return _choice(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
+    pilot = _time(first, _trial(site, work, 2), measure)
+    trial = _trial(site, work, int(2 * TRIAL / pilot))
+    steps, rates = _steps(site, trial), dict[Candidate, float]()
+    for candidate in among:
+        # One that cannot do it is not chosen; the loop can do all.
+        with suppress(FedstrataError):
+            rates[candidate] = steps / _time(candidate, trial, measure)
+    # The others equal the first, bit for bit; batched rounds otherwise, so it takes more than luck to be chosen.
+    worth = {candidate: rate / (CLEARLY if candidate.name == "batched" else 1) for candidate, rate in rates.items()}
+    best, *others = sorted(rates, key=worth.__getitem__, reverse=True)
+    slower = " and ".join(f"{_number(rates[candidate])} for {candidate.title}" for candidate in others)
+    return _choice(best, f"{_number(rates[best])} steps/s" + (f" against {slower}" if slower else ""))
+
+
+def _choice(candidate: Candidate, why: str) -> Choice:
+    several = f"{candidate.workers} workers, " if candidate.workers > 1 else ""
+    return Choice(candidate.name, candidate.device, candidate.workers, f"{candidate.title}: {several}{why}")
+
+
+def _expected(site: Site, work: Work) -> float:
+    """Seconds that a run takes on one core, about."""
+    holdings, recipe = site.holdings, work.recipe
+    sizes = [len(holdings.train(client)) for client in work.cohort.tolist()]
+    inputs, _ = holdings.samples(holdings.train(int(work.cohort[0]))[:1])
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        site.network().eval()(inputs)
+    flops: int = 3 * counter.get_total_flops()  # there, and twice as much for the way back
+    epoch = sum(sizes) * flops / RATE + sum(_batches(recipe, size) for size in sizes) * STEP
+    return epoch * recipe.epochs * work.rounds
+
+
+def _trial(site: Site, work: Work, clients: int) -> Plan:
+    """A few batches of so many clients, one at least, spread over the cohort as they would be over workers."""
+    m = len(work.cohort)
+    places = torch.linspace(0, m - 1, min(m, max(clients, 1))).long()
+    module = site.network()
+    layout = layout_of(module)
+    fit = Fit(
+        offers=torch.zeros(len(places), 1, dtype=torch.int64),
+        recipe=replace(work.recipe, epochs=1),
+        train=layout.everything,
+        upload=layout.everything,
+        keep=layout.nothing,
+        store=layout.nothing,
+        most=torch.full((len(places),), BATCHES * work.recipe.batch) if work.recipe.batch else None,
+        stream="auto",
+    )
+    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], (fit,))
+
+
+def _steps(site: Site, trial: Plan) -> int:
+    """Steps of all clients in a trial."""
+    (fit,) = trial.work
+    sizes = [len(site.holdings.train(client)) for client in trial.cohort.tolist()]
+    mosts = sizes if fit.most is None else fit.most.tolist()
+    return sum(_batches(fit.recipe, min(size, most)) for size, most in zip(sizes, mosts, strict=True))
+
+
+def _batches(recipe: Recipe, size: int) -> int:
+    return -(-size // (recipe.batch or size))
+
+
+def _time(candidate: Candidate, plan: Plan, measure: Measure) -> float:
+    """Seconds of a candidate, which is over afterwards."""
+    clients = candidate.make()
+    try:
+        return max(measure(clients, plan), 1e-9)
+    finally:
+        if isinstance(clients, Workers):
+            clients.close()
+
+
+def _number(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -1,0 +1,120 @@
+"""The batched engine: the clients of one federation, or of several, as one tensor program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from fedstrata.core import Layout, Plan, Report
+from fedstrata.engine.batched.network import MEMORY, Network
+from fedstrata.engine.batched.replay import session
+from fedstrata.engine.batched.rounds import Round, choose
+from fedstrata.engine.batched.schedule import chunks
+from fedstrata.engine.batched.scoring import Answers, predict
+from fedstrata.engine.batched.training import Trainers, train
+from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.site import Site
+from fedstrata.engine.store import Store
+from fedstrata.models import layout_of
+
+
+class Batched:
+    """Trains and scores many clients as one tensor program; equals `Loop` but for rounding.
+
+    After a local epoch in float32 an update differs by at most 1e-5 of its norm. Dropout draws other masks than the
+    loop, from a stream of each client.
+
+    Args:
+        module: of the layout; its own values do not matter. Its only randomness may be dropout layers of torch.
+        layout: the tensors of the module.
+        holdings: the clients' data; an accelerator gets a copy, normalised, of 4 bytes a value.
+        store: what the clients' devices keep.
+        precision: of training: ``"float32"`` or ``"bfloat16"``; weights are float32 all the same.
+        device: where it computes, ``"cpu"`` or ``"cuda"``.
+        memory: bytes that are worked on at a time, about, data and results aside; by default what `MEMORY` says.
+        products: whether convolutions become matrix products; by default only on an accelerator.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        holdings: Holdings,
+        store: Store | None = None,
+        precision: str = "float32",
+        *,
+        device: str = "cpu",
+        memory: int | None = None,
+        products: bool | None = None,
+    ) -> None:
+        """Copy the module."""
+        self.store, self.holdings = store or Store(), holdings
+        where = torch.device(device)
+        memory = MEMORY[where.type] if memory is None else memory
+        products = where.type != "cpu" if products is None else products
+        self.trainers = Trainers(Network(module, layout, where, precision, memory, products))
+
+    @classmethod
+    def at(cls, site: Site, store: Store | None = None, *, device: str = "cpu", memory: int | None = None) -> Batched:
+        """An engine on the one copy of the data that is here."""
+        module = site.network()
+        return cls(module, layout_of(module), site.holdings, store, site.precision, device=device, memory=memory)
+
+    def run(self, plan: Plan) -> Report:
+        """Score the Uses, then do the work of every client."""
+        (report,) = run_together([(self, plan)])
+        return report
+
+    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
+        network, found = self.trainers.network, list[Tensor]()
+        with session(network.device):
+            shown = inputs.to(network.device)
+            for chunk in chunks(len(models), network.models_of(len(shown), shown)):
+                rows = models[chunk].to(network.device)
+                found.append(predict(network, rows, shown.expand(len(rows), *shown.shape)).softmax(dim=2))
+            return torch.cat(found).cpu()
+
+
+def run_together(pairs: Sequence[tuple[Batched, Plan]]) -> tuple[Report, ...]:
+    """The reports of several federations' plans; what is alike in them is computed in one batch.
+
+    Clients train together whose networks, devices, trained tensors and recipes are the same, whatever their data,
+    models, seeds and rounds.
+
+    Args:
+        pairs: an engine and its plan; no engine twice.
+    """
+    with ExitStack() as sessions:
+        for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
+            sessions.enter_context(session(device))
+        rounds = [Round(plan, engine.holdings, engine.store, engine.trainers) for engine, plan in pairs]
+        uses = [use for each in rounds for use in each.uses()]
+        chosen = zip(uses, choose(uses), strict=True)
+        scores = Answers([use.question(taken, use.index) for use, (taken, _) in chosen])
+        for number in range(max((len(plan.work) for _, plan in pairs), default=0)):
+            _work(rounds, number)
+    told = iter(scores.read())
+    return tuple(each.report(told) for each in rounds)
+
+
+def _work(rounds: Sequence[Round], number: int) -> None:
+    """One Fit of every plan; what a client stores in one is there in the next."""
+    offered = [each.offered(number) for each in rounds]
+    chosen = iter(choose([client for clients in offered for client in clients]))
+    turns = [
+        turn
+        for each, clients in zip(rounds, offered, strict=True)
+        for turn in each.begin(number, clients, list(islice(chosen, len(clients))))
+    ]
+    for turn in turns:
+        if not any(turn.job.fit.train):
+            turn.round.finish(turn, turn.job.start, turn.job.start)
+    training = [turn for turn in turns if any(turn.job.fit.train)]
+    for places, starts, ends in train([turn.job for turn in training]):
+        for place, start, end in zip(places, starts, ends, strict=True):
+            training[place].round.finish(training[place], start, end)

@@ -1,0 +1,114 @@
+"""Layers that stand in for others where many clients are computed at once."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+WORD = (1 << 32) - 1
+STRIDE = 0x9E3779B9
+"""2^32 divided by the golden ratio: the multiples of it are spread evenly over all words."""
+
+
+def stand_ins(module: nn.Module, products: bool) -> nn.Module:
+    """A copy of a network whose dropout hangs on a salt, and whose convolutions may be matrix products.
+
+    Args:
+        module: its own tensors do not matter, and are not touched.
+        products: whether convolutions are unfolded.
+    """
+    module, made = deepcopy(module), dict[nn.Module, nn.Module]()
+    for path, layer in list(module.named_modules(remove_duplicate=False)):
+        if type(layer) in CHANNELWISE:
+            made.setdefault(layer, Dropout(layer.p, CHANNELWISE[type(layer)]))
+        elif products and type(layer) is nn.Conv2d and _plain(layer):
+            made.setdefault(layer, Products(layer))
+        if layer in made:
+            module.set_submodule(path, made[layer], strict=True)
+    return module
+
+
+class Dropout(nn.Module):
+    """Dropout whose masks are a function of a salt, which every client has of its own.
+
+    The usual one draws from a single generator for all that are computed together.
+
+    Args:
+        p: share of the values that become zero.
+        channelwise: whether whole channels do.
+    """
+
+    salt: Tensor
+
+    def __init__(self, p: float, channelwise: bool) -> None:
+        """Start with a salt that is replaced."""
+        super().__init__()
+        self.p, self._channelwise = p, channelwise
+        self.register_buffer("salt", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Drop some values and scale the others, and turn the salt; in evaluation mode do nothing."""
+        if not self.training or not self.p:
+            return inputs
+        shape = inputs.shape[:2] + (1,) * (inputs.ndim - 2) if self._channelwise else inputs.shape
+        places = _scatter(torch.arange(prod(shape), device=inputs.device)).view(shape)
+        kept = _scatter((places + self.salt) & WORD) >= int(self.p * (WORD + 1))
+        self.salt.add_(STRIDE)
+        return inputs * kept / max(1 - self.p, torch.finfo(torch.float32).tiny)
+
+
+CHANNELWISE: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
+"""Layers that `Dropout` stands in for, and whether they drop whole channels."""
+
+
+def _scatter(words: Tensor) -> Tensor:
+    """Words of 32 bits in an order that looks random, one to one.
+
+    Mueller's integer hash: no product exceeds 63 bits, so that it is the same on every device.
+    """
+    for _ in range(2):
+        words = ((words >> 16) ^ words) * 0x045D9F3B & WORD
+    return (words >> 16) ^ words
+
+
+class Products(nn.Module):
+    """A convolution as one matrix product over its unfolded inputs.
+
+    For many clients that is one batched product; a convolution would have a group per client, for which cuDNN has
+    few fast programs.
+
+    Args:
+        conv: with dilation 1 and one group, padded with zeros.
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        """Take over weight and bias under their names."""
+        super().__init__()
+        self.weight, self.bias = conv.weight, conv.bias
+        down, right = (int(side) for side in conv.padding)
+        self._stride, self._margins = conv.stride, (right, right, down, down)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (b, channels, height, width) to (b, units, height', width')."""
+        units, _, high, wide = self.weight.shape
+        patches = nn.functional.pad(images, self._margins)
+        patches = patches.unfold(2, high, self._stride[0]).unfold(3, wide, self._stride[1])
+        # Channels innermost, as images lie in memory: what is copied together then lies together.
+        patches = patches.permute(0, 2, 3, 4, 5, 1)  # (b, height', width', high, wide, channels)
+        weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
+        found = patches.flatten(3) @ weight
+        return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
+
+
+def _plain(conv: nn.Conv2d) -> bool:
+    """Whether `Products` can stand in for a convolution; what parametrises a weight would be lost."""
+    padded = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    return padded and conv.groups == 1 and conv.dilation == (1, 1) and not hasattr(conv, "parametrizations")

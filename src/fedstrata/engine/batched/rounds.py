@@ -1,0 +1,222 @@
+"""What one plan asks of every client, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Mask, Plan, Report, Result, Rows, Score
+from fedstrata.engine.batched.replay import landing, upload
+from fedstrata.engine.batched.resident import source
+from fedstrata.engine.batched.scoring import Answers, Question
+from fedstrata.engine.batched.training import Job, Trainers
+from fedstrata.engine.facts import fact
+from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.store import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """A client that may use some models.
+
+    Attributes:
+        round: whose models they are.
+        client: its id.
+        offers: indices of the models, (c,); -1 for none.
+        kept: tensors of its own that replace those of the model.
+        judging: its training samples on which several offers are compared.
+        index: the samples that it then trains on or is scored on.
+    """
+
+    round: Round
+    client: int
+    offers: Tensor
+    kept: Mapping[int, Tensor]
+    judging: Tensor
+    index: Tensor
+
+    @property
+    def rivals(self) -> list[int]:
+        """The models among which it has to choose; none if there is nothing to choose."""
+        models = [model for model in self.offers.tolist() if model >= 0]
+        return models if len(models) > 1 else []
+
+    def row(self, model: int) -> Tensor:
+        """A model with the client's own tensors in it, (p,)."""
+        row = self.round.models[model]
+        row = row.clone() if self.kept else row
+        for tensor, values in self.kept.items():
+            row[self.round.network.layout.spans[tensor]] = values
+        return row
+
+    def question(self, model: int, index: Tensor) -> Question:
+        """How a model would do; clients without tensors of their own ask about the same one."""
+        whose = (id(self.round), model, id(self) if self.kept else None)
+        return Question(self.round.network, whose, self.row(model), self.round.source, index)
+
+
+def choose(offered: Sequence[Offered]) -> list[tuple[int, Tensor]]:
+    """The offered model of lowest training loss, the first on a tie; and the losses, (c,), nan without a choice."""
+    told = iter(Answers([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
+    chosen = []
+    for each in offered:
+        there, losses = each.offers >= 0, torch.full((len(each.offers),), torch.nan)
+        if rivals := each.rivals:
+            losses[there] = torch.tensor([loss for _, loss in islice(told, len(rivals))])
+        worth = torch.where(there, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
+        chosen.append((int(each.offers[worth.argmin()]), losses))
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A client that has taken a model for one Fit.
+
+    Attributes:
+        round: of the plan.
+        job: what it has to do.
+        update: where the update goes, (p,).
+    """
+
+    round: Round
+    job: Job
+    update: Tensor
+
+
+class Round:
+    """A plan on its way.
+
+    Args:
+        plan: what is asked.
+        holdings: the clients' data.
+        store: what the clients' devices keep.
+        trainers: of the network.
+    """
+
+    def __init__(self, plan: Plan, holdings: Holdings, store: Store, trainers: Trainers) -> None:
+        """Bring the models to where they are computed."""
+        self.network, device = trainers.network, trainers.network.device
+        self.source, self.models = source(holdings, device), upload(plan.models, device)
+        self._plan, self._holdings, self._store, self._trainers = plan, holdings, store, trainers
+        self._own: dict[int, dict[int, Tensor]] = {}
+        self._stored: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
+        self._sound: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
+        self._columns: dict[Mask, Tensor] = {}
+        self._results: list[Result] = []
+
+    def uses(self) -> list[Offered]:
+        """Everyone that is scored, Use by Use."""
+        # The scores complete the record of the round before, on the data that clients had then.
+        before, offered = self._plan.round - 1, list[Offered]()
+        for use in self._plan.score:
+            for client, offers in zip(use.clients.tolist(), use.offers, strict=True):
+                judging, index = self._holdings.train(client, round=before), self._holdings.test(client, before)
+                offered.append(Offered(self, client, offers, self._kept(client, use.keep), judging, index))
+        return offered
+
+    def offered(self, number: int) -> list[Offered]:
+        """Everyone that has something to do in a Fit; nobody in one that the plan does not have."""
+        offered = list[Offered]()
+        for fit in self._plan.work[number : number + 1]:
+            for row, client in enumerate(self._plan.cohort.tolist()):
+                if bool((fit.offers[row] < 0).all()):
+                    continue
+                index = self._holdings.train(client, fit.part, self._plan.round)
+                if fit.most is not None:
+                    index = self._holdings.some(client, index, int(fit.most[row]))
+                if len(index):  # else it is one of two halves of a single sample
+                    judging = self._holdings.train(client, fit.compare, self._plan.round)
+                    kept = self._kept(client, fit.keep)
+                    offered.append(Offered(self, client, fit.offers[row], kept, judging, index))
+        return offered
+
+    def begin(self, number: int, offered: Sequence[Offered], chosen: Sequence[tuple[int, Tensor]]) -> Iterator[Turn]:
+        """Note down what everyone took for a Fit, and say what it has to do; updates are filled in as they come."""
+        plan = self._plan
+        for fit in plan.work[number : number + 1]:
+            updates = landing(self.network.device, len(offered), self.network.layout.p)
+            losses = torch.empty(len(offered), fit.offers.shape[1])
+            for each, (taken, found), update, row in zip(offered, chosen, updates, losses, strict=True):
+                row.copy_(found)
+                start, received, client = each.row(taken), self.models[taken], each.client
+                job = Job(self._trainers, self.source, each.index, start, received, fit, plan.seed, plan.round, client)
+                yield Turn(self, job, update)
+            clients, sizes = _column(each.client for each in offered), _column(len(each.index) for each in offered)
+            given = _column(taken for taken, _ in chosen)
+            self._results.append(Result(Rows(clients, updates), given, sizes, losses))
+
+    def finish(self, turn: Turn, start: Tensor, end: Tensor) -> None:
+        """Store and send what came of a turn.
+
+        Args:
+            turn: of this round.
+            start: where it started, (p,).
+            end: where it ended, (p,).
+        """
+        fit, client = turn.job.fit, turn.job.client
+        left = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if fit.store[t]}
+        if left:
+            self._own_of(client).update(left)
+            self._stored[client] |= left
+        if any(fit.keep):
+            self._sound[client].append(end.isfinite().all())
+        update = end - start
+        if any(fit.values):
+            update = torch.where(self._over(fit.values), end, update)
+        if not all(fit.upload):
+            update = torch.where(self._over(fit.upload), update, 0.0)
+        turn.update.copy_(update, non_blocking=True)
+
+    def report(self, told: Iterator[tuple[int, float]]) -> Report:
+        """Write to the store, and say what came back; everything must be done by now.
+
+        Args:
+            told: correct samples and mean loss of everyone in `uses`, and then of others.
+        """
+        for client, stored in self._stored.items():
+            values = {tensor: values.cpu() for tensor, values in stored.items()}
+            if not all(map(bool, self._sound[client])):
+                # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
+                values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
+            self._store.write(client, self._plan.round, values)
+        scores = []
+        for use in self._plan.score:
+            found = list(islice(told, len(use.clients)))
+            samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in use.clients.tolist())
+            loss = torch.tensor([loss for _, loss in found])
+            scores.append(Score(use.clients, _column(correct for correct, _ in found), samples, loss))
+        facts = {name: self._facts(name) for name, asked in self._plan.ask.items() if bool(asked.any())}
+        return Report(tuple(self._results), tuple(scores), facts)
+
+    def _facts(self, name: str) -> Rows:
+        """One fact about the training data of every client that is asked for it."""
+        clients, holdings = self._plan.cohort[self._plan.ask[name]], self._holdings
+        told = [fact(name, holdings, holdings.train(client, round=self._plan.round)) for client in clients.tolist()]
+        return Rows(clients, torch.stack(told))
+
+    def _kept(self, client: int, mask: Mask) -> dict[int, Tensor]:
+        """Some tensors that a client has in its store, where they are computed."""
+        return {tensor: values for tensor, values in self._own_of(client).items() if mask[tensor]} if any(mask) else {}
+
+    def _own_of(self, client: int) -> dict[int, Tensor]:
+        """All tensors that a client has in its store by now."""
+        if client not in self._own:
+            kept = self._store.read(client, before=self._plan.round)
+            self._own[client] = {tensor: upload(values, self.network.device) for tensor, values in kept.items()}
+        return self._own[client]
+
+    def _over(self, mask: Mask) -> Tensor:
+        """A mask over tensors as a mask over columns, (p,) bool."""
+        if mask not in self._columns:
+            columns = torch.zeros(self.network.layout.p, dtype=torch.bool)
+            columns[self.network.layout.columns(mask)] = True
+            self._columns[mask] = upload(columns, self.network.device)
+        return self._columns[mask]
+
+
+def _column(numbers: Iterable[int]) -> Tensor:
+    return torch.tensor(list(numbers), dtype=torch.int64)

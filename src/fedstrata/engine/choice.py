@@ -1,0 +1,61 @@
+"""From the name of an engine to an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Clients
+from fedstrata.engine.batched import Batched
+from fedstrata.engine.site import Site
+from fedstrata.engine.store import Store
+from fedstrata.engine.workers import Processes, Ray, Workers
+from fedstrata.errors import ExperimentError
+
+
+class Engine(Clients, Protocol):
+    """Simulated clients.
+
+    Attributes:
+        store: what lives on their devices.
+    """
+
+    store: Store
+
+    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
+
+
+ENGINES: Mapping[str, Callable[[Site, str, int], Engine]] = {
+    "loop": lambda site, device, workers: site.loop(),
+    "batched": lambda site, device, workers: Batched.at(site, device=device),
+    "processes": lambda site, device, workers: Workers(site, Processes(site, workers)),
+    "ray": lambda site, device, workers: Workers(site, Ray(site, workers)),
+}
+"""Name -> what makes an engine: of the network and the data, the device, and the number of workers, 0 for as many as
+cores. Nothing runs before its first plan."""
+
+
+def settle(name: str, device: str) -> tuple[str, str]:
+    """Where an engine computes, where that was left open; which one "auto" is takes a try, see `choose`.
+
+    Args:
+        name: of `ENGINES`, or "auto".
+        device: "cpu", "cuda" or "auto".
+
+    Returns:
+        Its name and its device.
+
+    Raises:
+        ExperimentError: when it cannot compute there.
+    """
+    if device == "cuda" and name not in ("auto", "batched"):
+        raise ExperimentError(f'engine.device = "cuda": expected engine.name = "batched", found {name!r}; use "cpu"')
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError('engine.device = "cuda": expected a device of CUDA, found none; use "cpu" or "auto"')
+    if name == "auto" or device != "auto":
+        return name, device
+    return name, "cuda" if name == "batched" and torch.cuda.is_available() else "cpu"

@@ -1,0 +1,188 @@
+"""Several algorithms on one federation: what more than one of them asks of a client in a round is done once.
+
+Before their first splits CFL, LayerCFL, HiCFL and FedAvg ask for the same work, and after them some of their clusters
+still start from the same model. Only plans and reports are handled here, so every engine serves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedstrata.core import Clients, Fit, Plan, Report, Result, Rows, Score, Use, empty_rows
+from fedstrata.engine.choice import Engine
+from fedstrata.engine.merging import Place, Wish, merge
+from fedstrata.engine.store import Store
+
+STEP = 3
+"""What a training step costs in passes forward: the way back takes about twice as long."""
+
+
+class Devices:
+    """The devices of one of several algorithms on one engine: what they keep is their own.
+
+    Args:
+        engine: that computes for all of them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Start with empty devices."""
+        self.store = Store()
+        self._engine = engine
+
+    def run(self, plan: Plan) -> Report:
+        """Score the Uses, then do the work of every client."""
+        others = self._engine.store
+        self._engine.store = self.store
+        try:
+            return self._engine.run(plan)
+        finally:
+            self._engine.store = others
+
+    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
+        return self._engine.predict(models, inputs)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back for several plans that shared their work.
+
+    Attributes:
+        reports: of each plan, bit for bit what it would have got alone.
+        seconds: that each took: its private work, and its part of what was shared.
+        done: local jobs that had to be done; a job is what a client does for one Fit.
+    """
+
+    reports: tuple[Report, ...]
+    seconds: tuple[float, ...]
+    done: int
+
+
+NOTHING = Report(())
+
+
+def together(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> Answers:
+    """Have plans for one round of the same federation answered, equal jobs once.
+
+    Args:
+        plans: of several algorithms.
+        engine: does what they share, on devices that keep nothing.
+        devices: of each algorithm; do what is private.
+
+    Raises:
+        ContractError: when the plans are of several rounds or seeds.
+    """
+    merged, wishes = merge(plans)
+    began = perf_counter()
+    common = NOTHING if merged is None else engine.run(merged)
+    spent = perf_counter() - began
+    private, seconds = list[Report](), [spent * part for part in shares(merged, wishes, common)]
+    for place, (wish, own) in enumerate(zip(wishes, devices, strict=True)):
+        began = perf_counter()
+        private.append(NOTHING if wish.private is None else own.run(wish.private))
+        seconds[place] += perf_counter() - began
+    done = sum(len(result.sizes) for report in (common, *private) for result in report.results)
+    return Answers(cut(wishes, common, private), tuple(seconds), done)
+
+
+def shares(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[float, ...]:
+    """The part of the merged plan's cost that each plan bears; 1 together, or 0 where nothing was done.
+
+    Several that asked for a job bear it in equal parts. It costs as many passes forward as it takes samples; a
+    training step counts as three. What clients tell about their data is free.
+    """
+    costs: dict[Place, float] = {}
+    for slot, (fit, result) in enumerate(zip(merged.work if merged else (), common.results, strict=True)):
+        passes = STEP * fit.recipe.epochs * any(fit.train) + (~result.losses.isnan()).sum(dim=1)
+        spent = zip(result.updates.clients.tolist(), (result.sizes * passes).tolist(), strict=True)
+        costs |= {("work", slot, client): cost for client, cost in spent}
+    for slot, score in enumerate(common.scores):
+        spent = zip(score.clients.tolist(), score.samples.tolist(), strict=True)
+        costs |= {("score", slot, client): cost for client, cost in spent}
+    askers = Counter(place for wish in wishes for place in wish.places)
+    borne = [sum(costs.get(place, 0.0) / askers[place] for place in wish.places) for wish in wishes]
+    total = sum(borne)
+    return tuple(cost / total if total else 0.0 for cost in borne)
+
+
+def cut(wishes: Sequence[Wish], common: Report, private: Sequence[Report]) -> tuple[Report, ...]:
+    """The report of each plan.
+
+    Args:
+        wishes: of `merge`.
+        common: of the merged plan; an empty one if there is none.
+        private: of each private plan; an empty one if there is none.
+    """
+    trained = [_rows(result.updates.clients) for result in common.results]
+    scored = [_rows(score.clients) for score in common.scores]
+    reports = []
+    for wish, own in zip(wishes, private, strict=True):
+        results, scores, plan = iter(own.results), iter(own.scores), wish.plan
+        work, score = zip(plan.work, wish.work, strict=True), zip(plan.score, wish.score, strict=True)
+        asked = {name: plan.cohort[rows] for name, rows in plan.ask.items() if bool(rows.any())}
+        report = Report(
+            tuple(next(results) if s is None else _result(wish, fit, s, common.results, trained) for fit, s in work),
+            tuple(next(scores) if s is None else _score(use, s, common.scores, scored) for use, s in score),
+            {name: Rows(clients, common.facts[name].of(clients)) for name, clients in asked.items()},
+        )
+        reports.append(report)
+    return tuple(reports)
+
+
+def _rows(clients: Tensor) -> dict[int, int]:
+    return {client: row for row, client in enumerate(clients.tolist())}
+
+
+def _result(
+    wish: Wish, fit: Fit, slots: Mapping[int, int], results: Sequence[Result], trained: Sequence[Mapping[int, int]]
+) -> Result:
+    """What came back for one Fit of a plan."""
+    cohort, offers = wish.plan.cohort.tolist(), fit.offers.tolist()
+    # A client without enough samples has sent nothing.
+    rows = [row for row, client in enumerate(cohort) if client in slots and client in trained[slots[client]]]
+    places = [(slots[cohort[row]], trained[slots[cohort[row]]][cohort[row]]) for row in rows]
+    given = []
+    for row, (slot, place) in zip(rows, places, strict=True):
+        # Of two offers with the same values the first is taken.
+        taken = [wish.models[offer] for offer in offers[row]].index(int(results[slot].given[place]))
+        given.append(offers[row][taken])
+    m, width = len(rows), fit.offers.shape[1]
+    values = [result.updates.values for result in results]
+    losses = [pad(result.losses, (0, width - result.losses.shape[1]), value=torch.nan) for result in results]
+    return Result(
+        Rows(wish.plan.cohort[rows], _gathered(values, places, partial(empty_rows, m, wish.plan.models.shape[1]))),
+        torch.tensor(given, dtype=torch.int64),
+        _gathered([result.sizes for result in results], places, partial(torch.empty, m, dtype=torch.int64)),
+        _gathered(losses, places, partial(torch.empty, m, width)),
+    )
+
+
+def _score(use: Use, slots: Mapping[int, int], scores: Sequence[Score], scored: Sequence[Mapping[int, int]]) -> Score:
+    """How one Use of a plan did."""
+    places = [(slots[client], scored[slots[client]][client]) for client in use.clients.tolist()]
+    counts = partial(torch.empty, len(places), dtype=torch.int64)
+    return Score(
+        use.clients,
+        _gathered([score.correct for score in scores], places, counts),
+        _gathered([score.samples for score in scores], places, counts),
+        _gathered([score.loss for score in scores], places, partial(torch.empty, len(places))),
+    )
+
+
+def _gathered(parts: Sequence[Tensor], places: Sequence[tuple[int, int]], room: Callable[[], Tensor]) -> Tensor:
+    """Rows of several tensors, each by tensor and row; a tensor as it is where that is all of it."""
+    slot = places[0][0] if places else 0
+    if places and places == [(slot, row) for row in range(len(parts[slot]))]:
+        return parts[slot]
+    gathered = room()
+    for row, (part, place) in enumerate(places):
+        gathered[row] = parts[part][place]
+    return gathered

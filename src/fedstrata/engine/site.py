@@ -1,0 +1,47 @@
+"""What an engine is made of, wherever it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import nn
+
+from fedstrata.data import Dataset
+from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.loop import Loop
+from fedstrata.engine.store import Store
+from fedstrata.models import layout_of
+from fedstrata.partition import Deal
+
+
+@dataclass(frozen=True)
+class Site:
+    """A network and the clients' data, in parts that can be sent to other processes.
+
+    Attributes:
+        network: makes the network, the same every time.
+        dataset: in memory.
+        deal: which samples are whose, and how each client sees them.
+        seed: of the run.
+        handovers: as `Holdings` takes them.
+        precision: of training, as `Loop` takes it.
+    """
+
+    network: Callable[[], nn.Module]
+    dataset: Dataset
+    deal: Deal
+    seed: int
+    handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    precision: str = "float32"
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """The clients' data."""
+        return Holdings(self.dataset, self.deal, self.seed, self.handovers)
+
+    def loop(self, store: Store | None = None) -> Loop:
+        """An engine of its own on the one copy of the data that is here."""
+        module = self.network()
+        return Loop(module, layout_of(module), self.holdings, store, self.precision)

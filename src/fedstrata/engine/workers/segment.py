@@ -1,0 +1,88 @@
+"""Memory that processes share, without a name: it is gone with the last of them that has it open, however they end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from math import prod
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler, recv_handle, send_handle
+from typing import IO, Any
+
+import torch
+
+from fedstrata.core.rows import IN_MEMORY
+from fedstrata.engine.workers.parcel import pack, unpack
+
+ALIGNED = 64
+"""Bytes to a multiple of which every tensor begins."""
+
+
+class Segment:
+    """A thing whose tensors are written once and can be mapped by any process that it is sent to.
+
+    Args:
+        thing: as `pack` takes it.
+    """
+
+    def __init__(self, thing: Any) -> None:
+        """Write its tensors down."""
+        self._frame, tensors = pack(thing)
+        self._places = []
+        with _nameless(sum(tensor.nbytes for tensor in tensors)) as file:
+            for tensor in tensors:
+                file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
+                self._places.append((file.tell(), tensor.dtype, tuple(tensor.shape)))
+                file.write(tensor.flatten().view(torch.uint8).numpy().data)
+            # Nothing cannot be mapped.
+            self._size = file.truncate(max(file.tell(), 1))
+            self._handle = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._handle)
+
+    def send(self, connection: Connection, note: object = None) -> None:
+        """Send the frame, and the right to map the tensors.
+
+        Args:
+            connection: a socket between two processes.
+            note: something small to go with it.
+        """
+        connection.send((self._frame, self._places, self._size, note))
+        send_handle(connection, self._handle, None)
+
+
+class Letter:
+    """What came of `Segment.send`, still closed: what cannot be read can still be told apart from what follows.
+
+    Raises:
+        EOFError: when the other side is gone.
+        ConnectionError: likewise.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Wait for it."""
+        self._content = connection.recv_bytes()
+        self._handle = recv_handle(connection)
+
+    def open(self) -> tuple[Any, Any]:
+        """The thing, which can be opened once, and the note."""
+        try:
+            frame, places, size, note = ForkingPickler.loads(self._content)
+            memory = mmap.mmap(self._handle, size)
+        finally:
+            os.close(self._handle)
+        tensors = []
+        for offset, dtype, shape in places:
+            count = prod(shape)
+            # torch maps no empty tensor.
+            flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0)
+            tensors.append(flat.to(dtype).view(shape))
+        return unpack(frame, tensors), note
+
+
+def _nameless(size: int) -> IO[bytes]:
+    """A file without a name for so many bytes: in memory, where they fit and the system offers that."""
+    if size <= IN_MEMORY and hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("fedstrata"), "wb")
+    return tempfile.TemporaryFile()

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import Tensor, tensor
+
+from fedstrata.clustering import cosine, euclidean, likeness, norms
+from fedstrata.clustering.views import summed
+
+ROWS = torch.randn(6, 9000, generator=torch.Generator().manual_seed(0))
+VIEWS = {
+    "conv": torch.arange(0, 300),
+    "fc": torch.arange(310, 8900),
+    "bias": tensor([8990, 302, 303]),
+    "all": torch.cat([torch.arange(0, 300), tensor([302, 303]), torch.arange(310, 8900), tensor([8990])]),
+    "none": torch.arange(0),
+}
+
+
+@pytest.mark.parametrize("measure", [cosine, euclidean, likeness, norms])
+def test_every_view_gives_what_its_columns_give_alone(measure: object) -> None:
+    assert callable(measure)
+    together = measure(ROWS, VIEWS.values())
+    assert len(together) == len(VIEWS)
+    for found, columns in zip(together, VIEWS.values(), strict=True):
+        assert torch.allclose(found, measure(ROWS[:, columns]), rtol=1e-12, atol=1e-12)
+    assert len(measure(ROWS, [])) == 0
+
+
+def test_columns_that_views_share_are_read_once_and_those_of_none_never() -> None:
+    read: list[tuple[int, bool]] = []
+
+    def width(block: Tensor, few: bool) -> Tensor:
+        read.append((block.shape[1], few))
+        return block.sum()
+
+    found = summed(ROWS, VIEWS.values(), width)[0]
+    # First an empty block that tells the shape; conv and bias are of few columns, the 8590 of fc are not.
+    assert sorted(read) == [(0, False), (1, True), (2, True), (300, True), (398, False), (4096, False), (4096, False)]
+    assert found.tolist() == pytest.approx([float(ROWS[:, view].double().sum()) for view in VIEWS.values()])
+
+
+def test_a_column_that_is_named_twice_counts_once() -> None:
+    assert torch.equal(cosine(ROWS, [tensor([5, 3, 5])]), cosine(ROWS, [tensor([3, 5])]))
+
+
+def test_views_of_arrays_and_other_integers_are_read_too() -> None:
+    some = tensor([1, 7], dtype=torch.int32)
+    assert torch.equal(euclidean(ROWS.numpy(), [some.numpy()]), euclidean(ROWS, [some.long()]))
+
+
+@pytest.mark.parametrize(("columns", "found"), [([0, 9000], "0 to 9000"), ([-1, 3], "-1 to 3")])
+def test_a_column_that_there_is_not_is_named(columns: list[int], found: str) -> None:
+    with pytest.raises(ValueError, match=rf"expected columns in 0\.\.8999, found {found}"):
+        cosine(ROWS, [tensor(columns)])
+
+
+def test_a_view_with_a_broken_row_names_the_row() -> None:
+    rows = ROWS.clone()
+    rows[4, 8990] = torch.nan
+    with pytest.raises(ValueError, match="expected finite norms, found nan or infinity in row 4"):
+        cosine(rows, VIEWS.values())

@@ -1,0 +1,209 @@
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import KEYS, files, left, records
+
+import fedstrata as fs
+from fedstrata.algorithms.adacfl import AdaCFL
+from fedstrata.algorithms.ditto import Ditto
+from fedstrata.core import Plan, Report
+from fedstrata.engine import Loop
+from fedstrata.errors import InputError, PartitionError
+from fedstrata.progress import Race
+from fedstrata.records import save
+from fedstrata.setting import prepare
+
+ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
+
+
+@pytest.fixture(autouse=True)
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of which a page was made; making one takes longer than all else."""
+    folders: list[Path] = []
+    monkeypatch.setattr("fedstrata.report.build", folders.append)
+    return folders
+
+
+class Counter:
+    """Counts the local jobs that engines do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done, run = 0, Loop.run
+
+        def counted(engine: Loop, plan: Plan) -> Report:
+            report = run(engine, plan)
+            self.done += sum(len(result.sizes) for result in report.results)
+            return report
+
+        monkeypatch.setattr(Loop, "run", counted)
+
+    def since(self) -> int:
+        """Jobs since the last call."""
+        done, self.done = self.done, 0
+        return done
+
+
+def compare(out: Path, algorithms: tuple[str, ...] = ("fedavg", "cfl", "ditto"), **options: Any) -> fs.Comparison:
+    return fs.compare(options.pop("keys", KEYS), algorithms, out=out, quiet=True, **options)
+
+
+def test_every_run_is_bit_for_bit_what_it_is_alone_and_equal_jobs_are_done_once(
+    tmp_path: Path, built: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter(monkeypatch)
+    comparison = compare(tmp_path / "all", ALGORITHMS, seeds=[3])
+    assert built == [run.folder for run in comparison.runs]
+    assert comparison.jobs and comparison.jobs.trained == counter.since()
+    for run in comparison.runs:
+        sets = [f"algorithm.name={run.algorithm}", f"seed={run.seed}"]
+        alone = fs.run(KEYS, tmp_path / f"{run.algorithm}-{run.seed}", sets=sets, quiet=True)
+        assert left(run.folder) == left(alone.folder), run.algorithm
+        timeless = [{k: v for k, v in s.items() if "seconds" not in k} for s in (run.summary or {}, alone.summary)]
+        assert timeless[0] == timeless[1]
+    assert comparison.jobs.asked == counter.since() and comparison.jobs.share < 0.8
+    clusters = {run.algorithm: run.summary["clusters"] for run in comparison.runs if run.summary}
+    assert clusters["cfl"] > 2 and clusters["layercfl"] > 1 and clusters["fedavg"] == 1
+    assert any(record["absent"] for record in records(comparison.runs[0].folder))
+
+
+@pytest.mark.slow
+def test_worker_processes_change_no_bit_of_a_comparison(tmp_path: Path) -> None:
+    for name in ("loop", "processes"):
+        compare(tmp_path / name, ("fedavg", "cfl", "ditto"), sets=[f"engine.name={name}", "engine.workers=2"])
+    for run in ("fedavg-0", "cfl-0", "ditto-0"):
+        one, other = (tmp_path / name / run for name in ("loop", "processes"))
+        assert (files(one), records(one)) == (files(other), records(other))
+
+
+def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call of the engine takes a second on the clock of the engine's side; three algorithms share it evenly."""
+    clock = iter(range(10_000))
+    monkeypatch.setattr("fedstrata.engine.sharing.perf_counter", lambda: next(clock))
+    comparison = compare(tmp_path / "all", ("fedavg", "strata", "layercfl"), sets=["rounds=1", "cohort.fraction=1.0"])
+    # No private work: two readings of the clock for the shared plan, and two more for each algorithm.
+    spent = [run.summary["seconds_training"] for run in comparison.runs if run.summary]
+    assert spent == pytest.approx([4 / 3] * 3)
+
+
+def test_stopped_after_a_round_and_resumed_is_as_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = compare(tmp_path / "whole", seeds=[0, 1])
+    show = Race.show
+
+    def interrupted(race: Race, round: int, share: float) -> None:
+        show(race, round, share)
+        if round == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Race, "show", interrupted)
+        message = "stopped in seed 0 after round 3; go on with the same command and --resume --out .*broken"
+        with pytest.raises(KeyboardInterrupt, match=message):
+            compare(tmp_path / "broken", seeds=[0, 1])
+    assert [record["round"] for record in records(tmp_path / "broken" / "cfl-0")] == [1, 2]
+    again = compare(tmp_path / "broken", seeds=[0, 1], resume=True)
+    assert again.jobs == whole.jobs
+    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
+    counter = Counter(monkeypatch)
+    assert compare(tmp_path / "broken", seeds=[0, 1], resume=True).jobs == whole.jobs and not counter.since()
+
+
+@pytest.mark.parametrize("saves", [5, 7, 9])
+def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
+    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of three algorithms are a round ahead of the others then."""
+    whole, count = compare(tmp_path / "whole"), 0
+
+    def dying(*given: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > saves:
+            raise KeyboardInterrupt
+        save(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstrata.train.save", dying)
+        with pytest.raises(KeyboardInterrupt):
+            compare(tmp_path / "broken")
+    with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:
+        file.write('{"seed": 0, "round"')
+    again = compare(tmp_path / "broken", resume=True)
+    assert again.jobs == whole.jobs
+    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
+
+
+def test_algorithms_and_seeds_can_be_added_to_a_comparison(tmp_path: Path) -> None:
+    compare(tmp_path / "all", ("fedavg", "cfl"))
+    more = compare(tmp_path / "all", ("fedavg", "hicfl"), seeds=[0, 1], resume=True)
+    assert [(run.algorithm, run.seed) for run in more.runs] == [
+        ("fedavg", 0),
+        ("hicfl", 0),
+        ("fedavg", 1),
+        ("hicfl", 1),
+    ]
+    whole = compare(tmp_path / "whole", ("fedavg", "hicfl"), seeds=[0, 1])
+    assert [left(run.folder) for run in more.runs] == [left(run.folder) for run in whole.runs]
+
+
+def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, update, plan = compare(tmp_path / "whole"), Ditto.update, AdaCFL.plan
+
+    def failing(ditto: Ditto, problem: Any, state: Any, report: Report) -> Any:
+        return update(ditto, problem, state, report) if state.round < 1 else [][0]
+
+    def strange(adacfl: AdaCFL, problem: Any, state: Any, cohort: Any) -> Plan:
+        wanted = plan(adacfl, problem, state, cohort)
+        return type(wanted)(**{**vars(wanted), "ask": {"age": cohort >= 0}}) if state.round == 1 else wanted
+
+    monkeypatch.setattr(Ditto, "update", failing)
+    monkeypatch.setattr(AdaCFL, "plan", strange)
+    broken = compare(tmp_path / "broken", ("fedavg", "cfl", "ditto", "adacfl"))
+    assert [run.error.partition(" ")[0] for run in broken.runs] == ["", "", "IndexError:", "ContractError:"]
+    assert "in failing" in broken.runs[2].traceback
+    for run, other in zip(broken.runs[:2], whole.runs, strict=False):
+        assert left(run.folder) == left(other.folder)
+    assert broken.jobs and broken.jobs.asked > broken.jobs.trained
+    content = json.loads((tmp_path / "broken" / "comparison.json").read_text())
+    assert content["table"][2]["failed"] == [0] and content["runs"][2]["summary"] is None
+    assert "ditto with seed 0 failed: IndexError: list index out of range" in (
+        tmp_path / "broken" / "comparison.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scarce(experiment: Any) -> Any:
+        if experiment.seed == 1:
+            raise PartitionError("1000 deals left some client short")
+        return prepare(experiment)
+
+    monkeypatch.setattr("fedstrata.comparison.run.prepare", scarce)
+    comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2])
+    assert [bool(run.summary) for run in comparison.runs] == [True, True, False, False, True, True]
+    assert comparison.table[0].failed == (1,)
+    with pytest.raises(InputError, match="1000 deals"):
+        compare(tmp_path / "other", seeds=[1, 0])
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "message"),
+    [
+        (("fedavg", "layercfl"), "^layercfl: algorithm.layers = 'convv' matches no layer"),
+        (("layercfl", "fedavg"), "^algorithm.layers = 'convv' matches no layer"),
+        (("fedavg", "oracle"), "oracle: .* needs a partition with true groups"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_anything_is_made(
+    algorithms: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    keys = {**KEYS, "partition": {"scheme": "iid"}, "algorithms": {"layercfl": {"layers": "convv"}}}
+    if "oracle" in algorithms:
+        keys["partition"] = {"scheme": "dirichlet", "alpha": 1.0}
+    with pytest.raises(InputError, match=message):
+        compare(tmp_path / "all", algorithms, keys=keys)
+    assert not (tmp_path / "all").exists()

@@ -1,0 +1,105 @@
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedstrata.core import Rows, empty_rows, mix, rows
+from fedstrata.errors import InputError
+
+
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No row fits into memory; where the files are that hold them."""
+    monkeypatch.setattr(rows, "IN_MEMORY", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def some_rows() -> Rows:
+    values = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    values[1, 3] = torch.inf
+    return Rows(torch.tensor([9, 2, 5, 30, 4]), values)
+
+
+def test_rows_that_do_not_fit_lie_in_a_file_without_a_name(cramped: Path) -> None:
+    room = empty_rows(3, 4)
+    assert room.shape == (3, 4) and room.dtype == torch.float32
+    room.copy_(torch.arange(12.0).view(3, 4))
+    assert room.sum() == 66
+    assert list(cramped.iterdir()) == []
+    mapped = Path("/proc/self/maps")
+    if mapped.exists():
+        start = f"{room.data_ptr():x}-"
+        assert any(line.startswith(start) and str(cramped) in line for line in mapped.read_text().splitlines())
+
+
+def test_rows_that_fit_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "TemporaryFile", None)
+    monkeypatch.setattr(rows, "IN_MEMORY", 4 * 3 * 4)
+    assert empty_rows(3, 4).shape == (3, 4)
+    with pytest.raises(TypeError):
+        empty_rows(3, 5)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(cramped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    wanted = rf"expected 2\.0 GB free in {cramped} for rows of 5 clients, found: No space left on device; free some"
+    with pytest.raises(InputError, match=wanted):
+        empty_rows(5, 10**8)
+
+
+def test_a_system_that_reserves_no_space_has_mapped_rows_too(cramped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    assert not empty_rows(3, 4).any()
+
+
+def test_what_is_picked_from_rows_is_the_same_in_memory_and_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, columns = torch.tensor([4, 9]), torch.tensor([6, 0, 3])
+    found = []
+    for budget in (2**30, 0):
+        monkeypatch.setattr(rows, "IN_MEMORY", budget)
+        given = some_rows()
+        found.append([given.of(ids), given.without(ids).values, given.only(columns).values])
+        found[-1].append(given.at(torch.tensor([3, 0])).values)
+        found[-1].append(given.at(torch.tensor([True, False, False, True, True])).values)
+        found[-1].append(given.without(given.clients).values)
+    assert [each.shape for each in found[0]] == [(2, 7), (3, 7), (5, 3), (2, 7), (3, 7), (0, 7)]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_rows_of_everyone_in_their_order_are_not_copied() -> None:
+    given = some_rows()
+    assert given.at(torch.ones(5, dtype=torch.bool)) is given.at(torch.arange(5)) is given
+    assert given.without(torch.tensor([77])) is given
+
+
+def test_rows_by_position_keep_their_owners() -> None:
+    some = some_rows().at(torch.tensor([3, 0]))
+    assert some.clients.tolist() == [30, 9]
+    assert torch.equal(some.values, some_rows().values[[3, 0]])
+
+
+def test_a_row_with_a_number_that_is_none_is_not_finite() -> None:
+    assert some_rows().finite().tolist() == [True, False, True, True, True]
+    assert some_rows().without(some_rows().clients).finite().tolist() == []
+
+
+@settings(deadline=None)
+@given(st.integers(0, 30), st.integers(1, 3), st.integers(1, 9), st.integers(0, 10_000))
+def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, stretch: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    updates = Rows(torch.randperm(60, generator=draw)[:m], torch.randn(m, 9, generator=draw))
+    weights, labels = torch.rand(m, generator=draw) + 0.1, torch.randint(0, k, (m,), generator=draw)
+    whole = mix(updates, weights, labels, k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "STRETCH", stretch)
+        assert torch.equal(mix(updates, weights, labels, k), whole)

@@ -1,0 +1,124 @@
+"""Forty clients in three blocks of ids, all that a plan can ask of them, and networks that end their process."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from small import dataset, deal_of, fit_of, network, plan_of
+from torch import Tensor, nn
+
+from fedstrata.core import Layout, Plan, Recipe, Use
+from fedstrata.engine import Site, Workers
+from fedstrata.models import flatten, layout_of
+from turns import same
+
+CLIENTS = 40
+SIZES = [1 + client % 7 for client in range(CLIENTS)]
+EVERYONE = list(range(CLIENTS))
+
+
+def site_of(make: Callable[[], nn.Module] = network) -> Site:
+    """Forty clients in three blocks; some have a single sample, of which one half is nothing."""
+    turns = [client % 4 for client in range(CLIENTS)]
+    return Site(make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), deal_of(SIZES, turns=turns), 0, {3: (2, 30)})
+
+
+SITE = site_of()
+LAYOUT: Layout = layout_of(network())
+START = flatten(network(), LAYOUT)
+MODELS = START + 0.05 * torch.randn(3, LAYOUT.p, generator=torch.Generator().manual_seed(0))
+
+
+def offers(*rows: list[int], of: int) -> list[list[int]]:
+    return [rows[row % len(rows)] for row in range(of)]
+
+
+def rich(round: int = 1, cohort: list[int] = EVERYONE) -> Plan:
+    """All that a plan can ask: choices, parts, personal tensors, facts, and scores in another order."""
+    m, head = len(cohort), LAYOUT.select("fc")
+    choice = fit_of(LAYOUT, offers([0, 1, 2], [2, -1, 1], [-1, -1, -1], of=m), store=head)
+    half = fit_of(LAYOUT, offers([1], of=m), part="A", compare="all", upload=head, stream="other")
+    few = replace(half, part="all", most=torch.tensor([1 + client % 3 for client in cohort]))
+    own = fit_of(LAYOUT, offers([0], of=m), keep=head, store=head, pull=0.1, values=head, recipe=Recipe(momentum=0.9))
+    ids = torch.tensor(EVERYONE).roll(5)
+    uses = (
+        Use("cluster", ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
+        Use("own", ids[:9], torch.tensor(offers([0, 2], of=9)), head),
+    )
+    ask = {
+        "entropy": torch.tensor([client % 3 == 0 for client in cohort], dtype=torch.bool),
+        "classes": torch.tensor([client < 2 for client in cohort], dtype=torch.bool),
+        "subspaces": torch.zeros(m, dtype=torch.bool),
+    }
+    return replace(plan_of(MODELS, choice, half, few, own, round=round, cohort=cohort), score=uses, ask=ask)
+
+
+def plain(models: Tensor = MODELS) -> Plan:
+    return plan_of(models, fit_of(LAYOUT, offers([0], of=CLIENTS)))
+
+
+def nobody() -> Plan:
+    plan = rich()
+    return plan.only(torch.zeros(CLIENTS, dtype=torch.bool))
+
+
+def check(engine: Workers, plans: Sequence[Plan]) -> None:
+    """An engine is the loop in every bit, of what it reports and of what it leaves on the devices."""
+    loop = SITE.loop()
+    for plan in plans:
+        expected, found = loop.run(plan), engine.run(plan)
+        assert same(expected, found) and list(expected.facts) == list(found.facts)
+        for one, other in zip(expected.results, found.results, strict=True):
+            assert [t.dtype for t in vars(one).values() if isinstance(t, Tensor)] == [
+                t.dtype for t in vars(other).values() if isinstance(t, Tensor)
+            ]
+        assert same(loop.store.tensors(), engine.store.tensors()) and engine.store.tensors()
+    inputs = SITE.dataset.prepare(torch.arange(5))
+    assert torch.equal(loop.predict(MODELS, inputs), engine.predict(MODELS, inputs))
+
+
+class Deadly(nn.Module):
+    """A network that does something to its process when it is first used for training there.
+
+    Args:
+        deed: what.
+        once: a file that says it was done; without it, it is done every time.
+    """
+
+    def __init__(self, deed: Callable[[], None], once: Path | None) -> None:
+        super().__init__()
+        self.network, self._deed, self._once = network(), deed, once
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and not (self._once and self._once.exists()):
+            if self._once:
+                self._once.touch()
+            self._deed()
+        logits: Tensor = self.network(inputs)
+        return logits
+
+
+def deadly_site(deed: Callable[[], None], once: Path | None = None) -> Site:
+    return site_of(partial(Deadly, deed, once))
+
+
+def suicide() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@contextmanager
+def line() -> Iterator[tuple[Connection, Connection]]:
+    one, other = (Connection(end.detach()) for end in socket.socketpair())
+    with one, other:
+        yield one, other

@@ -1,0 +1,125 @@
+"""The choice of an engine; time is told by the tests."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small import dataset, deal_of, network
+
+from fedstrata.core import Clients, Plan, Recipe
+from fedstrata.engine import Loop, Site, Workers, auto
+from fedstrata.engine.auto import Candidate, Choice, Work, candidates, choose, seconds
+from fedstrata.engine.batched import Batched
+from fedstrata.errors import ModelError
+
+SIZES = [40] * 20
+WORK = Work(Recipe(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=10_000)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site(network, dataset(sum(SIZES) + 80), deal_of(SIZES), seed=0)
+
+
+class Clock:
+    """Says how long each engine takes for a client, and notes what it was asked."""
+
+    def __init__(self, times: dict[type, float]) -> None:
+        self.times, self.asked = times, list[tuple[str, Plan]]()
+
+    def __call__(self, clients: Clients, plan: Plan) -> float:
+        self.asked.append((type(clients).__name__, plan))
+        return self.times[type(clients)] * len(plan.cohort)
+
+
+def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
+    clock = Clock({Loop: 0.040, Batched: 0.080, Workers: 0.025})
+    choice = choose(site, WORK, candidates(site, workers=2, device="cpu"), clock)
+    # Four steps of each client.
+    why = "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
+    assert choice == Choice("processes", "cpu", 2, why)
+    assert [name for name, _ in clock.asked] == ["Loop", "Loop", "Batched", "Workers"]
+    pilot, *trials = [plan for _, plan in clock.asked]
+    assert pilot.cohort.tolist() == [0, 19]
+    # 0.3 s of the loop are 7 clients, who are spread over the blocks of ids that workers get.
+    assert all(plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] for plan in trials)
+    for plan in trials:
+        (fit,) = plan.work
+        assert fit.most is not None and fit.most.unique().tolist() == [20] and fit.recipe.batch == 5
+        assert fit.stream == "auto" and not any(fit.store)
+
+
+@pytest.mark.parametrize(("time", "name"), [(0.033, "loop"), (0.031, "batched")])
+def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(site: Site, time: float, name: str) -> None:
+    clock = Clock({Loop: 0.040, Batched: time, Workers: 1.0})
+    assert choose(site, WORK, candidates(site, workers=2, device="cpu"), clock).name == name
+
+
+def test_of_equal_ones_the_first_is_taken_and_slow_ones_are_told_with_a_digit(site: Site) -> None:
+    clock = Clock({Loop: 0.9, Batched: 0.9})
+    choice = choose(site, WORK, candidates(site, workers=1, device="cpu"), clock)
+    assert choice.name == "loop" and choice.why == "loop: 4.4 steps/s against 4.4 for batched"
+    assert len(clock.asked[-1][1].cohort) == 1
+
+
+def test_a_small_run_takes_the_loop_untried(site: Site) -> None:
+    clock = Clock({})
+    choice = choose(site, replace(WORK, rounds=20), candidates(site, workers=2, device="cpu"), clock)
+    # 20 clients of 8 steps, 0.2 ms each, in 20 rounds; the samples hardly count.
+    assert choice.name == "loop" and not clock.asked
+    assert choice.why == "loop: some 0.6 s of work in all, which no other could shorten by much"
+
+
+def test_without_another_there_is_no_choice(site: Site) -> None:
+    (only,) = candidates(site, device="cuda")
+    choice = choose(site, WORK, (only,), Clock({}))
+    assert choice == Choice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
+
+
+def test_an_engine_that_cannot_do_it_is_left_out(site: Site) -> None:
+    def fail() -> Clients:
+        raise ModelError("cannot")
+
+    among = (Candidate("loop", site.loop), Candidate("batched", fail))
+    choice = choose(site, replace(WORK, recipe=Recipe(batch=0)), among, Clock({Loop: 0.01}))
+    assert choice.why == "loop: 100 steps/s"
+    with pytest.raises(ModelError, match="cannot"):
+        choose(site, WORK, among[::-1], Clock({}))
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "names"),
+    [
+        ("auto", True, ["loop", "batched", "processes", "batched on cuda"]),
+        ("auto", False, ["loop", "batched", "processes"]),
+        ("cpu", True, ["loop", "batched", "processes"]),
+        ("cuda", True, ["batched on cuda"]),
+    ],
+)
+def test_the_candidates_are_those_of_the_machine(
+    site: Site, device: str, there: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert [candidate.title for candidate in candidates(site, 3, device)] == names
+    assert "processes" not in {candidate.name for candidate in candidates(site, 1, device)}
+
+
+def test_a_trial_leaves_the_runs_random_numbers_alone(site: Site) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    choose(site, WORK, candidates(site, workers=1, device="cpu"), lambda clients, plan: float(bool(clients.run(plan))))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_seconds_are_those_of_the_second_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, runs = iter([10.0, 12.5]), list[Plan]()
+
+    class Counting:
+        def run(self, plan: Plan) -> Any:
+            runs.append(plan)
+
+    monkeypatch.setattr(auto, "perf_counter", lambda: next(ticks))
+    plan = auto._trial(site, WORK, 1)
+    assert seconds(Counting(), plan) == 2.5 and runs == [plan, plan]

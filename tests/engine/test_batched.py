@@ -1,0 +1,377 @@
+"""The batched engine equals the loop but for rounding."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import dataset, deal_of, fit_of, loop_of, network, plan_of
+from torch import Tensor, nn
+
+from fedstrata.config import load
+from fedstrata.core import Layout, Plan, Recipe, Report, Use
+from fedstrata.engine import Holdings, Loop, Store
+from fedstrata.engine.batched import Batched, run_together
+from fedstrata.errors import ModelError
+from fedstrata.models import flatten, layout_of
+from fedstrata.setting import Setting, prepare
+from turns import play
+
+SIZES = [12, 9, 16, 11, 3]
+LEAST = 1
+"""Bytes in which one client fits at a time, whatever it needs."""
+
+few = settings(deadline=None, max_examples=15)
+
+
+def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, Batched, Layout, Tensor]:
+    """Both engines over the same small data, their layout, and an initial row (p,)."""
+    loop, layout, start = loop_of(sizes, norm)
+    return loop, Batched(loop._module, layout, loop._holdings, **options), layout, start
+
+
+def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop, Batched, Layout, Tensor]:
+    """The same for another network."""
+    holdings, layout = Holdings(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=0), layout_of(module)
+    loop = Loop(module, layout, holdings)
+    return loop, Batched(module, layout, holdings, **options), layout, flatten(module, layout)
+
+
+def assert_close(found: Report, expected: Report, tolerance: float = 1e-5) -> None:
+    """Updates that differ by a share of their norm; everything that is counted is the same."""
+    for one, other in zip(found.results, expected.results, strict=True):
+        assert torch.equal(one.updates.clients, other.updates.clients)
+        assert torch.equal(one.given, other.given) and torch.equal(one.sizes, other.sizes)
+        assert one.updates.values.dtype == torch.float32 and one.updates.values.shape == other.updates.values.shape
+        torch.testing.assert_close(one.losses, other.losses, rtol=1e-5, atol=1e-6, equal_nan=True)
+        apart = (one.updates.values - other.updates.values).norm(dim=1)
+        assert bool((apart <= tolerance * other.updates.values.norm(dim=1)).all())
+    for score, said in zip(found.scores, expected.scores, strict=True):
+        assert torch.equal(score.clients, said.clients) and torch.equal(score.correct, said.correct)
+        assert torch.equal(score.samples, said.samples)
+        torch.testing.assert_close(score.loss, said.loss, rtol=1e-5, atol=1e-6)
+
+
+def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = 1e-5) -> bool:
+    """Whether two stores hold about the same."""
+    return one.keys() == other.keys() and all(
+        float((values - other[name]).norm()) <= tolerance * float(other[name].norm()) for name, values in one.items()
+    )
+
+
+RECIPES = {
+    "sgd": Recipe(epochs=1, batch=5, lr=0.1),
+    "epochs": Recipe(epochs=3, batch=4, lr=0.1),
+    "momentum": Recipe(epochs=2, batch=5, lr=0.1, momentum=0.9),
+    "adam": Recipe(epochs=2, batch=5, lr=0.01, optimizer="adam"),
+    "whole": Recipe(epochs=2, batch=0, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
+def test_an_epoch_equals_the_loops(recipe: Recipe, norm: bool) -> None:
+    module = network(norm)
+    if norm:
+        # What is added before a mean is taken away has no gradient but rounding, which Adam makes as large as any.
+        module.get_parameter("conv.bias").requires_grad_(False)
+    loop, batched, layout, start = twins_of(module, SIZES)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=recipe))
+    assert_close(batched.run(plan), loop.run(plan))
+
+
+@few
+@given(
+    sizes=st.lists(st.integers(1, 13), min_size=1, max_size=6),
+    batch=st.integers(0, 6),
+    memory=st.sampled_from([1, 30_000, 1 << 30]),
+    norm=st.booleans(),
+)
+def test_unequal_clients_and_any_memory_equal_the_loop(sizes: list[int], batch: int, memory: int, norm: bool) -> None:
+    loop, batched, layout, start = twins(sizes, norm, memory=memory)
+    recipe = Recipe(epochs=2, batch=batch, lr=0.05, momentum=0.5)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * len(sizes), recipe=recipe, pull=0.1))
+    assert_close(batched.run(plan), loop.run(plan))
+
+
+def test_a_batch_of_one_sample_is_left_out_where_statistics_are_taken() -> None:
+    loop, batched, layout, start = twins([6, 1], norm=True)
+    plan = plan_of(start[None], fit_of(layout, [[0], [0]]))
+    found = batched.run(plan)
+    assert_close(found, loop.run(plan))
+    assert not found.results[0].updates.of(torch.tensor([1])).any()
+    ones = plan_of(start[None], fit_of(layout, [[0], [0]], recipe=Recipe(batch=1)))
+    assert not batched.run(ones).results[0].updates.values.any()
+
+
+def test_running_statistics_are_each_clients_own_and_only_move_where_they_are_trained() -> None:
+    loop, batched, layout, start = twins(SIZES, norm=True)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, train=layout.select("all")))
+    moved, still = batched.run(plan).results
+    statistics = layout.columns(tuple(slot.kind == "buffer" for slot in layout.slots))
+    rows = moved.updates.values[:, statistics]
+    assert len(rows.unique(dim=0)) == 5 and not still.updates.values[:, statistics].any()
+    assert_close(batched.run(plan), loop.run(plan))
+
+
+def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    trained = start + loop.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
+    models = torch.stack([torch.full_like(start, torch.nan), start, trained])
+    offers = [[0, 1, 2], [1, -1, -1], [2, 1, -1], [-1, -1, -1], [1, 1, -1]]
+    plan = plan_of(models, fit_of(layout, offers, compare="A"))
+    found = batched.run(plan)
+    assert found.results[0].given.tolist() == [2, 1, 2, 1] and found.results[0].updates.clients.tolist() == [0, 1, 2, 4]
+    assert_close(found, loop.run(plan))
+
+
+def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
+    loop, batched, layout, start = twins([12, 9, 16, 1])
+    head, conv, most = layout.select("fc"), layout.select("conv"), torch.tensor([4, 100, 3, 1])
+    offers = [[0]] * 4
+    fits = [
+        fit_of(layout, offers, train=head, part="A"),
+        fit_of(layout, offers, train=conv, upload=conv, part="B2", stream="other"),
+        fit_of(layout, offers, upload=head, values=head, most=most),
+        fit_of(layout, offers, train=layout.nothing),
+    ]
+    plan = plan_of(start[None], *fits)
+    found = batched.run(plan)
+    assert found.results[0].updates.clients.tolist() == [0, 1, 2] and not found.results[3].updates.values.any()
+    assert_close(found, loop.run(plan))
+
+
+def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    fits = [fit_of(layout, [[0]] * 5, recipe=Recipe(batch=5, momentum=part / 10)) for part in range(6)]
+    plan = plan_of(start[None], *fits)
+    assert_close(batched.run(plan), loop.run(plan))
+    assert len(batched.trainers._known) == 4
+
+
+def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    head, body = layout.select("fc"), layout.select("conv")
+    first = fit_of(layout, [[0]] * 5, train=head, keep=head, store=head, upload=layout.nothing)
+    second = fit_of(layout, [[0]] * 5, train=body, keep=head, pull=0.5)
+    use = Use("own", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
+    for round in (1, 2, 3):
+        plan = replace(plan_of(start[None], first, second, round=round), score=(use, replace(use, keep=layout.nothing)))
+        found, expected = batched.run(plan), loop.run(plan)
+        assert_close(found, expected)
+        assert close(batched.store.tensors(), loop.store.tensors())
+    assert len(batched.store.tensors()) == 5 * 2 * 2  # clients, tensors of the head, versions
+
+
+def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    head = layout.select("fc")
+    fit = fit_of(layout, [[1], [0], [0], [0], [0]], keep=head, store=head)
+    plan = plan_of(torch.stack([start, torch.full_like(start, torch.inf)]), fit)
+    for engine in (batched, loop):
+        engine.run(plan)
+        assert engine.store.spoilt(1) == (0,)
+    assert all(values.isnan().all() for name, values in batched.store.tensors().items() if name.startswith("0/"))
+
+
+def test_one_client_gone_astray_leaves_the_others_alone() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    models = torch.stack([start, torch.full_like(start, torch.nan)])
+    found = batched.run(plan_of(models, fit_of(layout, [[0], [1], [0], [0], [0]]))).results[0].updates
+    assert found.of(torch.tensor([1])).isnan().all()
+    plan = plan_of(models, fit_of(layout, [[0], [-1], [0], [0], [0]]))
+    others = Report((replace(batched.run(plan).results[0], updates=found.without(torch.tensor([1]))),))
+    assert_close(others, loop.run(plan))
+
+
+def test_nobody_one_client_and_facts() -> None:
+    loop, batched, layout, start = twins([10, 10])
+    use = Use("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
+    nobody = Plan(2, 7, torch.arange(0), start[None], (fit_of(layout, [[0]]).only(torch.tensor([False])),), (use,))
+    asked = {"entropy": torch.tensor([True]), "classes": torch.tensor([False])}
+    alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), ask=asked)
+    for plan in (nobody, alone, replace(alone, cohort=torch.tensor([2]), ask={})):  # 2 is the union of all data
+        found, expected = batched.run(plan), loop.run(plan)
+        assert_close(found, expected)
+        assert found.facts.keys() == expected.facts.keys()
+        assert all(torch.equal(rows.values, expected.facts[name].values) for name, rows in found.facts.items())
+
+
+def test_a_frozen_layer_stays_and_is_not_asked_for_gradients() -> None:
+    module = network(norm=True)
+    module.get_submodule("conv").requires_grad_(False)
+    loop, batched, layout, start = twins_of(module, SIZES)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5))
+    found = batched.run(plan)
+    assert_close(found, loop.run(plan))
+    assert not found.results[0].updates.values[:, layout.columns(layout.select("conv"))].any()
+    (trainer,) = batched.trainers._known.values()
+    assert trainer._stack.moving.shape[1] == layout.count("norm") + layout.count("fc")
+
+
+class Odd(nn.Module):
+    """Tied weights, a parameter without axes, strides, padding, pooling, and a leaky ReLU in place."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.conv1 = nn.Conv2d(1, 4, 3, stride=2, padding=(1, 0))
+        self.conv2 = nn.Conv2d(4, 4, 2, bias=False)
+        self.conv3 = nn.Conv2d(4, 4, 3, padding="same", groups=2)
+        self.act, self.pool, self.drop = nn.LeakyReLU(inplace=True), nn.AvgPool2d(2, 1), nn.Dropout2d(dropout)
+        self.one, self.other, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.other.weight = self.one.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.drop(self.act(self.conv1(images)))  # (b, 4, 3, 2)
+        hidden = self.pool(self.conv3(self.conv2(hidden)) * self.scale + 1.0) if hidden.shape[3] > 2 else hidden
+        found: Tensor = self.head(self.other(self.act(self.one(hidden.mean(dim=(2, 3))))))
+        return found
+
+
+@pytest.mark.parametrize("products", [False, True], ids=["groups", "products"])
+def test_any_network_of_the_user_equals_the_loop(products: bool) -> None:
+    torch.manual_seed(3)
+    loop, batched, layout, start = twins_of(Odd(), SIZES, products=products)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=RECIPES["momentum"]))
+    assert_close(batched.run(plan), loop.run(plan))
+    models = torch.stack([start, start * 1.1, start * 0.9])
+    inputs = dataset(8).prepare(torch.arange(8))
+    torch.testing.assert_close(batched.predict(models, inputs), loop.predict(models, inputs))
+
+
+def test_a_network_with_other_randomness_than_dropout_layers_is_refused_in_one_line() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images.flatten(1) + torch.rand(36))
+
+    _, batched, layout, start = twins_of(Noisy(36, 3), [4])
+    with pytest.raises(ModelError, match=r"'batched': Noisy cannot be computed .* \(.*random.*\); use loop") as caught:
+        batched.run(plan_of(start[None], fit_of(layout, [[0]])))
+    assert "\n" not in str(caught.value)
+
+
+def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> None:
+    torch.manual_seed(3)
+    module = Odd(dropout=0.5)
+    _, batched, layout, start = twins_of(module, SIZES)
+    fit = fit_of(layout, [[0]] * 5)
+    rows = batched.run(plan_of(start[None], fit)).results[0].updates
+    small = Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], fit)).results[0].updates
+    torch.testing.assert_close(rows.values, small.values, rtol=1e-4, atol=1e-6)
+    alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results[0].updates
+    torch.testing.assert_close(rows.of(torch.tensor([3])), alone.values, rtol=1e-4, atol=1e-6)
+    plain = fit_of(layout, [[0]], recipe=Recipe(batch=0, lr=1.0))  # one step: the order of samples means nothing
+    changes = [plan_of(start[None], plain), plan_of(start[None], plain, round=2)]
+    changes += [replace(changes[0], seed=8), plan_of(start[None], replace(plain, stream="other"))]
+    drawn = [batched.run(plan).results[0].updates.values for plan in changes]
+    assert len(torch.cat(drawn).round(decimals=5).unique(dim=0)) == 4
+    torch.manual_seed(0)
+    assert torch.equal(batched.run(changes[0]).results[0].updates.values, drawn[0])
+
+
+def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
+    loop, batched, layout, start = twins(SIZES, norm=True, precision="bfloat16")
+    use = Use("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), score=(use,))
+    found, expected = batched.run(plan), loop.run(plan)
+    assert_close(found, expected, tolerance=0.1)
+    assert not torch.allclose(found.results[0].updates.values, expected.results[0].updates.values, rtol=1e-4)
+    own = replace(plan, score=())
+    assert_close(batched.run(own), Loop(network(True), layout, batched.holdings, precision="bfloat16").run(own), 0.1)
+
+
+def test_several_federations_together_are_as_each_alone() -> None:
+    loop, batched, layout, start = twins(SIZES)
+    store = Store()
+    far = Holdings(dataset(60, seed=5), deal_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
+    other, slow = Batched(network(seed=4), layout, far, store), Loop(network(), layout, far)
+    head = layout.select("fc")
+    one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, recipe=RECIPES["adam"]))
+    two = plan_of(torch.stack([start, start * 1.1]), fit_of(layout, [[1], [0], [1]], keep=head, store=head), round=3)
+    found = run_together([(batched, one), (other, replace(two, seed=1))])
+    assert_close(found[0], loop.run(one))
+    assert_close(found[1], slow.run(replace(two, seed=1)))
+    assert close(store.tensors(), slow.store.tensors())
+    assert len(batched.trainers._known) == 2 and not other.trainers._known
+    assert run_together([]) == ()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_recorded_step_that_is_replayed_equals_the_loop(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded reads and writes the same memory for ever, as a CUDA graph does."""
+    replayed = []
+
+    def record(function: Any) -> Any:
+        replayed.append(function)
+        return function
+
+    monkeypatch.setattr("fedstrata.engine.batched.training.recorder", lambda device: record)
+    loop, batched, layout, start = twins(SIZES, norm=optimizer == "momentum")
+    for round in (1, 2, 3, 4):
+        recipe = replace(RECIPES[optimizer], lr=0.02 / round)
+        plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=recipe, pull=0.1 * round), round=round)
+        assert_close(batched.run(plan), loop.run(plan))
+    # Steps of 5 for 5, 4 and 1 clients, and of the last 4, 2, 1 and 3: each is recorded once, and pays for it.
+    assert 3 <= len(replayed) <= 8
+
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "adacfl": {},
+    "centralized": {},
+    "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
+    "ditto": {"epochs": 2},
+    "fedper": {},
+    "fedprox": {"mu": 0.5},
+    "fedrep": {"head_epochs": 2},
+    "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
+    "hicfl": {"epsilon": 2.0, "rho": 1.0},
+    "ifca": {"k": 3},
+    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "layers": "head"},
+    "lg_fedavg": {},
+    "pacfl": {},
+    "strata": {"alpha": 0.9, "folds": 2, "settle": 1},
+}
+
+
+def setting_of(name: str, **local: Any) -> Setting:
+    tables = {
+        "data": {"name": "digits", "clients": 6, "samples": 40, "test": 0.2, "public": 32},
+        "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]},
+        "model": {"name": "mlp", "hidden": [12, 8]},
+        "local": {"lr": 0.2, "batch": 20, **local},
+        "algorithm": {"name": name, **ALGORITHMS[name]},
+    }
+    return prepare(load({**tables, "engine": {"name": "loop"}}))
+
+
+def batched_twin(setting: Setting, **options: Any) -> Setting:
+    """The same federation on the batched engine."""
+    assert isinstance(setting.clients, Loop)
+    engine = Batched(setting.clients._module, setting.problem.layout, setting.holdings, **options)
+    return replace(setting, clients=engine, problem=replace(setting.problem, predict=engine.predict))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_decide_the_same(name: str) -> None:
+    setting = setting_of(name)
+    slow, fast = (play(each, 3, fraction=0.8) for each in (setting, batched_twin(setting, memory=200_000)))
+    for one, other in zip(fast, slow, strict=True):
+        assert torch.equal(one.after.labels, other.after.labels)
+        apart = (one.after.models - other.after.models).norm(dim=1)
+        assert bool((apart <= 1e-4 * other.after.models.norm(dim=1)).all())
+        assert close(one.devices, other.devices, tolerance=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("norm", [False, True])
+def test_cuda_equals_the_loop(norm: bool) -> None:
+    loop, batched, layout, start = twins(SIZES, norm, device="cuda")
+    use = Use("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    for round in range(1, 7):
+        fit = fit_of(layout, [[0, 1]] * 5, recipe=RECIPES["momentum"], pull=0.1, store=layout.everything)
+        plan = replace(plan_of(torch.stack([start, start * 1.1]), fit, round=round), score=(use,))
+        assert_close(batched.run(plan), loop.run(plan))
+        assert close(batched.store.tensors(), loop.store.tensors())

@@ -1,0 +1,206 @@
+"""What the batched engine is made of: who steps together, dropout by salt, recordings, samples near a device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import dataset, deal_of
+from torch import nn
+
+from fedstrata.engine import Holdings
+from fedstrata.engine.batched.layers import Dropout, Products, stand_ins
+from fedstrata.engine.batched.network import Network
+from fedstrata.engine.batched.replay import Replay, recorder, session
+from fedstrata.engine.batched.resident import Resident, read, source
+from fedstrata.engine.batched.schedule import arrange, chunks, restore, split, steps
+from fedstrata.models import layout_of
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+few = settings(deadline=None, max_examples=50)
+lengths = st.lists(st.integers(1, 20), min_size=1, max_size=8)
+
+
+@few
+@given(lengths, st.integers(0, 7), st.integers(1, 2))
+def test_every_client_takes_its_own_batches_in_order_and_none_of_others(
+    sizes: list[int], batch: int, least: int
+) -> None:
+    sizes = sorted(sizes, key=lambda size: split(size, batch), reverse=True)
+    orders = [100 * client + torch.arange(size) for client, size in enumerate(sizes)]
+    table = arrange(orders, batch)
+    taken: list[list[list[int]]] = [[] for _ in sizes]
+    for step in steps(sizes, batch, least):
+        assert step.whole == (list(step.clients) == list(range(len(step.clients))))
+        for client in step.clients:
+            taken[client].append(table[client, step.column : step.column + step.size].tolist())
+    for order, found in zip(orders, taken, strict=True):
+        batches = [part.tolist() for part in order.split(batch or len(order))]
+        assert found == [part for part in batches if len(part) >= least]
+    edge = split(sizes[0], batch)[0] * batch
+    for order, row in zip(orders, table, strict=True):
+        assert torch.equal(restore(row, len(order), batch, edge), order)
+
+
+def test_clients_with_fewer_batches_drop_out() -> None:
+    found = [(list(step.clients), step.size) for step in steps([12, 10, 9, 7, 4], 5)]
+    assert found == [([0, 1, 2, 3], 5), ([0, 1], 5), ([2, 4], 4), ([0, 3], 2)]  # 5+5+2, 5+5, 5+4, 5+2, 4
+
+
+@few
+@given(st.integers(1, 50), st.integers(1, 60))
+def test_chunks_are_few_and_even(count: int, most: int) -> None:
+    found = list(chunks(count, most))
+    sizes = [part.stop - part.start for part in found]
+    assert [row for part in found for row in range(count)[part]] == list(range(count))
+    assert max(sizes) <= most and max(sizes) - min(sizes) <= 1 and len(found) == -(-count // most)
+
+
+def dropped(layer: Dropout, salt: int, *shape: int) -> torch.Tensor:
+    """Where a layer keeps values."""
+    layer.salt.fill_(salt)
+    found: torch.Tensor = layer.train()(torch.ones(shape))
+    return found > 0
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
+    layer = Dropout(0.3, channelwise=False)
+    values = layer.train()(torch.ones(1000, 100))
+    assert sorted(values.unique().tolist()) == pytest.approx([0.0, 1 / 0.7])
+    assert float(values.mean()) == pytest.approx(1, abs=0.01)  # 4 standard deviations are 0.0083
+    assert torch.equal(layer.eval()(values), values)
+    assert not Dropout(1.0, channelwise=False).train()(torch.ones(5, 5)).any()
+
+
+def test_masks_of_other_salts_and_of_the_next_call_are_independent() -> None:
+    layer = Dropout(0.5, channelwise=False)
+    one, other = dropped(layer, 1, 400, 100), dropped(layer, 2, 400, 100)
+    again = dropped(layer, 1, 400, 100)
+    following = layer(torch.ones(400, 100)) > 0
+    assert torch.equal(one, again)
+    for mask in (other, following, one.roll(1, 0), one.roll(1, 1)):
+        assert float((one == mask).float().mean()) == pytest.approx(0.5, abs=0.01)  # 4 standard deviations
+
+
+def test_channelwise_dropout_drops_whole_channels() -> None:
+    kept = dropped(Dropout(0.5, channelwise=True), 3, 20, 8, 5, 5).flatten(2)
+    assert torch.equal(kept.all(dim=2), kept.any(dim=2)) and 40 < int(kept[:, :, 0].sum()) < 120
+
+
+def test_only_plain_convolutions_become_products() -> None:
+    kinds: list[dict[str, Any]] = [
+        {"padding": 1, "stride": 2},
+        {"dilation": 2},
+        {"groups": 2},
+        {"padding": "same"},
+        {"padding": 1, "padding_mode": "reflect"},
+    ]
+    convs = [nn.Conv2d(2, 4, 3, **kind) for kind in kinds]
+    parametrised = nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 4, 3))
+    network = nn.Sequential(*convs, parametrised)
+    found = stand_ins(network, products=True)
+    assert [isinstance(layer, Products) for layer in found.children()] == [True, *[False] * 5]
+    assert found.state_dict().keys() == network.state_dict().keys() and isinstance(network[0], nn.Conv2d)
+    images = torch.randn(3, 2, 7, 9)
+    torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
+
+
+def test_a_layer_that_is_used_twice_has_one_stand_in() -> None:
+    drop = nn.Dropout(0.5)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), drop, nn.Linear(4, 3), drop)
+    found = stand_ins(network, products=False)
+    assert isinstance(found.get_submodule("2"), Dropout) and found.get_submodule("2") is found.get_submodule("4")
+    made = Network(network, layout_of(network), CPU, "float32", 1 << 20, False)
+    assert made.salts == ["2.salt"]
+
+
+def test_networks_are_only_batched_together_if_they_compute_the_same() -> None:
+    def identity(slope: float, seed: int, train: bool = True) -> str:
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.LeakyReLU(slope), nn.Linear(4, 3)).train(train)
+        return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
+
+    assert identity(0.1, seed=0) == identity(0.1, seed=1, train=False) != identity(0.2, seed=0)
+
+
+def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.engine.batched.replay.MOST", 1)
+    recorded, total = list[Any](), torch.zeros(())
+
+    def add(value: torch.Tensor) -> None:
+        total.add_(value)
+
+    def record(function: Any) -> Any:
+        recorded.append(function)
+        return function
+
+    replay = Replay(record)
+    for number in range(6):
+        replay("a", add, torch.tensor(1.0 + number))
+        replay("b", add, torch.tensor(0.5))
+    assert float(total) == 21 + 3 and len(recorded) == 1
+
+
+def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the device: which calls are made, in which order."""
+    calls, current = list[Any](), list[Any](["default"])
+
+    class Stream:
+        def wait_stream(self, stream: Any) -> None:
+            calls.append(("wait", stream))
+
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+    @contextmanager
+    def enter(stream: Any) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
+
+    def graph(made: Any, pool: Any, stream: Any) -> Any:
+        calls.append(("capture", pool, stream is current[-1]))
+        return nullcontext()
+
+    fake = SimpleNamespace(
+        Stream=lambda device: Stream(),
+        stream=enter,
+        current_stream=lambda device=None: current[-1],
+        graph_pool_handle=lambda: "pool",
+        CUDAGraph=lambda: SimpleNamespace(replay=lambda: calls.append("replay")),
+        graph=graph,
+    )
+    monkeypatch.setattr(torch, "cuda", fake)
+    record = recorder(CUDA)
+    assert record is not None and recorder(CPU) is None
+    with session(CUDA):
+        assert not torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.fp32_precision == "ieee"
+        replay = record(lambda: calls.append("work"))
+        replay()
+    assert calls == [("wait", "default"), ("capture", "pool", True), "work", "replay", "synchronize"]
+    assert current == ["default"] and torch.backends.cudnn.allow_tf32
+
+
+def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
+    holdings = Holdings(dataset(40), deal_of([12, 16], turns=[0, 1]), seed=0)
+    near, index = Resident(holdings, CPU), torch.tensor([3, 20, 35, 0, 12])
+    for found, expected in zip(near.samples(index), holdings.samples(index), strict=True):
+        assert torch.equal(found, expected)
+    assert near.samples(index)[0].is_contiguous(memory_format=torch.channels_last)
+    meta = torch.device("meta")
+    assert source(holdings, CPU) is holdings and source(holdings, meta) is source(holdings, meta)
+
+
+def test_samples_of_several_federations_are_read_client_by_client() -> None:
+    one, other = (Holdings(dataset(40, seed), deal_of([12, 16]), seed=0) for seed in (0, 1))
+    index = torch.tensor([[3, 4], [5, 6], [3, 4]])
+    inputs, labels = read([one, other, other], index)
+    assert inputs.shape == (3, 2, 1, 6, 6) and labels.shape == (3, 2)
+    for row, holdings in enumerate((one, other, other)):
+        assert torch.equal(inputs[row], holdings.samples(index[row])[0])
+        assert torch.equal(labels[row], holdings.samples(index[row])[1])

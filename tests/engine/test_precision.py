@@ -1,0 +1,64 @@
+from collections.abc import Callable
+
+import torch
+from small import dataset, deal_of, fit_of, network, plan_of
+from torch import Tensor
+
+from fedstrata.core import Recipe, Use
+from fedstrata.engine import Holdings, Loop
+from fedstrata.models import flatten, layout_of
+
+LAYOUT, START = layout_of(network()), flatten(network(), layout_of(network()))
+STEP = fit_of(LAYOUT, [[0], [0]], recipe=Recipe(batch=0, lr=0.1), store=LAYOUT.everything)
+
+
+def engine_of(precision: str = "float32") -> Loop:
+    return Loop(network(), LAYOUT, Holdings(dataset(32), deal_of([12, 12]), seed=0), precision=precision)
+
+
+def updates(precision: str) -> Tensor:
+    return engine_of(precision).run(plan_of(START[None], STEP)).results[0].updates.values
+
+
+def gradient(forward: Callable[[torch.nn.Module, Tensor], Tensor]) -> Tensor:
+    """Of the first client's data, by hand, (p,)."""
+    module = network()
+    logits = forward(module, dataset(32).channels_last().prepare(torch.arange(12)))
+    loss = torch.nn.functional.cross_entropy(logits, dataset(32).labels[:12])
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+def test_float32_is_untouched_by_what_bfloat16_needs() -> None:
+    plain = gradient(lambda module, inputs: module(inputs))
+    found = updates("float32")
+    torch.testing.assert_close(found[0], -0.1 * plain, rtol=1e-5, atol=1e-7)
+    assert torch.equal(found, engine_of().run(plan_of(START[None], STEP)).results[0].updates.values)
+
+
+def test_bfloat16_multiplies_with_eight_bits_and_moves_weights_of_float32() -> None:
+    """A step differs from that of float32 in the third digit, not in the second; what comes of it is float32."""
+    exact, found = updates("float32"), updates("bfloat16")
+    away = (found - exact).norm() / exact.norm()
+    assert 1e-4 < away < 1e-1 and found.dtype == torch.float32
+    assert not torch.equal(found, found.bfloat16().float())
+
+
+def test_weights_that_moved_are_rounded_anew_in_every_step() -> None:
+    """Autocast keeps what it rounded; if that were kept beyond a step, the second one would go as the first."""
+    twice = fit_of(LAYOUT, [[0], [0]], recipe=Recipe(batch=0, lr=0.1, epochs=2))
+    one = updates("bfloat16")
+    two = engine_of("bfloat16").run(plan_of(START[None], twice)).results[0].updates.values
+    again = engine_of("bfloat16").run(plan_of((START + one[0])[None], STEP)).results[0].updates.values
+    torch.testing.assert_close(two[0], one[0] + again[0], rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(two, 2 * one, rtol=1e-3, atol=1e-5)
+
+
+def test_scores_and_what_clients_keep_are_float32() -> None:
+    use = Use("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
+    found = []
+    for precision in ("float32", "bfloat16"):
+        engine = engine_of(precision)
+        plan = plan_of(START[None], STEP)
+        found.append(engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.work, (use,))).scores[0].loss)
+        assert {values.dtype for values in engine.store.tensors().values()} == {torch.float32}
+    assert torch.equal(*found)

@@ -1,0 +1,189 @@
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forty import (
+    CLIENTS,
+    SITE,
+    check,
+    deadly_site,
+    fail,
+    line,
+    plain,
+    rich,
+    site_of,
+    suicide,
+)
+
+from fedstrata.engine import Processes, Workers
+from fedstrata.engine.workers import processes
+from fedstrata.engine.workers.segment import Letter, Segment
+from fedstrata.engine.workers.sharding import Order
+from fedstrata.errors import EngineError
+from turns import same
+
+
+def test_workers_are_as_many_as_cores_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Processes(SITE).workers == processes.cores() >= 1 and Processes(SITE, 3).workers == 3
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert processes.cores() == os.cpu_count()
+
+
+def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: left.set())
+    order = Order(replace(rich(), score=()), {})
+    with line() as (here, there):
+        threading.Thread(target=processes.serve, args=(there,), daemon=True).start()
+        Segment(site_of()).send(here)
+        answers = []
+        for blocks in ((0,), (1, 2), "no blocks"):
+            Segment(order).send(here, blocks)
+            answers.append(Letter(here).open()[0])
+        here.close()
+        assert left.wait(60)
+    # Of 16 and of 24 clients, less three with a single sample each, of which one half is nothing.
+    assert [len(answer.report.results[1].sizes) for answer in answers[:2]] == [13, 21]
+    assert isinstance(answers[2], Exception) and "in a worker:" in answers[2].__notes__[0]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Workers, Processes]]:
+    """Two processes that tests take over from each other."""
+    transport = Processes(SITE, 2)
+    engine = Workers(SITE, transport)
+    yield engine, transport
+    engine.close()
+
+
+def test_processes_are_the_loop_in_every_bit(running: tuple[Workers, Processes]) -> None:
+    engine, transport = running
+    engine.store.restore({})
+    check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
+    assert len(transport.pids) == 2
+
+
+def test_a_worker_that_is_killed_between_two_rounds_changes_no_bit(running: tuple[Workers, Processes]) -> None:
+    engine, transport = running
+    engine.store.restore({})
+    engine.run(rich())
+    victim, other = transport.pids
+    os.kill(victim, signal.SIGKILL)
+    engine.store.restore({})
+    check(engine, [rich()])
+    assert victim not in transport.pids and other in transport.pids
+
+
+def deadly(deed: Callable[[], None], once: Path | None = None) -> tuple[Workers, Processes]:
+    site = deadly_site(deed, once)
+    transport = Processes(site, 1)
+    return Workers(site, transport), transport
+
+
+def test_a_worker_that_dies_at_work_changes_no_bit(tmp_path: Path) -> None:
+    engine, _ = deadly(suicide, tmp_path / "died")
+    found = engine.run(plain())
+    assert (tmp_path / "died").exists() and same(found, SITE.loop().run(plain()))
+
+
+@pytest.mark.slow
+def test_work_that_kills_every_worker_fails_and_leaves_none() -> None:
+    engine, transport = deadly(suicide)
+    with pytest.raises(EngineError, match="lost 3 in turn with the same clients, the last one with exit status -9"):
+        engine.run(plain())
+    assert transport.pids == ()
+
+
+def test_what_a_worker_raises_is_raised_here_and_the_next_round_is_as_ever(tmp_path: Path) -> None:
+    engine, transport = deadly(partial(fail, KeyError("somewhere")), tmp_path / "raised")
+    with pytest.raises(KeyError, match="somewhere") as found:
+        engine.run(plain())
+    assert "in forward" in found.value.__notes__[0] and transport.pids == ()
+    assert same(engine.run(plain()), SITE.loop().run(plain()))
+
+
+class Own(Exception):
+    """An exception that cannot be made again of its message."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_exception_that_cannot_be_sent_keeps_its_name_and_message() -> None:
+    assert str(processes._portable(Own(1, 2))) == "Own: 1 and 2"
+
+
+def interrupt() -> None:
+    os.kill(os.getppid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_an_interrupted_round_leaves_no_process(tmp_path: Path) -> None:
+    engine, transport = deadly(interrupt, tmp_path / "interrupted")
+    watched = list[int]()
+    start = processes._Worker.__init__
+
+    def watching(self: Any) -> None:
+        start(self)
+        watched.append(os.pidfd_open(self.process.pid))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes._Worker, "__init__", watching)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(plain())
+    assert transport.pids == () and len(watched) == 1 and all(map(ended, watched))
+
+
+def ended(process: int) -> bool:
+    """Whether a process ends, by a handle on it that is closed then."""
+    found, *_ = select.select([process], [], [], 60)
+    os.close(process)
+    return bool(found)
+
+
+def test_processes_end_with_their_engine() -> None:
+    transport = Processes(SITE, 1)
+    engine = Workers(SITE, transport)
+    engine.run(replace(plain(), work=()))
+    watched = [os.pidfd_open(pid) for pid in transport.pids]
+    del engine, transport
+    gc.collect()
+    assert len(watched) == 1 and all(map(ended, watched))
+
+
+ORPHANS = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+import signal, torch
+from forty import SITE, plain
+from fedstrata.engine import Processes, Workers
+transport = Processes(SITE, 1)
+engine = Workers(SITE, transport)
+engine.run(plain())
+print(*transport.pids, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_parent_that_was_killed() -> None:
+    """It is also a script without a guard around what it does, which no worker may run again."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", ORPHANS, str(here), str(here.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        watched = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(watched) == 1 and all(map(ended, watched))

@@ -1,0 +1,242 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import fit_of, loop_of, plan_of
+
+from fedstrata.core import Plan, Recipe, Report, Use
+from fedstrata.engine import Loop
+from fedstrata.engine.merging import merge
+from fedstrata.engine.sharing import Answers, Devices, shares, together
+from fedstrata.errors import ContractError
+from turns import same
+
+SIZES = [10, 1, 7]
+"""Training samples of three clients; half of the second's is nothing."""
+
+
+def answer(engine: Loop, *plans: Plan) -> Answers:
+    return together(plans, engine, [Devices(engine) for _ in plans])
+
+
+def alone(plan: Plan) -> Report:
+    return loop_of(SIZES)[0].run(plan)
+
+
+def moved(start: torch.Tensor, count: int) -> torch.Tensor:
+    """So many models near a start, (count, p)."""
+    return start + 0.05 * torch.randn(count, len(start), generator=torch.Generator().manual_seed(0))
+
+
+def test_work_that_two_algorithms_ask_for_is_done_once_whatever_they_call_the_model() -> None:
+    engine, layout, start = loop_of(SIZES)
+    other = moved(start, 1)[0]
+    first = plan_of(start[None], fit_of(layout, [[0]] * 3))
+    second = plan_of(torch.stack([other, start.clone()]), fit_of(layout, [[1]] * 3))
+    answers = answer(engine, first, second)
+    assert answers.done == 3
+    assert same(answers.reports[0], alone(first)) and same(answers.reports[1], alone(second))
+    assert answers.reports[1].results[0].given.tolist() == [1, 1, 1]
+
+
+def test_after_a_split_the_clients_of_the_clusters_that_still_coincide_are_shared() -> None:
+    """Clients 0 and 1 start from the same model in both; client 2 is in a cluster of its own in the second."""
+    engine, layout, start = loop_of(SIZES)
+    whole = plan_of(start[None], fit_of(layout, [[0]] * 3))
+    split = plan_of(torch.stack([moved(start, 1)[0], start]), fit_of(layout, [[1], [1], [0]]))
+    answers = answer(engine, whole, split)
+    assert answers.done == 4
+    assert same(answers.reports, (alone(whole), alone(split)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": Recipe(epochs=2, batch=5, lr=0.2)},
+        {"train": (True, True, False, False)},
+        {"upload": (True, True, False, False)},
+        {"values": (False, False, True, True)},
+        {"pull": 0.5},
+        {"part": "A"},
+        {"compare": "B"},
+        {"stream": "other"},
+        {"most": torch.tensor([4, 1, 4])},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_work_that_differs_in_anything_is_not_shared(changes: dict[str, Any]) -> None:
+    engine, layout, start = loop_of(SIZES)
+    plain = plan_of(start[None], fit_of(layout, [[0]] * 3))
+    other = plan_of(start[None], fit_of(layout, [[0]] * 3, **changes))
+    answers = answer(engine, plain, other)
+    assert answers.done == sum(len(report.results[0].sizes) for report in answers.reports)
+    assert same(answers.reports, (alone(plain), alone(other)))
+
+
+def test_samples_that_clients_use_at_most_tell_jobs_apart_by_client() -> None:
+    engine, layout, start = loop_of(SIZES)
+    plans = [
+        plan_of(start[None], fit_of(layout, [[0]] * 3, most=torch.tensor(most))) for most in ([4, 1, 4], [4, 1, 5])
+    ]
+    answers = answer(engine, *plans)
+    assert answers.done == 4
+    assert same(answers.reports, tuple(map(alone, plans)))
+
+
+def test_several_offers_are_one_job_however_they_are_padded() -> None:
+    engine, layout, start = loop_of(SIZES)
+    models = moved(start, 3)
+    narrow = plan_of(models[:2], fit_of(layout, [[0, 1], [1, 0], [-1, 1]]))
+    wide = plan_of(models.flip(0), fit_of(layout, [[2, 1, -1, -1], [1, 2, -1, -1], [-1, -1, -1, -1]]))
+    answers = answer(engine, narrow, wide)
+    assert answers.done == 3
+    assert same(answers.reports, (alone(narrow), alone(wide)))
+    chosen = answers.reports[0].results[0].given[:2]
+    assert torch.equal(answers.reports[1].results[0].given, 2 - chosen)
+
+
+def test_of_two_offers_with_the_same_values_the_first_is_taken() -> None:
+    engine, layout, start = loop_of(SIZES)
+    plan = plan_of(torch.stack([start, start]), fit_of(layout, [[1, 0]] * 3))
+    assert answer(engine, plan).reports[0].results[0].given.tolist() == [1, 1, 1]
+    assert same(answer(engine, plan).reports[0], alone(plan))
+
+
+def test_what_devices_keep_is_never_shared() -> None:
+    """Both do the same in round 1, and train on in round 2 from what only they have."""
+    engine, layout, start = loop_of(SIZES)
+    devices = [Devices(engine), Devices(engine)]
+    shared, own = fit_of(layout, [[0]] * 3), fit_of(layout, [[0]] * 3, keep=layout.everything, store=layout.everything)
+    use = Use("own", torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
+    once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, recipe=Recipe(lr=0.5)))]
+    twice = [replace(plan, round=2, score=(use, replace(use, keep=layout.nothing))) for plan in once]
+    separate = [loop_of(SIZES)[0] for _ in once]
+    for plans, done in ((once, 9), (twice, 9)):
+        answers = together(plans, engine, devices)
+        assert answers.done == done
+        assert same(answers.reports, tuple(other.run(plan) for other, plan in zip(separate, plans, strict=True)))
+    assert not engine.store.tensors()
+    for device, other in zip(devices, separate, strict=True):
+        assert device.store.tensors() and same(device.store.tensors(), other.store.tensors())
+
+
+def test_devices_give_the_engine_back_after_an_error() -> None:
+    engine, layout, start = loop_of(SIZES)
+    before = engine.store
+    with pytest.raises(ContractError, match="expected a part of"):
+        Devices(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, part="C")))
+    assert engine.store is before
+
+
+def test_predictions_are_those_of_the_engine() -> None:
+    engine, _, start = loop_of(SIZES)
+    inputs = torch.zeros(2, 1, 6, 6)
+    assert torch.equal(Devices(engine).predict(start[None], inputs), engine.predict(start[None], inputs))
+
+
+def test_what_is_asked_and_scored_is_shared_as_well() -> None:
+    engine, layout, start = loop_of(SIZES)
+    runs: list[Plan] = []
+
+    class Counted:
+        def run(self, plan: Plan) -> Report:
+            runs.append(plan)
+            return engine.run(plan)
+
+    def use(clients: list[int], offers: list[list[int]]) -> Use:
+        return Use("x", torch.tensor(clients), torch.tensor(offers), layout.nothing)
+
+    asks = [
+        {"classes": torch.tensor(rows), "entropy": torch.zeros(3, dtype=torch.bool)} for rows in ([1, 1, 0], [0, 1, 1])
+    ]
+    plans = [
+        replace(
+            plan_of(moved(start, 2), fit_of(layout, [[-1]] * 3)),
+            ask={name: rows.bool() for name, rows in ask.items()},
+            score=(score,),
+        )
+        for ask, score in zip(asks, (use([0, 2], [[0], [0]]), use([2, 0], [[0], [1]])), strict=True)
+    ]
+    answers = together(plans, Counted(), [Devices(engine)] * 2)
+    assert same(answers.reports, tuple(map(alone, plans)))
+    (merged,) = runs
+    assert merged.ask["classes"].tolist() == [True] * 3 and sum(len(score.clients) for score in merged.score) == 3
+    assert answers.done == 0
+
+
+def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
+    _, layout, start = loop_of(SIZES)
+
+    class Nobody:
+        def run(self, plan: Plan) -> Report:
+            raise AssertionError("there was nothing to do")
+
+    nobody = torch.empty(0, dtype=torch.int64)
+    idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
+    idle = replace(idle, score=(Use("x", nobody, nobody.reshape(0, 1), layout.nothing),))
+    answers = together([idle, replace(idle, work=(), score=())], Nobody(), [Nobody(), Nobody()])
+    assert same(answers.reports, (alone(idle), Report(())))
+    assert answers.seconds[0] < 1 and answers.done == 0
+
+
+def test_plans_of_different_rounds_or_seeds_are_refused() -> None:
+    _, layout, start = loop_of(SIZES)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 3))
+    for other in (replace(plan, round=2), replace(plan, seed=1)):
+        with pytest.raises(ContractError, match="expected plans for one round of one seed"):
+            merge([plan, other])
+
+
+def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
+    """Client 0 has 10 samples, client 2 has 7; a step is three passes forward, and there are two epochs.
+
+    First: client 0 shared, 3 * 2 * 10 / 2 = 30, and the scores of 4 samples shared, 2. Second: the same, and client 2
+    alone, 3 * 2 * 7 + 2 * 7 for the comparison of two offers = 56.
+    """
+    engine, layout, start = loop_of(SIZES)
+    models = moved(start, 2)
+    use = Use("x", torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
+    first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), score=(use,))
+    second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), score=(use,))
+    merged, wishes = merge([first, second])
+    assert merged is not None
+    assert shares(merged, wishes, engine.run(merged)) == pytest.approx((32 / 120, 88 / 120))
+    assert sum(answer(engine, first, second).seconds) > 0
+
+
+OFFERS = st.lists(st.integers(-1, 2), min_size=2, max_size=2)
+FITS = st.fixed_dictionaries(
+    {
+        "rows": st.lists(OFFERS, min_size=3, max_size=3),
+        "part": st.sampled_from(["all", "A"]),
+        "keep": st.booleans(),
+        "most": st.none() | st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.permutations([0, 1, 2]), st.lists(FITS, max_size=2)), min_size=1, max_size=3))
+def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
+    asked: Sequence[tuple[list[int], Sequence[dict[str, Any]]]],
+) -> None:
+    engine, layout, start = loop_of(SIZES)
+    models, recipe = moved(start, 3), Recipe(epochs=1, batch=0, lr=0.1)
+    plans = []
+    for order, fits in asked:
+        work = []
+        for keys in fits:
+            keep = layout.select("fc") if keys["keep"] else layout.nothing
+            most = None if keys["most"] is None else torch.tensor(keys["most"])
+            work.append(
+                fit_of(layout, keys["rows"], part=keys["part"], keep=keep, store=keep, most=most, recipe=recipe)
+            )
+        cohort = torch.tensor(order)
+        plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], work=tuple(work)))
+    answers = answer(engine, *plans)
+    assert same(answers.reports, tuple(map(alone, plans)))
+    assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results)

@@ -1,0 +1,128 @@
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from forty import CLIENTS, LAYOUT, MODELS, SITE, SIZES, check, line, nobody, offers, rich
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import fit_of, plan_of
+
+from fedstrata.engine import Workers
+from fedstrata.engine.workers.parcel import pack, unpack
+from fedstrata.engine.workers.segment import Letter, Segment
+from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform, shards
+from turns import same
+
+
+class Here:
+    """A transport without a journey: what is sent is taken apart and put together all the same."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers, self._loops = workers, [SITE.loop() for _ in range(workers)]
+
+    def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
+        pairs = zip(self._loops, shards, strict=False)
+        return [unpack(*pack(perform(loop, unpack(*pack(order)), blocks))) for loop, blocks in pairs]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
+    some = [0, 1, 2, 15, 16, 17, 33]
+    plans = [rich(), rich(2, some), rich(3, [39, 4, 20]), rich(4, [CLIENTS])]
+    check(Workers(SITE, Here(workers)), plans)
+
+
+def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
+    quiet = replace(nobody(), score=())
+    report = Workers(SITE, Here(2)).run(quiet)
+    assert same(report, SITE.loop().run(quiet)) and report.results[0].updates.values.shape == (0, LAYOUT.p)
+    scored = Workers(SITE, Here(2)).run(nobody())
+    assert same(scored, SITE.loop().run(nobody()))
+
+
+def test_clients_that_were_led_astray_are_known() -> None:
+    """What they keep is as little finite as with the loop, and the next round starts them anew."""
+    lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), score=())
+    engine, loop = Workers(SITE, Here(2)), SITE.loop()
+    for plan in (lost, rich(2)):
+        assert same(engine.run(plan).results[-1].sizes, loop.run(plan).results[-1].sizes)
+    assert engine.store.spoilt(1) == loop.store.spoilt(1) != ()
+    assert same(engine.store.read(0, before=3), loop.store.read(0, before=3))
+
+
+def test_shards_are_whole_blocks_and_take_about_as_long() -> None:
+    plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=CLIENTS)))
+    # Samples of the blocks, twice for two epochs, and one for each client: 16 + 2 * 59, 16 + 2 * 63 and 8 + 2 * 33.
+    assert [sum(SIZES[start : start + 16]) for start in (0, 16, 32)] == [59, 63, 33]
+    assert shards(plan, SITE.holdings, 2) == [(1,), (0, 2)]
+    assert shards(plan, SITE.holdings, 5) == [(1,), (0,), (2,)]
+    assert shards(replace(nobody(), score=()), SITE.holdings, 3) == [()]
+
+
+@given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 5))
+def test_every_client_is_in_exactly_one_shard(cohort: set[int], workers: int) -> None:
+    ids = sorted(cohort)
+    dealt = shards(rich(cohort=ids), SITE.holdings, workers)
+    assert sorted(block for blocks in dealt for block in blocks) == [0, 1, 2]  # everyone is scored
+    assert len(dealt) == min(workers, 3)
+
+
+LEAVES = st.sampled_from(
+    [
+        torch.arange(24).view(2, 3, 4),
+        torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
+        torch.arange(48, dtype=torch.uint8).view(2, 3, 2, 4).contiguous(memory_format=torch.channels_last),
+        torch.zeros(0, 5),
+        torch.tensor(True),
+        torch.arange(20)[::3],
+        torch.ones(1).expand(4),
+        "text",
+        7,
+        None,
+    ]
+)
+THINGS = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(st.integers(), inner) | st.lists(inner).map(tuple), max_leaves=5
+)
+
+
+@settings(deadline=None)
+@given(THINGS)
+def test_what_is_sent_arrives_as_it_was(thing: Any) -> None:
+    with line() as (here, there):
+        Segment(thing).send(here, "note")
+        found, note = Letter(there).open()
+    assert note == "note" and same(found, thing)
+
+
+def test_images_arrive_as_they_lie_in_memory() -> None:
+    """Otherwise every worker would turn them over once more, each for itself."""
+    images = SITE.dataset.inputs
+    with line() as (here, there):
+        Segment(SITE).send(here)
+        found, _ = Letter(there).open()
+    assert found.dataset.inputs.stride() == images.stride() and torch.equal(found.dataset.inputs, images)
+    assert found.dataset.channels_last().inputs.data_ptr() == found.dataset.inputs.data_ptr()
+
+
+def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
+    segment = Segment(torch.zeros(3))
+    with line() as (here, there):
+        segment.send(here)
+        segment.send(here)
+        one, other = (Letter(there).open()[0] for _ in range(2))
+    one[1] = 5
+    assert other.tolist() == [0, 5, 0]
+
+
+def test_a_system_without_files_in_memory_takes_one_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    with line() as (here, there):
+        Segment((torch.arange(3), "x")).send(here)
+        assert same(Letter(there).open()[0], (torch.arange(3), "x"))

@@ -1,0 +1,145 @@
+"""The same bits from every engine that does the loop's arithmetic, whatever the number of workers and their luck.
+
+The batched engine, which is equal within a tolerance, is compared in ``engine/test_batched.py``.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.cohort import draw
+from fedstrata.config import load
+from fedstrata.core import Report, State
+from fedstrata.engine import Processes, Workers
+from fedstrata.setting import Setting, prepare
+from fedstrata.train import run
+from test_every_algorithm import EAGER
+from turns import same
+
+KEYS: dict[str, Any] = {
+    "rounds": 3,
+    # Three blocks of client ids, the last one smaller.
+    "data": {"name": "digits", "clients": 40, "samples": 16, "test": 0.2, "public": 32},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "cohort": {"fraction": 0.8, "dropout": 0.2},
+}
+
+Played = tuple[tuple[tuple[Report, State], ...], dict[str, torch.Tensor]]
+"""The reports and states of some rounds, and what is on the clients' devices at the end."""
+
+
+def setting_of(engine: str, workers: int = 0) -> Setting:
+    return prepare(load({**KEYS, "engine": {"name": engine, "workers": workers}}))
+
+
+def play(setting: Setting, name: str, between: Callable[[], None] = lambda: None) -> Played:
+    """A few rounds of an algorithm: some are not asked, some of those do not answer, everyone is scored.
+
+    Args:
+        setting: whose federation and engine it is.
+        name: of the algorithm.
+        between: done after every round.
+    """
+    algorithm = load({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
+    problem, clients, rates = setting.problem, setting.clients, load(KEYS).cohort
+    clients.store.restore({})
+    state, turns = algorithm.init(problem), list[tuple[Report, State]]()
+    for round in range(1, KEYS["rounds"] + 1):
+        uses = algorithm.serve(problem, state, setting.everyone)
+        cohort, absent = draw(problem.seed, round, setting.everyone, rates.fraction, rates.dropout)
+        plan = algorithm.plan(problem, state, cohort)
+        report = clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), score=uses))
+        state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
+        turns.append((report, state))
+        between()
+    return tuple(turns), clients.store.tensors()
+
+
+@cache
+def by_loop(name: str) -> Played:
+    return play(_loop(), name)
+
+
+@cache
+def _loop() -> Setting:
+    return setting_of("loop")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[int, Setting]]:
+    """The federation on one, two and three processes, for all algorithms one after the other."""
+    settings = {workers: setting_of("processes", workers) for workers in (1, 2, 3)}
+    yield settings
+    for setting in settings.values():
+        _transport(setting).close()
+
+
+def _transport(setting: Setting) -> Processes:
+    assert isinstance(setting.clients, Workers) and isinstance(setting.clients._transport, Processes)
+    return setting.clients._transport
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_processes_are_the_loop_in_every_bit(processes: dict[int, Setting], name: str) -> None:
+    for workers, setting in processes.items():
+        assert same(play(setting, name), by_loop(name)), f"{workers} workers"
+
+
+def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -> None:
+    turns, _ = by_loop("ifca")
+    assert all(0 < len(report.results[0].sizes) < 32 for report, _ in turns)
+    assert bool((~turns[-1][0].results[0].losses.isnan()).sum(dim=1).eq(3).all())
+    assert by_loop("fedper")[1].keys() != set() != by_loop("ditto")[1].keys()
+    assert any(len(by_loop(name)[0][-1][1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))
+
+
+def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, Setting]) -> None:
+    transport, killed = _transport(processes[2]), list[int]()
+
+    def kill() -> None:
+        killed.append(transport.pids[-1])
+        os.kill(killed[-1], signal.SIGKILL)
+
+    assert same(play(processes[2], "fedper", kill), by_loop("fedper"))
+    assert len(set(killed)) == KEYS["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray itself
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
+    setting = setting_of("ray", workers)
+    for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
+        assert same(play(setting, name), by_loop(name)), name
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_with_other_workers_changes_no_bit(tmp_path: Path) -> None:
+    def lines(folder: str) -> list[dict[str, Any]]:
+        read = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in read]
+
+    for folder, rounds, engine, workers in (
+        ("unbroken", 3, "loop", 0),
+        ("broken", 1, "processes", 1),
+        ("broken", 2, "processes", 3),
+        ("broken", 3, "loop", 0),
+    ):
+        tables = {"rounds": rounds, "algorithm": {"name": "fedrep"}, "engine": {"name": engine, "workers": workers}}
+        out = tmp_path / folder
+        finished = run(load({**KEYS, **tables}), out, resume=out.exists(), quiet=True)
+    unbroken = run(load({**KEYS, "algorithm": {"name": "fedrep"}}), tmp_path / "unbroken", resume=True, quiet=True)
+    assert same(finished.state, unbroken.state) and lines("broken") == lines("unbroken")
+    for path in (tmp_path / "unbroken" / "models").iterdir():
+        assert path.read_bytes() == (tmp_path / "broken" / "models" / path.name).read_bytes()
