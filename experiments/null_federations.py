@@ -96,7 +96,7 @@ def one(setting: str, seed: int) -> dict[str, Any]:
         if step.split:
             splits[step.name] = step.state.round
         verdict = step.state.tree[0].verdict
-        if step.name == f"test {min(ALPHAS)}" and len(step.plan.work) > 1 and verdict and "p" in verdict.criteria:
+        if step.name == f"test {min(ALPHAS)}" and step.notes.matrices and verdict and "p" in verdict.criteria:
             tests.append([step.state.round, *(float(f"{verdict.criteria[key]:.3g}") for key in ("p", "level"))])
     return {"seed": seed, "splits": splits, "tests": tests}
 

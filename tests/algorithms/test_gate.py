@@ -88,12 +88,12 @@ def dossier(state: Watched, cluster: int = 0) -> Dossier:
 
 
 def test_clients_that_are_alike_are_split_no_more_often_than_alpha() -> None:
-    """A rule that always proposes, and 60 federations of noise: the tests spend 0.2 * (1 - 0.4 ** 3) = 0.187, so 11."""
+    """A rule that always proposes, and 60 federations of noise: the tests spend 0.2 (1/2 + 1/6 + 1/12) = 0.15, so 9."""
     split = 0
     for seed in range(60):
         clients = Folded(groups(14), seed=seed)
         split += len(play(CFL(**EAGER, proof="twins", alpha=0.2), clients, 4).models) > 1
-    assert 5 <= split <= 18
+    assert 3 <= split <= 16
     assert len(play(CFL(**EAGER), Folded(groups(14)), 1).models) == 2
 
 
@@ -194,7 +194,7 @@ def test_a_cluster_that_lost_some_of_those_who_differed_is_tested_again() -> Non
     plan = algorithm.plan(problem, left, torch.tensor([c for c in range(20) if c != 3]))
     assert len(plan.work) == 3  # in round 3 it is tested again
     state = play(algorithm, Folded(groups(10, 10)), 1, left, asked=lambda round: [c for c in range(20) if c != 3])
-    assert dossier(state).tests == 2 or len(state.models) == 2
+    assert dossier(state).tests == 2 and len(state.models) == 2
     evidence = dossier(state).evidence
     assert evidence is not None and 3 not in evidence.clients.tolist()
     assert state.gate is not None and int(state.gate.sizes[3]) == 0  # it may come back with other data
@@ -220,8 +220,8 @@ def test_evidence_follows_the_tree_node_through_misplaced_clients_and_merged_clu
     state = play(algorithm, clients, 1, move(state, {0: 1}))
     for cluster in (0, 1):
         evidence = dossier(state, cluster).evidence
-        members = set((state.labels == cluster).nonzero().flatten().tolist())
-        assert evidence is None or set(evidence.clients.tolist()) <= members
+        assert evidence is not None
+        assert evidence.clients.tolist() == (state.labels == cluster).nonzero().flatten().tolist()
     state = play(algorithm, clients, 6, state)
     assert state.gate is not None and [d.node for d in state.gate.dossiers] == state.nodes.tolist()
 

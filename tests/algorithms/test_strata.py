@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import federation, train
-from folded import Folded, Turn, drive, groups_of, problem_of
+from folded import SHARES, Folded, Turn, drive, groups_of, problem_of
 
 from fedstrata.algorithms.parts.proof import voters
 from fedstrata.algorithms.strata import Strata
@@ -246,10 +246,10 @@ def test_a_newcomers_split_that_does_not_pay_does_not_keep_groups_from_being_sou
 
 
 def test_when_a_newcomer_cannot_be_tested_groups_are_sought() -> None:
-    """At level 1e-5 of the tenth test 13 clients may be told apart, but not one of them from twelve with two folds."""
+    """At the level of the fifth test 13 clients may be told apart, but not one of them from twelve with two folds."""
     algorithm = Strata(folds=2)
     state = drive(algorithm, Folded([0] * 13), 2)[-1].state
-    memory = replace(state.memories[0], tests=4)  # level 0.00077 < 1 / comb(26, 2)
+    memory = replace(state.memories[0], tests=4)  # 1 / comb(13, 6) < level 0.05 / 30 < 1 / comb(26, 2)
     late = replace(state, memories=(memory,), newcomers=torch.arange(13) == 12)
     turn = drive(algorithm, Folded([0] * 13), 1, late)[-1]
     assert spent(turn) == [5] and not turn.state.newcomers.any()
@@ -263,6 +263,68 @@ def test_with_stability_twin_rounds_follow_rounds_in_which_a_layer_was_stable() 
     assert "stability conv" in turns[-1].notes.figures
     found = drive(Strata(when="stability"), Folded(TWO), 8)
     assert split_by(found) == [7] and groups_of(found[-1].state) == BOTH
+
+
+def test_with_stability_children_are_tested_no_more_often_than_the_cluster_that_they_come_from() -> None:
+    """They are stable from round 22 on, but half as late again as the test of round 18 is round 27."""
+    algorithm = Strata(when="stability")
+    turns = drive(algorithm, Folded([0] * 20), 17)
+    turns += drive(algorithm, Folded(TWO, apart=6.0), 12, turns[-1].state)
+    assert split_by(turns) == [19] and turns[22].state.calm.steady == (1, 2)
+    assert [turn.state.round for turn in turns if any(fit.most is not None for fit in turn.plan.work)] == [
+        5,
+        8,
+        12,
+        18,
+        27,
+    ]
+
+
+def more(turns: list[Turn], clients: Folded) -> float:
+    """What a run computes beside one training of every client in each round, in such rounds.
+
+    A training is counted by its samples and epochs; the loss of a model that is offered, a third of one epoch.
+    """
+    extra = 0.0
+    for turn in turns:
+        main = turn.plan.work[0]
+        normal = clients.sizes[turn.plan.cohort] * main.recipe.epochs
+        for fit in turn.plan.work:
+            offered = (fit.offers >= 0).sum(dim=1)
+            trained = clients.sizes[turn.plan.cohort] // SHARES[fit.part]
+            trained = trained if fit.most is None else trained.minimum(fit.most)
+            trained = trained * fit.recipe.epochs * (offered > 0) * any(fit.train)
+            compared = clients.sizes[turn.plan.cohort] // SHARES[fit.compare] * offered * (offered > 1)
+            extra += float((trained + compared / 3).sum() / normal.sum())
+        extra -= 1
+    return extra
+
+
+@pytest.mark.parametrize(
+    ("clients", "rounds"),
+    [
+        # Two folds of a half in nine twin rounds; four folds of a quarter, twice.
+        pytest.param(Folded([0] * 100), 9 * 1, id="100 alike"),
+        pytest.param(Folded([0] * 8), 9 * 2, id="8 alike"),
+        # A test, a trial by two models on half the data, two rounds that offer two models; then the children's tests.
+        pytest.param(Folded([0] * 4 + [1] * 4, seed=1), 2 + 1 / 3 + 4 / 3 + 6 * 2, id="8 in 2 groups"),
+        pytest.param(
+            Folded([0] * 5 + [1] * 5 + [2] * 5 + [3] * 5), (1 + 2) + 2 * (1 / 3 + 4 / 3) + 4 * 2, id="20 in 4 groups"
+        ),
+    ],
+)
+def test_all_extra_computing_is_at_most_40_percent_of_a_run_of_50_rounds(clients: Folded, rounds: float) -> None:
+    assert more(drive(Strata(), clients, 50), clients) == pytest.approx(rounds)
+    assert rounds / 50 <= 0.4
+
+
+def test_groups_that_never_pay_and_have_four_folds_cost_37_percent_of_50_rounds() -> None:
+    """Tried after rounds 2, 4, 6, 9, 13, 19, 28 and 42; the B halves that judge show the point of the other group."""
+    clients = Folded([0] * 4 + [1] * 4, apart=4.0)
+    clients.points["B"] = clients.points["B"].roll(4, dims=0)
+    turns = drive(Strata(alpha=0.5), clients, 50)  # so that no level asks for many re-arrangements
+    assert not split_by(turns) and spent(turns[-1]) == [8]
+    assert more(turns, clients) == pytest.approx(8 * (2 + 1 / 3))
 
 
 def test_groups_are_found_and_nobody_is_lost_when_a_round_asks_three_in_ten() -> None:
@@ -281,6 +343,15 @@ def test_evidence_of_several_rounds_is_put_together() -> None:
     evidence = turns[-1].state.memories[0].evidence
     assert len(evidence.clients) == 20 and evidence.seen[5, 6] == 3 and evidence.seen[0, 19] == 1
     assert evidence.fresh.tolist() == [True] * 8 + [False] * 4 + [True] * 8
+
+
+@pytest.mark.parametrize("absent", [8, 20])
+def test_a_round_in_which_few_answer_does_not_make_a_large_cluster_a_small_one(absent: int) -> None:
+    """A cluster of which few answer uses four folds, and what two have shown is of no use for them."""
+    turns = drive(Strata(), Folded([0] * 20), 6, absent={5: range(absent)})
+    assert [fit.part for fit in turns[5].plan.work] == ["all", "A", "B"]
+    evidence = turns[5].state.memories[0].evidence
+    assert set(evidence.seen.flatten().tolist()) == {4}
 
 
 @pytest.mark.parametrize("local", [{}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9}])

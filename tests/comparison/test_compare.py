@@ -1,5 +1,6 @@
 import json
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,22 @@ def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkey
     ).read_text(encoding="utf-8")
 
 
+def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception holds the frames it went through, and they hold the engine."""
+    holdings, kept = list[weakref.ref[Any]](), list[bool]()
+
+    def watched(experiment: Any) -> Any:
+        kept.extend(each() is not None for each in holdings)
+        setting = prepare(experiment)
+        holdings.append(weakref.ref(setting.holdings))
+        return setting
+
+    monkeypatch.setattr("fedstrata.comparison.run.prepare", watched)
+    monkeypatch.setattr(Ditto, "update", lambda *given: [][0])
+    comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1], sets=["rounds=1"])
+    assert [bool(run.error) for run in comparison.runs] == [False, True, False, True] and kept == [False]
+
+
 def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def scarce(experiment: Any) -> Any:
         if experiment.seed == 1:
@@ -185,6 +202,8 @@ def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(tmp_path: Path, mo
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2])
     assert [bool(run.summary) for run in comparison.runs] == [True, True, False, False, True, True]
     assert comparison.table[0].failed == (1,)
+    more = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 3], resume=True)
+    assert [bool(run.summary) for run in more.runs] == [True, True, False, False, True, True]
     with pytest.raises(InputError, match="1000 deals"):
         compare(tmp_path / "other", seeds=[1, 0])
     assert not (tmp_path / "other").exists()

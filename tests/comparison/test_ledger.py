@@ -1,6 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from fedstrata.comparison.ledger import Jobs, Ledger
+from fedstrata.errors import RecordError
 
 
 def test_jobs_say_their_share() -> None:
@@ -24,3 +27,13 @@ def test_a_ledger_goes_on_where_it_ends_and_counts_no_job_twice(tmp_path: Path) 
     again.add(1, 2, {"cfl": 5}, 5)
     assert again.jobs == Ledger(path).jobs == Jobs(30, 23)
     assert len(path.read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"{", b'{"seed": 0}', b'{"seed": 0, "round": 1, "asked": 5, "trained": 5}', b"\xff"]
+)
+def test_a_line_that_is_none_is_named(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(b'{"seed": 0, "round": 1, "asked": {"cfl": 5}, "trained": 5}\n' + line + b"\n")
+    with pytest.raises(RecordError, match=r"jobs\.jsonl': expected a seed, a round and their jobs in line 2"):
+        Ledger(path)

@@ -55,6 +55,10 @@ def test_what_cannot_be_compared_is_refused() -> None:
         tabulate([other])
     with pytest.raises(RecordError, match=r"expected a run folder at runs, found no experiment\.toml"):
         tabulate([Path("runs")])
+    Path("keys").mkdir()
+    Path("keys", "experiment.toml").write_text('[algorithm]\nname = "cfl"\n')
+    with pytest.raises(RecordError, match=r"expected a finished run in keys, found no summary\.json"):
+        tabulate([first, Path("keys")])
     with pytest.raises(RecordError, match="'first': expected a new or empty run folder"):
         tabulate([first], first)
     assert not Path("runs").exists()

@@ -77,14 +77,15 @@ def test_without_another_there_is_no_choice(site: Site) -> None:
     assert choice == Choice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
 
 
-def test_an_engine_that_cannot_do_it_is_left_out(site: Site) -> None:
+@pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot")])
+def test_an_engine_that_cannot_do_it_is_left_out(site: Site, error: Exception) -> None:
     def fail() -> Clients:
-        raise ModelError("cannot")
+        raise error
 
     among = (Candidate("loop", site.loop), Candidate("batched", fail))
     choice = choose(site, replace(WORK, recipe=Recipe(batch=0)), among, Clock({Loop: 0.01}))
     assert choice.why == "loop: 100 steps/s"
-    with pytest.raises(ModelError, match="cannot"):
+    with pytest.raises(type(error), match="cannot"):
         choose(site, WORK, among[::-1], Clock({}))
 
 

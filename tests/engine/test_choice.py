@@ -35,3 +35,10 @@ def test_an_engine_computes_where_it_can(monkeypatch: pytest.MonkeyPatch) -> Non
         settle("batched", "cuda")
     with pytest.raises(ExperimentError, match='device = "cuda": expected a device of CUDA, found none'):
         settle("auto", "cuda")
+
+
+def test_an_engine_that_is_not_installed_is_told_before_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.engine.choice.find_spec", lambda name: None)
+    assert settle("loop", "cpu") == ("loop", "cpu")
+    with pytest.raises(ExperimentError, match=r'engine.name = "ray": expected Ray, found none; pip install'):
+        settle("ray", "cpu")

@@ -121,8 +121,9 @@ class Own(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def test_an_exception_that_cannot_be_sent_keeps_its_name_and_message() -> None:
-    assert str(processes._portable(Own(1, 2))) == "Own: 1 and 2"
+def test_an_exception_that_cannot_be_sent_keeps_its_name_and_message_and_where_it_was_raised() -> None:
+    found = processes._portable(Own(1, 2))
+    assert str(found) == "Own: 1 and 2" and [note.partition("\n")[0] for note in found.__notes__] == ["in a worker:"]
 
 
 def interrupt() -> None:

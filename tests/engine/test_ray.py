@@ -45,6 +45,26 @@ def test_ray_is_started_on_this_machine_alone_unless_a_cluster_is_named(
     assert asked.get("num_cpus", 0) >= 9 or address != "local"
 
 
+def test_what_a_task_does_is_sent_to_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps everything that it was ever given as a task, and complains after a hundred times."""
+    sent, transport = [], Ray(SITE, 1)
+
+    class Task:
+        def remote(self, site: list[Any], order: Any, blocks: Any, path: list[str]) -> Any:
+            return tasks._boxed(perform(SITE.loop(), tasks._opened(order), blocks))
+
+    def remote(**options: Any) -> Any:
+        sent.append(options)
+        return lambda work: Task()
+
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.remote", remote)
+    monkeypatch.setattr("ray.put", lambda thing: thing)
+    monkeypatch.setattr("ray.get", lambda things: things)
+    check(Workers(SITE, transport), [rich(), rich(2)])
+    assert sent == [{"num_cpus": 1, "max_retries": 2}]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ray_is_the_loop_in_every_bit(workers: int) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from fedstrata.engine import Workers
 from fedstrata.engine.workers.parcel import pack, unpack
 from fedstrata.engine.workers.segment import Letter, Segment
 from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform, shards
+from fedstrata.errors import InputError
 from turns import same
 
 
@@ -126,3 +128,13 @@ def test_a_system_without_files_in_memory_takes_one_on_disk(monkeypatch: pytest.
     with line() as (here, there):
         Segment((torch.arange(3), "x")).send(here)
         assert same(Letter(there).open()[0], (torch.arange(3), "x"))
+
+
+def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(InputError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
+        Segment(torch.arange(3))

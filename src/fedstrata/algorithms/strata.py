@@ -43,8 +43,8 @@ class Strata:
         when: whether twin rounds are those of the schedule, or come after rounds in which some layer of the members was
             stable, as HiCFL has it, each at least half as late again as the last.
         settle: rounds after a split in which its members may still choose the other side.
-        benefit: whether a split must pay, by models and data that did not make it; one that does not pay yet may be
-            tried again in the next twin round.
+        benefit: whether a split must pay, on data that did not train the models compared apart; one that does not pay
+            yet may be tried again in the next twin round.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"

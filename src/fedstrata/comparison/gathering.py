@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fedstrata.comparison.document import Comparison, write
 from fedstrata.comparison.ledger import Jobs
-from fedstrata.comparison.table import Outcome
+from fedstrata.comparison.table import Failure, Outcome
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folder import numbered, vacant
 from fedstrata.errors import RecordError
@@ -29,9 +28,7 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def conclude(
-    experiments: Sequence[Experiment], out: Path, failures: Mapping[Path, Exception], jobs: Jobs
-) -> Comparison:
+def conclude(experiments: Sequence[Experiment], out: Path, failures: Mapping[Path, Failure], jobs: Jobs) -> Comparison:
     """Write down what came of a comparison.
 
     Args:
@@ -44,8 +41,8 @@ def conclude(
     for experiment in experiments:
         folder = folder_of(out, experiment)
         outcome = Outcome(experiment.algorithm.name, experiment.seed, folder)
-        error = failures.get(folder)
-        runs.append(_failed(outcome, error) if error else _told(outcome))
+        failure = failures.get(folder)
+        runs.append(replace(outcome, **asdict(failure)) if failure else _told(outcome))
     return write(Comparison(out, _common(tomllib.loads(dumps(experiments[0]))), tuple(runs), jobs))
 
 
@@ -92,9 +89,11 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(folder: Path) -> dict[str, Any]:
     """The experiment of a run."""
     try:
-        return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        found = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RecordError(f"expected a run folder at {folder}, found no experiment.toml to read: {error}") from None
+    Folder(folder).summary()
+    return found
 
 
 def _called(settings: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
@@ -116,9 +115,3 @@ def _told(run: Outcome) -> Outcome:
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"expected the scores of the clients in {last}, found: {error}; leave the run out") from None
     return replace(run, summary=summary, clients=dict(zip(*scores.to_pydict().values(), strict=True)))
-
-
-def _failed(run: Outcome, error: Exception) -> Outcome:
-    """A run with what went wrong."""
-    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return replace(run, error=what, traceback="".join(traceback.format_exception(error)))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedstrata.errors import RecordError
+
 
 @dataclass(frozen=True)
 class Jobs:
@@ -38,18 +40,27 @@ class Ledger:
 
     Attributes:
         jobs: of all lines.
+
+    Raises:
+        RecordError: when one of the lines is not such a line.
     """
 
     def __init__(self, path: Path) -> None:
         """Read what is there."""
         self.jobs = Jobs(0, 0)
         self._path, self._counted = path, dict[tuple[int, int], set[str]]()
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith("\n")]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
         if whole != lines:
-            path.write_text("".join(whole))
-        for line in whole:
-            self._count(**json.loads(line))
+            path.write_bytes(b"".join(whole))
+        for number, line in enumerate(whole, start=1):
+            try:
+                self._count(**json.loads(line))
+            except (ValueError, TypeError, AttributeError):
+                raise RecordError(
+                    f"{str(path)!r}: expected a seed, a round and their jobs in line {number}, found something else; "
+                    "delete the file, and jobs are counted anew from here on"
+                ) from None
 
     def add(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
         """Write a line, unless its jobs were counted before the comparison was interrupted in that round.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+from fedstrata.comparison.table import Failure
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.sharing import together
 from fedstrata.train import Answer, Steps, ask
@@ -74,7 +75,7 @@ class Lockstep:
 
     def __init__(self, lanes: Mapping[str, Lane], engine: Clients) -> None:
         """Begin every run, up to what it first asks of the clients."""
-        self.failures: dict[str, Exception] = {}
+        self.failures: dict[str, Failure] = {}
         self._lanes, self._engine = lanes, engine
         self._plans: dict[str, Plan] = {}
         for name in lanes:
@@ -131,4 +132,4 @@ class Lockstep:
 
     def _drop(self, name: str, error: Exception) -> None:
         self._plans.pop(name, None)
-        self.failures[name] = error
+        self.failures[name] = Failure.of(error)

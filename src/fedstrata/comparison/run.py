@@ -12,6 +12,7 @@ from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.gathering import conclude, finished
 from fedstrata.comparison.ledger import Ledger
 from fedstrata.comparison.lockstep import Lane, Lockstep, Patience
+from fedstrata.comparison.table import Failure
 from fedstrata.config import Experiment, folder_of
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
@@ -39,7 +40,7 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
     """
     waiting = [experiment for experiment in experiments if not finished(folder_of(out, experiment))]
     seeds = list(dict.fromkeys(experiment.seed for experiment in waiting))
-    ledger, failures, chosen = Ledger(out / "jobs.jsonl"), dict[Path, Exception](), dict[str, Any]()
+    ledger, failures, chosen = Ledger(out / "jobs.jsonl"), dict[Path, Failure](), dict[str, Any]()
     with one_thread(), Line(quiet) as line, Patience() as patience:
         race = Race(experiments[0].rounds, seeds, line)
         for seed in seeds:
@@ -51,10 +52,10 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
                     line.keep(f"engine: {setting.why}")
                 lockstep = _line_up(setting, own, out, resume, race)
             except InputError as error:
-                if seed == seeds[0]:
+                if seed == experiments[0].seed:
                     raise
-                # What could be dealt with one seed cannot always be with another.
-                failures |= {folder_of(out, experiment): error for experiment in own.values()}
+                # What could be dealt with one seed cannot always be with another, nor when it is tried again.
+                failures |= {folder_of(out, experiment): Failure.of(error) for experiment in own.values()}
                 continue
             chosen = {"engine": setting.engine}
             while (round := lockstep.round) is not None and not patience.asked:
@@ -64,7 +65,7 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
                 lockstep.close()
                 where = f"stopped in seed {seed}" + (f" after round {round - 1}" if round else "")
                 raise KeyboardInterrupt(f"{where}; go on with the same command and --resume --out {out}")
-            failures |= {folder_of(out, own[name]): error for name, error in lockstep.failures.items()}
+            failures |= {folder_of(out, own[name]): failure for name, failure in lockstep.failures.items()}
             del setting, lockstep  # and with them the data of this seed, before those of the next are dealt
     return conclude(experiments, out, failures, ledger.jobs)
 

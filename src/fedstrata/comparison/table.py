@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,25 @@ class Outcome:
     clients: Mapping[int, float] | None = None
     error: str = ""
     traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed, in words: the exception would keep alive whatever its frames hold, the data and the workers.
+
+    Attributes:
+        error: in one line.
+        traceback: where.
+    """
+
+    error: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """What an exception says."""
+        line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return cls(line, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True)

@@ -35,16 +35,30 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
     if _fits(m, p):
         return torch.empty(m, p)
     with TemporaryFile() as file:
-        if hasattr(os, "posix_fallocate"):
-            try:
-                # Without this, a full disk would end the process at some later write, without a word.
-                os.posix_fallocate(file.fileno(), 0, 4 * m * p)
-            except OSError as error:
-                raise InputError(
-                    f"expected {4 * m * p / 1e9:.1f} GB free in {gettempdir()} for rows of {m} clients, found: "
-                    f"{error.strerror}; free some, or set TMPDIR to a folder on another disk"
-                ) from error
+        # Without this, a full disk would end the process at some later write, without a word.
+        reserve(file.fileno(), 4 * m * p, f"rows of {m} clients")
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
+
+
+def reserve(file: int, size: int, what: str) -> None:
+    """Take room on the disk for an empty temporary file, where the system lets one.
+
+    Args:
+        file: its descriptor.
+        size: in bytes, at least 1.
+        what: will lie in it.
+
+    Raises:
+        InputError: when there is none.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError as error:
+            raise InputError(
+                f"expected {size / 1e9:.1f} GB free in {gettempdir()} for {what}, found: {error.strerror}; "
+                "free some, or set TMPDIR to a folder on another disk"
+            ) from error
 
 
 @dataclass(frozen=True)

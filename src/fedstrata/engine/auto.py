@@ -141,7 +141,7 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
     steps, rates = _steps(site, trial), dict[Candidate, float]()
     for candidate in among:
         # One that cannot do it is not chosen; the loop can do all.
-        with suppress(FedstrataError):
+        with suppress(FedstrataError, torch.OutOfMemoryError):
             rates[candidate] = steps / _time(candidate, trial, measure)
     # The others equal the first, bit for bit; batched rounds otherwise, so it takes more than luck to be chosen.
     worth = {candidate: rate / (CLEARLY if candidate.name == "batched" else 1) for candidate, rate in rates.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Protocol
 
 import torch
@@ -13,6 +14,7 @@ from fedstrata.engine.batched import Batched
 from fedstrata.engine.site import Site
 from fedstrata.engine.store import Store
 from fedstrata.engine.workers import Processes, Ray, Workers
+from fedstrata.engine.workers.ray import MISSING
 from fedstrata.errors import ExperimentError
 
 
@@ -50,8 +52,10 @@ def settle(name: str, device: str) -> tuple[str, str]:
         Its name and its device.
 
     Raises:
-        ExperimentError: when it cannot compute there.
+        ExperimentError: when it cannot compute there, or is not installed.
     """
+    if name == "ray" and find_spec("ray") is None:
+        raise ExperimentError(MISSING)
     if device == "cuda" and name not in ("auto", "batched"):
         raise ExperimentError(f'engine.device = "cuda": expected engine.name = "batched", found {name!r}; use "cpu"')
     if device == "cuda" and not torch.cuda.is_available():

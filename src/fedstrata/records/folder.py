@@ -122,7 +122,10 @@ class Folder:
         path = self.path / "summary.json"
         if not path.exists():
             raise RecordError(f"expected a finished run in {self.path}, found no summary.json; resume the run")
-        summary: dict[str, Any] = json.loads(path.read_text())
+        try:
+            summary: dict[str, Any] = json.loads(path.read_text())
+        except ValueError as error:
+            raise RecordError(f"{path}: expected a summary in JSON, found {error}; resume the run") from error
         return summary
 
     def _of_round(self, name: str, round: int, suffix: str) -> Path:

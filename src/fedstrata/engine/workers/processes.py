@@ -184,7 +184,9 @@ def _portable(error: Exception) -> Exception:
         ForkingPickler.loads(ForkingPickler.dumps(error))
     except Exception:
         # Some take other arguments than their message, or hold what stays where it is.
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.add_note(error.__notes__[-1])
+        return portable
     return error
 
 

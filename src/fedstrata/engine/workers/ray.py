@@ -20,6 +20,9 @@ from fedstrata.engine.workers.processes import TRIES, cores
 from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform
 from fedstrata.errors import EngineError, ExperimentError
 
+MISSING = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata[ray]", or use "processes"'
+"""What is said where the extra is not installed."""
+
 
 class Ray:
     """A transport to Ray, which is started or joined when the first round needs it and stays until Python ends.
@@ -45,8 +48,7 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            message = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata[ray]", or use "processes"'
-            raise ExperimentError(message) from error
+            raise ExperimentError(MISSING) from error
         self._ray = ray
 
     @cached_property
@@ -57,10 +59,9 @@ class Ray:
     def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
         """As `Transport.run`; lost tasks are repeated by Ray."""
         errors = self._cluster.exceptions
-        task = self._cluster.remote(num_cpus=1, max_retries=TRIES - 1)(_work)
         sent = self._cluster.put(_boxed(order))
         # Inside a list the site stays where it is until a worker has need of it.
-        tasks = [task.remote([self._data], sent, blocks, sys.path) for blocks in shards]
+        tasks = [self._task.remote([self._data], sent, blocks, sys.path) for blocks in shards]
         # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray down.
         try:
             return [_opened(box) for box in self._cluster.get(tasks)]
@@ -88,6 +89,11 @@ class Ray:
             except Exception as error:  # of whatever of Ray's many parts did not start, or was not there
                 raise EngineError(f"expected Ray at {self._address!r}, found none: {_line(error)}") from error
         return self._ray
+
+    @cached_property
+    def _task(self) -> Any:
+        """A shard's work as a task of Ray, which keeps each one that it was given until it ends."""
+        return self._cluster.remote(num_cpus=1, max_retries=TRIES - 1)(_work)
 
     @cached_property
     def _data(self) -> Any:

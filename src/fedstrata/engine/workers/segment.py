@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from math import prod
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle, send_handle
-from typing import IO, Any
+from tempfile import TemporaryFile
+from typing import Any
 
 import torch
 
-from fedstrata.core.rows import IN_MEMORY
+from fedstrata.core.rows import IN_MEMORY, reserve
 from fedstrata.engine.workers.parcel import pack, unpack
 
 ALIGNED = 64
@@ -25,13 +25,20 @@ class Segment:
 
     Args:
         thing: as `pack` takes it.
+
+    Raises:
+        InputError: when the disk has no room for what does not fit into memory.
     """
 
     def __init__(self, thing: Any) -> None:
         """Write its tensors down."""
         self._frame, tensors = pack(thing)
         self._places = []
-        with _nameless(sum(tensor.nbytes for tensor in tensors)) as file:
+        size = sum(tensor.nbytes + ALIGNED for tensor in tensors)
+        in_memory = size <= IN_MEMORY and hasattr(os, "memfd_create")
+        with os.fdopen(os.memfd_create("fedstrata"), "wb") if in_memory else TemporaryFile() as file:
+            if not in_memory:
+                reserve(file.fileno(), max(size, 1), "what workers share")
             for tensor in tensors:
                 file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
                 self._places.append((file.tell(), tensor.dtype, tuple(tensor.shape)))
@@ -79,10 +86,3 @@ class Letter:
             flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0)
             tensors.append(flat.to(dtype).view(shape))
         return unpack(frame, tensors), note
-
-
-def _nameless(size: int) -> IO[bytes]:
-    """A file without a name for so many bytes: in memory, where they fit and the system offers that."""
-    if size <= IN_MEMORY and hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("fedstrata"), "wb")
-    return tempfile.TemporaryFile()

@@ -11,7 +11,7 @@ from fedstrata.core import Plan, Problem, Report, Result, Rows, State, Verdict
 from fedstrata.lazy import torch
 
 FEW = 12
-"""Members up to which four folds are used, if they are large enough: with more, two reach the levels of four tests."""
+"""Members up to which four folds are used, if they are large enough; with more, two reach the levels of eight tests."""
 
 LEAST = 24
 """Samples of a fold below which a client does not vote."""

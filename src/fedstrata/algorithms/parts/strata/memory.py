@@ -18,8 +18,8 @@ class Memory:
     Attributes:
         evidence: about its members; None before the first twin round.
         tests: that it was put to.
-        heard: the last round in which it was to be tested; 0 before the first.
-        answered: members that answered in the last round.
+        heard: the last round in which it, or the cluster that it was split from, was to be tested; 0 before the first.
+        answered: the most members that answered in a round so far.
         settling: rounds for which its members may still go over to the other side of its split.
         trial: a confirmed split of which it is not known yet whether it pays.
     """
@@ -84,6 +84,7 @@ def noted(before: Stratified, after: Stratified, report: Report) -> Stratified:
         report: of it.
     """
     answered = after.labels[report.results[0].updates.clients]
-    memories = [replace(each, answered=int((answered == c).sum())) for c, each in enumerate(after.memories)]
+    counts = [int((answered == cluster).sum()) for cluster in range(len(after.memories))]
+    memories = [replace(each, answered=max(n, each.answered)) for each, n in zip(after.memories, counts, strict=True)]
     aside = (after.labels < 0) & ((before.labels >= 0) | before.aside)
     return replace(after, memories=tuple(memories), aside=aside)

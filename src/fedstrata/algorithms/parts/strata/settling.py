@@ -84,7 +84,7 @@ def divide(
                 clients = splits[cluster].clients[side]
                 divided[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
-                memories.append(Memory(settling=rounds))
+                memories.append(Memory(heard=memory.heard, settling=rounds))
         elif bool(members.any()) or not memory.settling or state.tree[int(state.nodes[cluster])].parent not in peopled:
             divided[members] = len(parents)
             parents.append(cluster)

@@ -1,7 +1,8 @@
 """Whether a split pays: the models of the sides against one model of all, on data that trained none of them.
 
 All three start from the cluster's model and move by the mean update of members' A halves: of the one side, of the
-other, of both. The members say how well each does on their B halves; it is decided once half of them have.
+other, of both. The members say how well that of their side and that of both do on their B halves; it is decided once
+half of them have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from fedstrata.core import Layout, Plan, Problem, Report, Rows, Verdict
 from fedstrata.lazy import torch
+
+BOTH = 2
+"""Place of the model of all among those of a trial, behind the ones of the two sides."""
 
 WORST = 1e3
 """Loss in nats of a model that leads to nothing finite, or to more."""
@@ -85,14 +89,15 @@ def tried(
 
 
 def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
-    """The plan in which the members of trials also weigh their models; nothing is trained for it."""
+    """The plan in which members of trials also weigh the model of their side against that of both, without training."""
     running = [trial for trial in trials if trial is not None]
     if not running:
         return plan
-    offers = torch.full((len(plan.cohort), 3), -1)
+    offers = torch.full((len(plan.cohort), 2), -1)
     for place, trial in enumerate(running):
-        silent = trial.clients[trial.gains.isnan()]
-        offers[torch.isin(plan.cohort, silent)] = len(plan.models) + 3 * place + torch.arange(3)
+        here = torch.isin(plan.cohort, trial.clients[trial.gains.isnan()])
+        side = Rows(trial.clients, trial.second.long()[:, None]).of(plan.cohort[here])
+        offers[here] = len(plan.models) + 3 * place + torch.cat([side, torch.full_like(side, BOTH)], dim=1)
     none = layout.nothing
     fit = replace(plan.work[0], offers=offers, train=none, upload=none, part="B", compare="B", stream="benefit")
     return replace(plan, models=torch.cat([plan.models, *(trial.models for trial in running)]), work=(*plan.work, fit))
@@ -109,8 +114,7 @@ def weighed(report: Report, trials: Sequence[Trial | None]) -> list[Trial | None
             here = torch.isin(trial.clients, result.updates.clients) & trial.gains.isnan()
             losses = Rows(result.updates.clients, result.losses).of(trial.clients[here])
             losses = losses.nan_to_num(nan=WORST).clamp(max=WORST)
-            own = losses.gather(1, trial.second[here].long()[:, None])[:, 0]
-            gains = trial.gains.masked_scatter(here, losses[:, 2] - own)
+            gains = trial.gains.masked_scatter(here, losses[:, 1] - losses[:, 0])
             trial = replace(trial, gains=gains)
         told.append(trial)
     return told
