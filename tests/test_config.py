@@ -188,7 +188,7 @@ def test_set_changes_one_key(sets: list[str], key: str, value: object) -> None:
 
 
 def test_set_to_another_thing_drops_the_options_of_the_one_in_the_file() -> None:
-    text = "[algorithm]\nname = 'layercfl'\nlayers = 'conv'\n[algorithms.cfl]\neps1 = 0.1\n[model]\nname = 'mlp'\nhidden = [5]"
+    text = "[algorithm]\nname = 'layercfl'\n[algorithms.cfl]\neps1 = 0.1\n[model]\nname = 'mlp'\nhidden = [5]"
     sets = ["algorithm.eps2=0.4", "algorithm.name=cfl", "partition.scheme=shards", "model.name=tsdp_cnn"]
     experiment = load(tomllib.loads(text), sets)
     assert (experiment.algorithm.options["eps1"], experiment.algorithm.options["eps2"]) == (0.1, 0.4)

@@ -132,8 +132,19 @@ def compare_(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")],
+    figures: Annotated[
+        str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
+    ] = None,
+) -> None:
     """Build the report of a run again, from its records alone."""
+    if figures is not None:
+        from fedstrata.report.files import save
+
+        for path in save(folder, figures):
+            print(path)
+        return
     from fedstrata.report import build
 
     build(folder)
@@ -205,6 +216,55 @@ def _numbers(text: str | None) -> list[int] | None:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise ExperimentError(f"--seeds = {text!r}: expected whole numbers between commas, such as 0,1,2") from None
+
+
+deploy = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
+app.add_typer(deploy, name="deploy")
+
+Federation = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `deploy init` made.")]
+
+
+@deploy.command("init")
+def deploy_init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the federation.")],
+    experiment: Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Name or address at which nodes reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the server.")] = 8000,
+) -> None:
+    """Make a test federation: certificates, keys, a node for every client with its data, and what to do next."""
+    from fedstrata.flower.deploy import init
+
+    print(init(folder, experiment, sets or (), host, port))
+
+
+@deploy.command("run")
+def deploy_run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
+    federation: Federation,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run folder; by default a new one in runs.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
+    ] = None,
+) -> None:
+    """Run an experiment on a federation that is up."""
+    from fedstrata.flower.deploy import run
+
+    print(f"run folder: {run(experiment, federation, out, sets or ())}")
+
+
+@deploy.command("resume")
+def deploy_resume(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")], federation: Federation
+) -> None:
+    """Go on with a run after its server was lost."""
+    from fedstrata.flower.deploy import resume
+
+    print(f"run folder: {resume(out, federation)}")
 
 
 def _fail(message: object, status: int) -> int:

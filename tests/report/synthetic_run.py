@@ -1,4 +1,4 @@
-"""A run folder as the training loop writes it: 20 clients in 4 hidden groups, splits in rounds 4, 7 and 7."""
+"""A run folder as the training loop writes it: clients in 4 hidden groups, splits in rounds 4, 7 and 7."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-TRUTH = [client % 4 for client in range(20)]
+CLIENTS = 20
+TRUTH = [client % 4 for client in range(CLIENTS)]
 SIDES = {1: {0, 1}, 2: {2, 3}, 3: {0}, 4: {1}, 5: {2}, 6: {3}}
 LAYERS = ["conv1", "conv2", "fc1", "fc2"]
 EXPERIMENT = """\
@@ -46,7 +47,7 @@ gap = ["dcos", "dl2"]
 
 def label(client: int, number: int) -> int:
     """The node of a client after this round; client 19 misses the second split and comes back in round 9."""
-    group = TRUTH[client]
+    group = client % 4
     if number < 4:
         return 0
     if number < 7 or (client == 19 and number < 9):
@@ -68,11 +69,11 @@ def events(number: int) -> list[dict[str, Any]]:
     return []
 
 
-def rounds(count: int) -> list[dict[str, Any]]:
+def rounds(count: int, n: int = CLIENTS) -> list[dict[str, Any]]:
     lines = []
     for number in range(1, count + 1):
-        accuracy = accuracies(number)
-        labels = [label(client, number) for client in range(20)]
+        accuracy = accuracies(number, n)
+        labels = [label(client, number) for client in range(n)]
         lines.append(
             {
                 "round": number,
@@ -88,7 +89,7 @@ def rounds(count: int) -> list[dict[str, Any]]:
                 "ari": 0.0 if number < 4 else 0.46 if number < 7 else 1.0,
                 "bytes_down": 4_800_000,
                 "bytes_up": 4_800_000 - (240_000 if number in (7, 8) else 0),
-                "cohort": list(range(20)),
+                "cohort": list(range(n)),
                 "absent": [19] if number in (7, 8) else [],
                 "rejected": [5] if number == 12 else [],
                 "events": events(number),
@@ -98,18 +99,18 @@ def rounds(count: int) -> list[dict[str, Any]]:
     return lines
 
 
-def accuracies(number: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def accuracies(number: int, n: int = CLIENTS) -> np.ndarray[Any, np.dtype[np.float64]]:
     rng = np.random.default_rng(number)
     ceiling = 0.5 if number < 4 else 0.62 if number < 7 else 0.9
-    groups = 0.03 * np.array(TRUTH)
-    return ceiling * (1 - 0.8**number) - groups + 0.03 * np.sin(np.arange(20)) + rng.normal(0, 0.008, 20)
+    groups = 0.03 * (np.arange(n) % 4)
+    return ceiling * (1 - 0.8**number) - groups + 0.03 * np.sin(np.arange(n)) + rng.normal(0, 0.008, n)
 
 
-def nodes() -> list[dict[str, Any]]:
+def nodes(n: int = CLIENTS) -> list[dict[str, Any]]:
     tree = []
     settled = "the mean update is still large (0.52 > 0.40)"
     for node in range(7):
-        members = [client for client in range(20) if node == 0 or TRUTH[client] in SIDES[node]]
+        members = [client for client in range(n) if node == 0 or client % 4 in SIDES[node]]
         tree.append(
             {
                 "id": node,
@@ -125,35 +126,35 @@ def nodes() -> list[dict[str, Any]]:
     return tree
 
 
-def matrices(folder: Path, number: int, examined: list[int]) -> None:
+def matrices(folder: Path, number: int, examined: list[int], n: int, layers: list[str]) -> None:
     rng = np.random.default_rng(100 + number)
     entries: dict[str, Any] = {}
-    present = range(19 if number == 7 else 20)
+    present = [client for client in range(n) if client != 19 or number != 7]
     for node in examined:
-        clients = np.array([c for c in present if node == 0 or TRUTH[c] in SIDES[node]])
-        truth = np.array(TRUTH)[clients]
+        clients = np.array([c for c in present if node == 0 or c % 4 in SIDES[node]])
+        truth = clients % 4
         far = 0.9 - 0.3 * (truth[:, None] != truth) - 0.4 * (truth[:, None] // 2 != truth // 2)
         noise = rng.normal(0, 0.05, far.shape)
         values = far + (noise + noise.T) / 2
         np.fill_diagonal(values, 1.0)
-        for layer in ("conv2", "fc1"):
+        for layer in layers:
             entries[f"{node}|dcos|{layer}"] = values
             entries[f"{node}|dcos|{layer}|clients"] = clients
     np.savez(folder / "matrices" / f"{number:05d}.npz", **entries)
 
 
-def write(folder: Path, count: int = 30, finished: bool = True) -> Path:
-    """Write ``count`` rounds of the run into a new folder."""
+def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS, thorough: bool = False) -> Path:
+    """Write ``count`` rounds of ``n`` clients; a thorough run examines every cluster by every layer in every round."""
     for name in ("clients", "gaps", "matrices"):
         (folder / name).mkdir(parents=True)
     (folder / "experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
-    lines = rounds(count)
+    lines = rounds(count, n)
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    (folder / "tree.json").write_text(json.dumps(nodes()), encoding="utf-8")
+    (folder / "tree.json").write_text(json.dumps(nodes(n)), encoding="utf-8")
     for line in lines:
         number = line["round"]
-        accuracy = accuracies(number)
-        scores = {"client": list(range(20)), "node": line["labels"], "samples": [100 + c for c in range(20)]}
+        accuracy = accuracies(number, n)
+        scores = {"client": list(range(n)), "node": line["labels"], "samples": [100 + c for c in range(n)]}
         table = pa.table(scores | {"accuracy": accuracy, "loss": 2.3 - 2 * accuracy})
         pq.write_table(table, folder / "clients" / f"{number:05d}.parquet")
         gaps = [
@@ -163,9 +164,11 @@ def write(folder: Path, count: int = 30, finished: bool = True) -> Path:
         ]
         columns = zip(("layer", "measure", "gap"), zip(*gaps, strict=True), strict=True)
         pq.write_table(pa.table({name: list(v) for name, v in columns}), folder / "gaps" / f"{number:05d}.parquet")
-        examined = [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 else []
+        examined = (
+            [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 or thorough else []
+        )
         if examined:
-            matrices(folder, number, examined)
+            matrices(folder, number, examined, n, LAYERS if thorough else ["conv2", "fc1"])
     if finished:
         last = lines[-1]
         shared = {
@@ -186,7 +189,7 @@ def write(folder: Path, count: int = 30, finished: bool = True) -> Path:
             "seconds_training": 40.2,
             "seconds_server": 1.3,
             "versions": {"fedstrata": "0.1.0", "torch": "2.13.0"},
-            "truth": TRUTH,
+            "truth": [client % 4 for client in range(n)],
         }
         (folder / "summary.json").write_text(json.dumps(summary | shared), encoding="utf-8")
     return folder

@@ -16,9 +16,8 @@ from synthetic_run import EXPERIMENT, write
 
 from fedstrata.errors import RecordError
 from fedstrata.report import build
-from fedstrata.report.read import read
-from fedstrata.report.words import sentence
 
+SECTIONS = ("accuracy", "groups", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
 
 
@@ -52,7 +51,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -61,7 +60,7 @@ class Tags(HTMLParser):
 
 def test_the_page_says_in_words_what_came_of_the_run(folder: Path) -> None:
     text = page(folder)
-    assert "20 clients fell into 4 groups by round 9; mean accuracy 0.86, worst client 0.78;" in text
+    assert "20 clients fell into 4 groups by round 9; accuracy 0.86, worst client 0.78;" in text
     assert "agreement with the hidden truth (ARI) 1.00." in text
     assert "<title>layercfl on digits" in text
 
@@ -103,9 +102,12 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     assert tags.open == []
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
     assert found is not None
-    ids = [attributes["id"] for _, attributes in tags.seen if attributes.get("class") == "plot"]
-    assert list(json.loads(found[1])) == ids
-    assert len(ids) == len(set(ids))
+    ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
+    assert sorted([*json.loads(found[1]), "examinations"]) == sorted(ids)
+    named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
+    assert len(named) == len(set(named))
+    links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}
+    assert links == {f"of-{name}" for name in SECTIONS} <= set(named)
 
 
 def test_the_page_holds_the_experiment_letter_by_letter_and_how_to_make_it_again(folder: Path) -> None:
@@ -165,9 +167,9 @@ def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> 
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     text = page(write(tmp_path / "run", count=5, finished=False))
     assert "This run is unfinished: the folder has no summary.json." in text
-    assert "After 5 of 30 rounds, 20 clients are in 2 groups; mean accuracy" in text
+    assert "After 5 of 30 rounds, 20 clients are in 2 groups; accuracy" in text
     assert "layercfl on digits" in text
-    assert "True group" not in text
+    assert "Truth" not in text
 
 
 def test_a_run_without_a_finished_round_has_a_page(folder: Path) -> None:
@@ -210,18 +212,42 @@ def test_a_plain_run_without_clusters_truth_or_probe_has_a_page(folder: Path) ->
     edit_rounds(folder, **nothing, labels=[0] * 20, clusters=1, ari=None, figures={})
     edit(folder / "summary.json", ari=None, purity=None, truth=None, clusters=1, rounds_to_partition=1, versions={})
     text = page(folder)
-    assert "20 clients stayed in one group; mean accuracy 0.86, worst client 0.78." in text
-    assert "<b>Not split.</b>" in text
-    assert "No node was split, and nothing else was noted." in text
-    assert 'href="#decisions"' not in text
-    assert 'href="#layers"' not in text
+    assert "20 clients; accuracy 0.86, worst client 0.78." in text
+    assert "Nothing was noted." in text
+    for link in ("groups", "decisions", "layers"):
+        assert f'href="#of-{link}"' not in text
+    words = re.sub(r"(?s)<style>.*?</style>|<script.*?</script>|<pre.*?</pre>", "", text)
+    assert not re.search(r"group|cluster|node|ARI|split|pending", words)
 
 
 def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) -> None:
     edit_rounds(folder, labels=[0] * 21)
     text = page(folder)
-    rows = re.findall(r"<tr><td>(\d+)</td><td><span", text)
+    rows = re.findall(r"<tr><td>(\d+)</td><td>[^<]*</td><td><span", text)
     assert (rows[0], rows[-1]) == ("11", "20")
+
+
+def test_a_cluster_that_was_never_examined_says_so(folder: Path) -> None:
+    nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
+    nodes[5] |= {"why": "", "layer": None, "criteria": {}}
+    nodes[6] |= {"why": "", "layer": None, "criteria": {}, "born": 0}
+    (folder / "tree.json").write_text(json.dumps(nodes), encoding="utf-8")
+    text = page(folder)
+    assert "<b>Not split.</b> It was not examined since round 7." in text
+    assert "<b>Not split.</b> It was never examined." in text
+
+
+def test_a_client_that_is_not_in_the_federation_is_away(folder: Path) -> None:
+    edit_rounds(folder, labels=[-1, *[3] * 19], pending=[])
+    text = page(folder)
+    assert "19 clients fell into 4 groups" in text
+    assert re.search(r"<tr><td>0</td>.*away", text)
+
+
+def test_a_split_is_told_in_the_tree_and_only_named_among_the_events(folder: Path) -> None:
+    text = page(folder)
+    assert text.count("no pair across is closer than 0.21") == 3
+    assert "node 1 split into 3 and 4 on conv2</td>" in text
 
 
 def test_clusters_without_a_known_accuracy_have_no_mean(folder: Path) -> None:
@@ -231,17 +257,6 @@ def test_clusters_without_a_known_accuracy_have_no_mean(folder: Path) -> None:
     edit_rounds(folder, labels=[0] * 20 + [6], pending=[])
     means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?mean accuracy", page(folder), re.DOTALL)]
     assert means == [0]
-
-
-def test_the_sentence_tells_what_is_known(tmp_path: Path) -> None:
-    folder = write(tmp_path / "run", count=8, finished=False)
-    assert "(1 still waiting to be placed)" in sentence(read(folder))
-    (folder / "experiment.toml").write_text("seed = 1\n", encoding="utf-8")
-    edit_rounds(folder, acc_worst=None, ari=None, pending=[])
-    assert re.fullmatch(r"After 8 rounds, 20 clients are in 4 groups; mean accuracy 0\.\d\d\.", sentence(read(folder)))
-    edit_rounds(folder, acc_client=None)
-    assert sentence(read(folder)) == "After 8 rounds, 20 clients are in 4 groups."
-    assert "<title>run" in page(folder)
 
 
 def test_the_report_imports_neither_torch_nor_what_trains() -> None:

@@ -1,8 +1,6 @@
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from synthetic_run import write
 
@@ -28,17 +26,6 @@ def test_a_whole_folder_is_read_without_a_note(folder: Path) -> None:
     assert len(records.tree) == 7
     assert records.scores[12].samples.tolist() == [100 + client for client in range(20)]
     assert {gap.measure for gap in records.gaps} == {"dcos", "dl2"}
-
-
-def test_matrices_are_of_the_split_or_of_the_latest_examination(folder: Path) -> None:
-    shown = {(matrix.node, matrix.round) for matrix in read(folder).matrices}
-    assert shown == {(0, 4), (1, 7), (2, 7), (3, 10), (4, 10), (5, 10), (6, 10)}
-
-
-def test_a_matrix_after_the_split_does_not_replace_the_one_that_split(folder: Path) -> None:
-    again: dict[str, Any] = {"0|dcos|conv2": np.eye(2), "0|dcos|conv2|clients": np.arange(2)}
-    np.savez(folder / "matrices" / "00011.npz", **again)
-    assert {matrix.round for matrix in read(folder).matrices if matrix.node == 0} == {4}
 
 
 def test_no_folder_is_one_line_that_names_it(tmp_path: Path) -> None:
@@ -151,23 +138,9 @@ def test_a_damaged_summary_is_left_out(folder: Path, text: str) -> None:
     assert records.notes == ("summary.json cannot be read, so this page is without it.",)
 
 
-def test_files_of_single_rounds_that_are_missing_or_damaged_are_left_out(folder: Path) -> None:
-    for number in (2, 3, 4, 9):
-        (folder / "clients" / f"{number:05d}.parquet").unlink()
-    (folder / "gaps" / "00005.parquet").write_bytes(b"PAR1")
-    (folder / "matrices" / "00010.npz").write_bytes(b"no zip")
-    records = read(folder)
-    dash = "\N{EN DASH}"
-    assert records.notes == (
-        f"clients/ has no file for round 2{dash}4, 9, so this page is without it.",
-        "gaps/ cannot be read for round 5, so this page is without it.",
-        "matrices/ cannot be read for round 10, so this page is without it.",
-    )
-
-
-def test_a_matrix_that_does_not_fit_its_clients_is_left_out(folder: Path) -> None:
-    entries: dict[str, Any] = {"3|l2|fc": np.eye(3), "3|l2|fc|clients": np.arange(2)}
-    np.savez(folder / "matrices" / "00010.npz", **entries)
-    records = read(folder)
-    assert "matrices/ cannot be read for round 10" in records.notes[0]
-    assert {matrix.node for matrix in records.matrices} == {0, 1, 2}
+def test_what_a_round_of_an_older_run_lacks_is_unknown_and_every_other_accuracy_is_kept(folder: Path) -> None:
+    file = folder / "rounds.jsonl"
+    rewrite(file, acc_global=0.25, acc_odd="no number", seconds_training=0.5, bytes_data=7)
+    first, *_, last = read(folder).rounds
+    assert (first.seconds_training, first.bytes_data, first.others) == (None, 0, {})
+    assert (last.seconds_training, last.bytes_data, last.others) == (0.5, 7, {"global": 0.25})

@@ -1,24 +1,12 @@
-"""The order and the colours that clusters have on the whole page, and their tree as rows."""
+"""The order and the colours that clusters have on the whole page, their tree as rows, and what decided about them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from fedstrata.report.records import Node, Records, Scores
-
-# Relative luminance between 0.13 and 0.30: at least 3 : 1 against the page on white and on dark (WCAG 1.4.11).
-PALETTE = (
-    "#3a7fc8",
-    "#d1661c",
-    "#1a9070",
-    "#a45fc0",
-    "#d24a63",
-    "#8b8417",
-    "#1f8fb0",
-    "#b06a3c",
-    "#6d76d6",
-    "#bf5597",
-)
-GREY = "#7d8793"
+from fedstrata.report.colours import GREY, blend, tint
+from fedstrata.report.records import Matrix, Node, Records, Round, Scores
 
 
 @dataclass(frozen=True)
@@ -31,10 +19,35 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """The examination by which a node was split, or the latest one of a node that was not.
+
+    Attributes:
+        node: its id.
+        at: the round of the split, which may come after that of the examination; else the round of the latter.
+        event: the split; None where there was none.
+        layer: that decided, if one did.
+        matrices: what the members were compared by.
+    """
+
+    node: int
+    at: Round
+    event: Mapping[str, Any] | None
+    layer: str | None
+    matrices: tuple[Matrix, ...]
+
+
+@dataclass(frozen=True)
 class Groups:
     """What every part of the page asks about clusters."""
 
     records: Records
+
+    @cached_property
+    def sought(self) -> bool:
+        """Whether the algorithm groups clients at all: it has several clusters, or has said why not."""
+        several = len(self.records.tree) > 1 or any(each.clusters > 1 for each in self.records.rounds)
+        return several or any(node.why for node in self.records.tree)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -58,22 +71,23 @@ class Groups:
 
     @cached_property
     def label(self) -> dict[int, int]:
-        """The node of each client in the newest round."""
+        """The node of each client in the newest round; -1 for who is not in the federation."""
         return dict(enumerate(self.records.last.labels)) if self.records.last else {}
 
     @cached_property
     def finals(self) -> tuple[int, ...]:
         """The nodes that hold clients in the newest round, in the order of the walk."""
         waiting = set(self.records.last.pending) if self.records.last else set()
-        held = {node for client, node in self.label.items() if client not in waiting}
-        return tuple(sorted(held, key=self._rank))
+        held = {node for client, node in self.label.items() if client not in waiting and node >= 0}
+        return tuple(sorted(held, key=self.rank))
 
-    def _rank(self, node: int) -> tuple[int, int]:
+    def rank(self, node: int) -> tuple[int, int]:
+        """A key that sorts nodes in the order of the walk; those that the tree does not know come last."""
         return self.place.get(node, len(self.place)), node
 
     def final_rank(self, client: int) -> tuple[int, int, int]:
         """A key that sorts clients by final cluster, then by id."""
-        return *self._rank(self.label.get(client, -1)), client
+        return *self.rank(self.label.get(client, -1)), client
 
     @cached_property
     def order(self) -> list[int]:
@@ -88,9 +102,28 @@ class Groups:
         return node
 
     @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each node that was examined, in the order of the walk."""
+        by_round = {each.round: each for each in self.records.rounds}
+        split = {event.get("node"): (each, event) for each in self.records.rounds for event in each.splits}
+        layers = {node.id: node.layer for node in self.records.tree}
+        found = []
+        for node in sorted({matrix.node for matrix in self.records.matrices}, key=self.rank):
+            own = [matrix for matrix in self.records.matrices if matrix.node == node]
+            at, event = split.get(node, (None, None))
+            # Strata tries a split before it makes it; and what was compared after a split did not decide it.
+            before = [matrix.round for matrix in own if at is None or matrix.round <= at.round]
+            if not before:
+                continue
+            matrices = tuple(matrix for matrix in own if matrix.round == max(before))
+            layer = event.get("layer") if event else layers.get(node)
+            found.append(Decision(node, at or by_round[max(before)], event, layer, matrices))
+        return tuple(found)
+
+    @cached_property
     def colours(self) -> dict[int, str]:
-        """A colour for each node: of the palette for final ones, their mixture for those that they came from."""
-        colours = {node: PALETTE[place % len(PALETTE)] for place, node in enumerate(self.finals)}
+        """A colour for each node: one of its own for final ones, their mixture for those that they came from."""
+        colours = {node: tint(place) for place, node in enumerate(self.finals)}
         below: dict[int, list[str]] = {node: [colour] for node, colour in colours.items()}
         for node in reversed(self.records.tree):
             if node.id not in colours:
@@ -103,21 +136,12 @@ class Groups:
         """The colour of a node, grey for one that the tree does not know."""
         return self.colours.get(node, GREY)
 
+    def alive(self, node: int, number: int) -> bool:
+        """Whether a node was still a cluster after a round."""
+        tree = self.records.tree
+        return not 0 <= node < len(tree) or (split := tree[node].split) is None or split > number
+
     @property
     def scores(self) -> Scores | None:
         """The newest scores of the clients."""
         return self.records.scores[max(self.records.scores)] if self.records.scores else None
-
-
-def light(colour: str) -> tuple[float, float, float]:
-    """A colour as linear light, so that mixtures keep the luminance of their parts."""
-    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return red, green, blue
-
-
-def blend(colours: list[str]) -> str:
-    """The mixture of some colours in equal parts."""
-    sums = [sum(parts) / len(colours) for parts in zip(*(light(colour) for colour in colours), strict=True)]
-    shades = (12.92 * part if part <= 0.0031308 else 1.055 * part ** (1 / 2.4) - 0.055 for part in sums)
-    return "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)

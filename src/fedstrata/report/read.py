@@ -6,22 +6,15 @@ The experiment and the rounds must be there. Whatever else is missing or damaged
 
 import json
 import tomllib
-import zipfile
-from collections.abc import Callable, Iterable, Sequence
-from math import nan
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any
 
 from fedstrata.errors import RecordError
-from fedstrata.report.records import Gap, Matrix, Node, Records, Round, Scores
-from fedstrata.report.words import ranges
+from fedstrata.report import arrays
+from fedstrata.report.beside import one_model
+from fedstrata.report.records import Node, Records, Round
 
-T = TypeVar("T")
 NUMBER = (int, float, NoneType)
 SHAPE: dict[str, tuple[type, ...]] = {
     "round": (int,),
@@ -43,7 +36,8 @@ SHAPE: dict[str, tuple[type, ...]] = {
     "events": (list,),
     "figures": (dict,),
 }
-DAMAGED = (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, pa.ArrowException)
+KNOWN = ("seconds_training", "seconds_server", "bytes_data")
+"""What a round of an older run may lack."""
 
 
 def read(folder: Path) -> Records:
@@ -64,16 +58,19 @@ def read(folder: Path) -> Records:
     notes: list[str] = []
     rounds = _rounds(folder, notes)
     tree = _tree(folder, notes)
+    summary = _summary(folder, notes)
     return Records(
         experiment=experiment,
         settings=settings,
         rounds=rounds,
-        scores=_scores(folder, rounds, notes),
-        gaps=_gaps(folder, rounds, notes),
-        matrices=_matrices(folder, rounds, notes),
+        scores=arrays.scores(folder, rounds, notes),
+        gaps=arrays.gaps(folder, rounds, notes),
+        matrices=arrays.matrices(folder, rounds, notes),
         tree=tree,
-        summary=_summary(folder, notes),
+        summary=summary,
         notes=tuple(notes),
+        # Half a run is no match for a whole one.
+        one_model=one_model(folder, settings) if summary is not None else None,
     )
 
 
@@ -114,7 +111,13 @@ def _round(record: Any, where: str) -> Round:
             raise RecordError(
                 f"{where} has {type(record[name]).__name__} for {name}; the folder is damaged or of another version"
             )
-    return Round(**{name: record[name] for name in SHAPE})
+    named = [name for name in (*SHAPE, *KNOWN) if name in record]
+    others = {
+        name.removeprefix("acc_"): value
+        for name, value in record.items()
+        if name.startswith("acc_") and name not in SHAPE and isinstance(value, NUMBER)
+    }
+    return Round(**{name: record[name] for name in named}, others=others)
 
 
 def _tree(folder: Path, notes: list[str]) -> tuple[Node, ...]:
@@ -129,7 +132,7 @@ def _tree(folder: Path, notes: list[str]) -> tuple[Node, ...]:
             raise ValueError("ids are not positions")
         if any(node.parent is not None and not 0 <= node.parent < node.id for node in nodes):
             raise ValueError("a parent stands behind its child")
-    except DAMAGED as error:
+    except arrays.DAMAGED as error:
         notes.append(_left_out("tree.json", error))
         return ()
     return nodes
@@ -143,90 +146,10 @@ def _summary(folder: Path, notes: list[str]) -> dict[str, Any] | None:
     except FileNotFoundError:
         notes.append("This run is unfinished: the folder has no summary.json.")
         return None
-    except DAMAGED as error:
+    except arrays.DAMAGED as error:
         notes.append(_left_out("summary.json", error))
         return None
     return summary
-
-
-def _gather(
-    folder: Path, kind: str, ending: str, numbers: Iterable[int], load: Callable[[Path], T], notes: list[str]
-) -> dict[int, T]:
-    """What each of these rounds has of a kind; a file that cannot be read is remembered."""
-    found, broken = {}, []
-    for number in numbers:
-        try:
-            found[number] = load(folder / kind / f"{number:05d}.{ending}")
-        except FileNotFoundError:
-            continue
-        except DAMAGED:
-            broken.append(number)
-    if broken:
-        notes.append(f"{kind}/ cannot be read for round {ranges(broken)}, so this page is without it.")
-    return found
-
-
-def _scores(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, Scores]:
-    numbers = [each.round for each in rounds]
-    scores = _gather(folder, "clients", "parquet", numbers, _score, notes)
-    if missing := [number for number in numbers if not (folder / "clients" / f"{number:05d}.parquet").exists()]:
-        notes.append(f"clients/ has no file for round {ranges(missing)}, so this page is without it.")
-    return scores
-
-
-def _score(path: Path) -> Scores:
-    columns = list(Scores.__dataclass_fields__)
-    table = pq.read_table(path, columns=columns, use_threads=False)
-    return Scores(**{column: table[column].to_numpy() for column in columns})
-
-
-def _gaps(folder: Path, rounds: Iterable[Round], notes: list[str]) -> tuple[Gap, ...]:
-    tables = _gather(folder, "gaps", "parquet", [each.round for each in rounds], _gap, notes)
-    return tuple(
-        Gap(number, row["layer"], row["measure"], nan if row["gap"] is None else row["gap"])
-        for number, rows in tables.items()
-        for row in rows
-    )
-
-
-def _gap(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(path, columns=["layer", "measure", "gap"], use_threads=False).to_pylist()
-    return rows
-
-
-def _matrices(folder: Path, rounds: Sequence[Round], notes: list[str]) -> tuple[Matrix, ...]:
-    # The names come first and the arrays only of the rounds that are shown: a long run holds gigabytes of them.
-    examined = _gather(folder, "matrices", "npz", [each.round for each in rounds], _nodes, notes)
-    shown: dict[int, int] = {}
-    done: set[int] = set()
-    for each in rounds:
-        found = examined.get(each.round, set())
-        shown |= dict.fromkeys(found - done, each.round)
-        done |= found & {event.get("node", -1) for event in each.splits}
-    loaded = _gather(folder, "matrices", "npz", sorted(set(shown.values())), _examined, notes)
-    return tuple(
-        matrix for node, number in sorted(shown.items()) for matrix in loaded.get(number, []) if matrix.node == node
-    )
-
-
-def _nodes(path: Path) -> set[int]:
-    with np.load(path, allow_pickle=False) as entries:
-        return {int(key.split("|")[0]) for key in entries.files}
-
-
-def _examined(path: Path) -> list[Matrix]:
-    found = []
-    with np.load(path, allow_pickle=False) as entries:
-        for key in entries.files:
-            if key.endswith("|clients"):
-                continue
-            node, measure, layer = key.split("|", 2)
-            clients = entries[f"{key}|clients"].tolist()
-            values = entries[key]
-            if values.shape != (len(clients), len(clients)):
-                raise ValueError(f"{key} is {values.shape} for {len(clients)} clients")
-            found.append(Matrix(int(path.stem), int(node), measure, layer, values, clients))
-    return found
 
 
 def _left_out(name: str, error: Exception) -> str:

@@ -1,7 +1,7 @@
 """What a run folder says, as frozen data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy import float64, int64
@@ -30,6 +30,10 @@ class Round:
     rejected: list[int]
     events: list[dict[str, Any]]
     figures: dict[str, float | None]
+    seconds_training: float | None = None
+    seconds_server: float | None = None
+    bytes_data: int = 0
+    others: dict[str, float | None] = field(default_factory=dict)  # accuracy of other ways of using the models, by name
 
     @property
     def splits(self) -> list[dict[str, Any]]:
@@ -88,8 +92,17 @@ class Matrix:
 class Records:
     """A run folder.
 
-    ``matrices`` holds what each node was last examined with: at its split, or at its latest examination. ``notes``
-    says in sentences what the folder lacks. ``summary`` is None while the run is unfinished.
+    Attributes:
+        experiment: the experiment file, letter by letter.
+        settings: its keys.
+        rounds: in their order.
+        scores: of each round.
+        gaps: of all rounds.
+        matrices: in the order of their rounds: those that decided about a node, and as many others as a page can hold.
+        tree: every cluster that ever was; a node's place is its id.
+        summary: None while the run is unfinished.
+        notes: what the folder lacks, or the page leaves out, in sentences.
+        one_model: mean accuracy of FedAvg in the same experiment, where a run of it lies beside this one.
     """
 
     experiment: str
@@ -101,6 +114,7 @@ class Records:
     tree: tuple[Node, ...]
     summary: Mapping[str, Any] | None
     notes: tuple[str, ...]
+    one_model: float | None = None
 
     @property
     def last(self) -> Round | None:

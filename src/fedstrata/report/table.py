@@ -1,7 +1,7 @@
 """The clients as rows of a table, and the clusters' means over them."""
 
 from collections import Counter
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf, isfinite
 from typing import Any
 
@@ -36,7 +36,7 @@ def clients(groups: Groups) -> list[dict[str, Any]]:
         name: Counter(chain.from_iterable(getattr(each, name) for each in records.rounds))
         for name in ("cohort", "absent", "rejected")
     }
-    rows = []
+    rows, moved = [], _moves(groups)
     for client, node in groups.label.items():
         samples, accuracy, loss = measured.get(client, (None, None, None))
         row = {
@@ -47,8 +47,17 @@ def clients(groups: Groups) -> list[dict[str, Any]]:
             "accuracy": accuracy,
             "loss": loss,
         }
-        rows.append(row | {name: count[client] for name, count in counts.items()})
+        rows.append(row | {name: count[client] for name, count in counts.items()} | {"moved": moved[client]})
     return sorted(rows, key=_accuracy)
+
+
+def _moves(groups: Groups) -> Counter[int]:
+    """How often each client went to a cluster that was not split off from its own."""
+    moved: Counter[int] = Counter()
+    for before, after in pairwise(groups.records.rounds):
+        for client, (one, two) in enumerate(zip(before.labels, after.labels, strict=False)):
+            moved[client] += min(one, two) >= 0 and groups.below(two, [one]) is None
+    return moved
 
 
 def _accuracy(row: dict[str, Any]) -> float:

@@ -1,12 +1,22 @@
 """Figures and sentences as people read them."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from fedstrata.report.records import Records
-
 DASH = "\N{EN DASH}"
+MEASURES = {
+    "cos": "Cosine similarity of the models",
+    "dcos": "Cosine similarity of the updates",
+    "l2": "Euclidean distance of the models",
+    "dl2": "Euclidean distance of the updates",
+    "js": "Jensen-Shannon divergence of the predictions, in nats",
+    "angle": "Angle between the predictions, in degrees",
+    "smallest angle": "Smallest angle between the data's subspaces, in degrees",
+    "mean angle": "Mean angle between the data's subspaces, in degrees",
+    "likeness": "Likeness of the updates without what all have in common, by all parts of the data",
+}
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -62,44 +72,28 @@ def ranges(ids: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}{DASH}{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def sentence(records: Records) -> str:
-    """What came of the run, in one sentence."""
-    last = records.last
-    if last is None:
-        return "No round is recorded yet."
-    clients, clusters = plural(len(last.labels), "client"), last.clusters
-    if records.summary is None:
-        planned = records.settings.get("rounds")
-        so_far = f"After {last.round} of {planned} rounds" if planned else f"After {plural(last.round, 'round')}"
-        groups = f"{so_far}, {clients} are in {plural(clusters, 'group')}"
-    else:
-        groups = f"{clients} {'stayed in one group' if clusters == 1 else f'fell into {clusters} groups'}"
-        since = records.summary.get("rounds_to_partition")
-        if since is not None and clusters > 1:
-            groups += f" by round {since}"
-    if last.pending:
-        groups += f" ({len(last.pending)} still waiting to be placed)"
-    parts = [groups]
-    mean, worst, ari = (records.final(name) for name in ("acc_client", "acc_worst", "ari"))
-    if mean is not None:
-        parts.append(f"mean accuracy {mean:.2f}" + (f", worst client {worst:.2f}" if worst is not None else ""))
-    if ari is not None:
-        parts.append(f"agreement with the hidden truth (ARI) {ari:.2f}")
-    return "; ".join(parts) + "."
+def listed(items: Iterable[object]) -> str:
+    """One, one and two, or one, two and three."""
+    *some, last = [str(item) for item in items] or [""]
+    return f"{', '.join(some)} and {last}" if some else last
 
 
-def assumption(records: Records) -> str:
-    """What must be true of the samples for what was proven on folds of them; empty where nothing was."""
-    chosen = records.settings.get("algorithm")
-    keys = chosen if isinstance(chosen, dict) else {"name": chosen}
-    alpha = keys.get("alpha", 0.05)
-    if keys.get("name") == "strata" or keys.get("proof") == "twins":
-        proven = f"Splits were proven on disjoint halves of every client's data (alpha = {alpha})"
-    elif keys.get("layers") == "auto":
-        proven = "The compared layer was found on disjoint halves of every client's data"
-    else:
-        return ""
-    unit = records.setting("data", "unit")
-    if unit:
-        return f"{proven}. They were cut between values of {unit}: samples of different ones must be independent."
-    return f"{proven}. They were cut between single samples, all of which must be independent of each other."
+def capital(text: str) -> str:
+    """A text as the start of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def measure(name: str) -> str:
+    """What a measure measures."""
+    return MEASURES.get(name, name)
+
+
+def told(event: Mapping[str, Any]) -> str:
+    """A split in words."""
+    layer = f" on {event['layer']}" if event.get("layer") else ""
+    return f"node {event.get('node')} split into {listed(event.get('into', []))}{layer}"
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"

@@ -1,0 +1,20 @@
+"""The ClientApp, imported by Flower alone, in a process of its own for every message."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedstrata.flower import device
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Score and train."""
+    return device.asked(device.answer, message, context.node_config)
+
+
+@app.query("whoami")
+def whoami(message: Message, context: Context) -> Message:
+    """Say which client this is."""
+    return device.asked(device.whoami, message, context.node_config)

@@ -1,0 +1,143 @@
+"""The three commands: make a federation, run an experiment on it, go on with a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedstrata.config import choose, dumps, load
+from fedstrata.config.folder import vacant
+from fedstrata.config.reading import Source
+from fedstrata.errors import EngineError, ExperimentError
+from fedstrata.flower.extra import flower
+
+FILE = "federation.toml"
+"""What a federation's own file is called, in its folder."""
+
+
+def init(
+    folder: Path | str, source: Source = None, sets: Sequence[str] = (), host: str = "127.0.0.1", port: int = 8000
+) -> str:
+    """Make a test federation in which every client of an experiment is a node with its data.
+
+    Args:
+        folder: new or empty.
+        source: the experiment, as `load` takes it; its file is ``experiment.toml`` in the folder.
+        sets: as `load` takes them.
+        host: name or address at which nodes reach the server.
+        port: of the server.
+
+    Returns:
+        What to do next, line by line.
+
+    Raises:
+        InputError: when something in the experiment is wrong, or the folder holds something.
+    """
+    folder, experiment = Path(folder), load(source, [*sets, "engine.name=loop", "engine.device=cpu"])
+    flower()
+    vacant(folder)
+    from fedstrata.flower.cut import cut, cut_public
+    from fedstrata.flower.federation import Federation, write_federation
+    from fedstrata.flower.scaffold import scaffold
+    from fedstrata.setting import prepare
+    from fedstrata.train import one_thread
+
+    with one_thread():
+        setting = prepare(experiment)
+        clients = tuple(f"site-{client}" for client in range(experiment.data.clients))
+        folder.mkdir(parents=True, exist_ok=True)
+        scaffold(folder, clients, host, port)
+        samples = cut(experiment, setting, [folder / "nodes" / client / "data.npz" for client in clients])
+        truth = () if setting.problem.truth is None else tuple(setting.problem.truth.tolist())
+        public = cut_public(setting, folder / "public.npz")
+    write_federation(folder / FILE, Federation(clients, samples, truth=truth, public=public))
+    # What the samples are is the federation's to say now; the seed, the model and the algorithm are the experiment's.
+    (folder / "experiment.toml").write_text(dumps(experiment), encoding="utf-8")
+    return "\n".join(
+        (
+            f"{folder}/superlink.sh                    on the server, and leave it running",
+            f"{folder}/register.sh                     once, on the server",
+            f"{folder}/nodes/{clients[0]}/start.sh          and likewise for the others, each on its machine",
+            f"fedstrata deploy run {folder}/experiment.toml --federation {folder}",
+        )
+    )
+
+
+def run(source: Source, federation: Path | str, out: Path | str | None = None, sets: Sequence[str] = ()) -> Path:
+    """Run an experiment on a federation that is up; its log is shown.
+
+    Args:
+        source: the experiment, as `load` takes it.
+        federation: its folder.
+        out: the run folder; by default a new one in ``runs``.
+        sets: as `load` takes them.
+
+    Returns:
+        The run folder, as a simulated run leaves it.
+
+    Raises:
+        InputError: when something in the experiment is wrong; nothing is started then.
+        EngineError: when the run did not finish.
+    """
+    experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
+    home = _home(federation)
+    text = home / "runs" / f"{folder.resolve().name}.toml"
+    text.parent.mkdir(exist_ok=True)
+    text.write_text(dumps(experiment), encoding="utf-8")
+    return _submit(home, folder, {"experiment": str(text), "resume": False})
+
+
+def resume(out: Path | str, federation: Path | str) -> Path:
+    """Go on with a run after its server application, or the SuperLink, was lost.
+
+    Args:
+        out: the run folder.
+        federation: its folder.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        InputError: when there is no such run.
+        EngineError: when the run did not finish.
+    """
+    _, folder = choose(None, (), out, resume=True)
+    return _submit(_home(federation), folder, {"experiment": "", "resume": True})
+
+
+def _home(federation: Path | str) -> Path:
+    home = Path(federation).resolve()
+    if not (home / FILE).is_file():
+        raise ExperimentError(
+            f"--federation {str(federation)!r}: expected the folder of a federation, found no {FILE} in it; "
+            "make one by: fedstrata deploy init DIR"
+        )
+    flower()
+    return home
+
+
+def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
+    """Hand a run to the SuperLink and show its log until it is over."""
+    finished = out / "summary.json"
+    before = finished.stat().st_mtime_ns if finished.exists() else 0
+    keys = home / "runs" / f"{out.resolve().name}.config.toml"
+    keys.parent.mkdir(exist_ok=True)
+    whole = {**config, "federation": str(home / FILE), "out": str(out.resolve())}
+    keys.write_text(tomli_w.dumps(whole), encoding="utf-8")
+    beside = Path(sys.executable).parent
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    place = {"FLWR_HOME": str(home / "cli"), "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
+    command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
+    subprocess.run(command, env={**os.environ, **quiet, **place}, check=False)
+    if not finished.exists() or finished.stat().st_mtime_ns == before:
+        raise EngineError(
+            f"the run in {out} did not finish; its log says why. Go on by: "
+            f"fedstrata deploy resume {out} --federation {home}"
+        )
+    return out

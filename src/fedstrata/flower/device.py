@@ -1,0 +1,162 @@
+"""What a client's device does with a message: the loop engine with a cohort of one."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+
+from fedstrata.core import Layout
+from fedstrata.engine import Loop, Store
+from fedstrata.errors import FedstrataError, InputError
+from fedstrata.flower.answers import Answer, write_answer
+from fedstrata.flower.letter import Letter, one
+from fedstrata.flower.messages import read_letter, reply
+from fedstrata.flower.orders import Order, needed, read_order
+from fedstrata.flower.samples import holdings_of
+from fedstrata.flower.terms import read_terms
+from fedstrata.models import layout_of
+from fedstrata.records.checkpoint import replace_file
+from fedstrata.train import one_thread
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one node has.
+
+    Attributes:
+        key: what its client is called, for as long as the federation lives.
+        data: its client's data, a ``.npz`` file or a folder of Parquet.
+        state: folder of what its client keeps to itself.
+    """
+
+    key: str
+    data: Path
+    state: Path
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Device:
+        """Read a node's configuration.
+
+        Raises:
+            InputError: when a key is missing or no text.
+        """
+        for name in ("client-key", "data", "state-dir"):
+            if not isinstance(config.get(name), str) or not config[name]:
+                raise InputError(
+                    f"node configuration: expected {name} to be a text, found {config.get(name)!r}; "
+                    'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
+                )
+        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]))
+
+
+def answer(message: Message, device: Device) -> Message:
+    """Do what a message asks."""
+
+    def work() -> Letter:
+        letter = read_letter(message.content)
+        with _alone(device.state):
+            return _work(letter, device)
+
+    return _told(message, work)
+
+
+def whoami(message: Message, device: Device) -> Message:
+    """Say which client this is, and how many samples it has."""
+
+    def say() -> Letter:
+        terms = read_terms(read_letter(message.content))
+        # Which id the key will get is not known yet, and how many samples are held out does not depend on it.
+        holdings = holdings_of(device.data, 0, terms)
+        counts = {"train": len(holdings.train(0)), "test": len(holdings.test(0))}
+        return Letter({"client": {"key": device.key, **counts}})
+
+    return _told(message, say)
+
+
+def asked(does: Callable[[Message, Device], Message], message: Message, config: Mapping[str, Any]) -> Message:
+    """What a node does with a message, by its configuration."""
+    try:
+        device = Device.of(config)
+    except InputError as error:
+        return _failed(message, error)
+    return does(message, device)
+
+
+def _told(message: Message, does: Callable[[], Letter]) -> Message:
+    """The reply; what cannot be done is said in one line."""
+    try:
+        return reply(message, does())
+    except FedstrataError as error:
+        return _failed(message, error)
+
+
+def _failed(message: Message, error: FedstrataError) -> Message:
+    return reply(message, Letter({"failed": {"reason": " ".join(str(error).split())}}))
+
+
+def _work(letter: Letter, device: Device) -> Letter:
+    """Score and train; what is to stay here is on the disk before the answer leaves."""
+    terms, key = read_terms(letter), one(letter.record("client"), "key", str)
+    if key != device.key:
+        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
+    network = terms.network(0)
+    layout = layout_of(network)
+    order, shelf = read_order(letter, layout), device.state / f"{terms.run}.safetensors"
+    store = _stored(shelf)
+    lacking = _lacking(order, layout, store)
+    if lacking:
+        return Letter({"lacking": {"tensors": lacking}})
+    with one_thread():
+        loop = Loop(network, layout, holdings_of(device.data, order.client, terms), store, terms.precision)
+        report = loop.run(order.plan)
+    end = f"/{order.plan.round}"
+    left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
+    if left:
+        replace_file(shelf, to_bytes(store.tensors()))
+    spoilt = any(not bool(values.isfinite().all()) for values in left.values())
+    stored = tuple(sorted(int(name.split("/")[1]) for name in left))
+    return write_answer(Answer(report, stored, spoilt), order, layout, terms.run)
+
+
+def _lacking(order: Order, layout: Layout, store: Store) -> list[str]:
+    """Tensors that the server thinks are here and are not, as after the loss of a disk."""
+    own = store.read(order.client, before=order.plan.round)
+    wanted = needed(order.plan, layout, own)
+    return [
+        slot.name
+        for tensor, slot in enumerate(layout.slots)
+        if any(mask[tensor] and not order.sent[model][tensor] for model, mask in wanted.items())
+    ]
+
+
+def _stored(shelf: Path) -> Store:
+    store = Store()
+    if shelf.exists():
+        try:
+            store.restore(from_bytes(shelf.read_bytes()))
+        except SafetensorError as error:
+            raise InputError(f"{shelf}: expected the client's own layers, found {error}; remove the file") from None
+    return store
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Wait for another process of the same node: a late one may still be at work."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"state-dir {str(state)!r}: expected a folder that can be made: {error.strerror}") from None
+    with (state / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,206 @@
+"""The other `Clients`: real devices behind Flower's grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Plan, Report
+from fedstrata.engine import Loop, Store
+from fedstrata.engine.workers.sharding import merge
+from fedstrata.errors import EngineError, InputError
+from fedstrata.flower.answers import Answer, Bounds, nobody, read_answer
+from fedstrata.flower.exchange import Clock, Grid, replies
+from fedstrata.flower.letter import Letter, several
+from fedstrata.flower.messages import LONGEST, WORK, content_of, message_to, weight, write_letter
+from fedstrata.flower.orders import Order, order, write_order
+from fedstrata.flower.roster import Roster
+from fedstrata.flower.samples import no_holdings
+from fedstrata.flower.terms import Terms, write_terms
+from fedstrata.models import layout_of
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a round is over.
+
+    Attributes:
+        deadline: seconds from its messages on; who has not answered by then is absent.
+        enough: share of those asked whose sound answers end it at once, in (0, 1]; below 1, others are asked in vain.
+        least: sound answers without which it is asked again.
+        tries: how often it is asked at most.
+    """
+
+    deadline: float = 600.0
+    enough: float = 1.0
+    least: int = 1
+    tries: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        rules = {
+            "deadline is above 0": self.deadline > 0,
+            "enough is above 0 and at most 1": 0 < self.enough <= 1,
+            "least is at least 1": self.least >= 1,
+            "tries is at least 1": self.tries >= 1,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise InputError(f"rounds: expected that {rule}, found {self}")
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What became of one plan on the network.
+
+    Attributes:
+        absent: client -> why it did not answer, or why its answer was not taken.
+        down: bytes of the messages' contents.
+        up: bytes of the replies' contents, of those that were not taken too.
+    """
+
+    absent: Mapping[int, str]
+    down: int
+    up: int
+
+
+@dataclass
+class _Tally:
+    """What has come in of a round so far."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
+    lacking: list[int] = field(default_factory=list)
+    down: int = 0
+    up: int = 0
+
+
+class Remote:
+    """Clients on a network, bit for bit as `Loop` has them.
+
+    Args:
+        grid: of Flower.
+        terms: of the run.
+        roster: who is who.
+        rules: when a round is over.
+        tell: takes a line for people.
+        clock: what the time is.
+
+    Attributes:
+        store: what is known of the devices' own stores: an empty tensor stands for one that is there, nan for one that
+            is of no use.
+        roster: who is who; replaced when somebody comes.
+        journey: what became of the last plan.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        terms: Terms,
+        roster: Roster,
+        rules: Rules | None = None,
+        tell: Callable[[str], None] = print,
+        clock: Clock | None = None,
+    ) -> None:
+        """Send nothing yet."""
+        self.store, self.roster, self.journey = Store(), roster, Journey({}, 0, 0)
+        self._grid, self._terms, self._rules = grid, terms, rules or Rules()
+        self._tell, self._clock = tell, clock or Clock()
+        module = terms.network(0)
+        self._layout = layout_of(module)
+        self._loop = Loop(module, self._layout, no_holdings(terms))
+
+    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """As `Loop.predict`, on the server."""
+        return self._loop.predict(models, inputs)
+
+    def run(self, plan: Plan) -> Report:
+        """Ask every client that is scored or works, in one message each; one that does not answer is an absent row.
+
+        Raises:
+            EngineError: when too few answer, however often they are asked.
+        """
+        ids = {client for part in (plan.cohort, *(use.clients for use in plan.score)) for client in part.tolist()}
+        # Without a score there is no record of the round before.
+        counted = set(plan.score[0].clients.tolist()) if plan.score else ids
+        least = min(self._rules.least, len(counted))
+        for _ in range(self._rules.tries):
+            tally = self._ask(plan, sorted(ids))
+            self.journey = Journey(dict(sorted(tally.absent.items())), tally.down, tally.up)
+            for client, reason in self.journey.absent.items():
+                self._tell(f"round {plan.round}: client {client} is absent: {reason}")
+            found = len(counted & tally.answers.keys())
+            if found >= least:
+                return self._taken(plan, dict(sorted(tally.answers.items())))
+            self._tell(f"round {plan.round}: {found} of {len(counted)} answered, {least} are needed")
+        raise EngineError(
+            f"round {plan.round}: expected at least {least} of {len(counted)} clients to answer, found fewer in each "
+            f"of {self._rules.tries} tries; see to the nodes, then resume the run"
+        )
+
+    def _ask(self, plan: Plan, clients: Sequence[int]) -> _Tally:
+        """Send a plan until there are enough answers or time is up."""
+        end, tally = self._clock.now() + self._rules.deadline, _Tally()
+        enough = ceil(self._rules.enough * len(clients))
+        orders = {c: order(plan, c, self._layout, self.store.read(c, before=plan.round)) for c in clients}
+        self._collect(orders, tally, enough, end)
+        if tally.lacking and len(tally.answers) < enough:
+            # What a device has lost it is sent again, at once.
+            again = {client: order(plan, client, self._layout, ()) for client in tally.lacking}
+            self._collect(again, tally, enough, end)
+        late = "no answer in time" if len(tally.answers) < enough else f"the first {enough} had answered"
+        for client in clients:
+            if client not in tally.answers:
+                tally.absent.setdefault(client, late)
+        return tally
+
+    def _collect(self, orders: Mapping[int, Order], tally: _Tally, enough: int, end: float) -> None:
+        """Send orders and take in what comes."""
+        seconds, bounds = max(end - self._clock.now(), 0.0), dict[int, Bounds]()
+        messages: dict[int, Message] = {}
+        for client, given in orders.items():
+            if (found := self.roster.of(client)) is None:
+                tally.absent[client] = "no node speaks for it"
+                continue
+            key, seat = found
+            letters = write_terms(self._terms, self._layout), Letter({"client": {"key": key}})
+            content = write_letter(*letters, write_order(given, self._layout))
+            # Flower takes 0 seconds for half a day.
+            messages[client] = message_to(seat.node, WORK, content, given.plan.round, max(seconds, 1.0))
+            bounds[client] = Bounds(self._terms.run, seat.train, seat.test, self._terms.facts)
+            tally.down += weight(content)
+        for client, message in replies(self._grid, messages, seconds, self._clock):
+            try:
+                letter = content_of(message)
+                tally.up += weight(message.content)
+                if "lacking" in letter.settings:
+                    names = several(letter.record("lacking"), "tensors", str)
+                    tally.absent[client] = f"its device has lost {', '.join(names)}"
+                    tally.lacking.append(client)
+                else:
+                    tally.answers[client] = read_answer(letter, orders[client], self._layout, bounds[client])
+                    tally.absent.pop(client, None)
+            except InputError as error:
+                tally.absent[client] = " ".join(str(error).split())[:LONGEST]
+            if len(tally.answers) >= enough:
+                return
+
+    def _taken(self, plan: Plan, answers: Mapping[int, Answer]) -> Report:
+        """Note what the devices keep, and put the answers together, every row where the simulator has it."""
+        for client, answer in answers.items():
+            mark = torch.tensor([torch.nan]) if answer.spoilt else torch.empty(0)
+            self.store.write(client, plan.round, dict.fromkeys(answer.stored, mark))
+        here = torch.tensor(list(answers), dtype=torch.int64)
+        present = [(use, torch.isin(use.clients, here)) for use in plan.score]
+        cut = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in present)
+        nothing = tuple(nobody(fit, self._layout) for fit in plan.work)
+        reports = [replace(a.report, results=a.report.results or nothing) for a in answers.values()]
+        return merge(replace(plan, score=cut), reports) if reports else Report(nothing)

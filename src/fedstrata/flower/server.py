@@ -1,0 +1,199 @@
+"""The server of a federation: an ordinary run, with the same records, whose clients are devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedstrata import report
+from fedstrata.config import Experiment, choose
+from fedstrata.data import Dataset
+from fedstrata.engine import settle
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.flower.exchange import Clock, Grid
+from fedstrata.flower.federation import Federation, read_federation
+from fedstrata.flower.greeting import Greeter
+from fedstrata.flower.remote import Remote
+from fedstrata.flower.roster import Roster, load_roster, save_roster
+from fedstrata.flower.samples import no_holdings
+from fedstrata.flower.terms import Terms
+from fedstrata.membership import membership
+from fedstrata.models import layout_of
+from fedstrata.progress import Line, Progress
+from fedstrata.records import Folder
+from fedstrata.records.checkpoint import replace_file
+from fedstrata.setting import Setting, _problem, rehearse
+from fedstrata.train import Answer, Run, ask, one_thread, steps
+
+NETWORK = "network"
+"""Folder inside a run folder: the run's name on the devices, who was met, and what became of every round's messages."""
+
+
+def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
+    """Run the experiment that a Flower run is about.
+
+    Args:
+        grid: of Flower.
+        config: of the run: paths of the experiment, of the federation's file and of the run folder, and ``resume``.
+
+    Raises:
+        InputError: when something in one of them is wrong.
+        EngineError: when too few clients are there.
+    """
+    path, resume = Path(str(config["federation"])), bool(config["resume"])
+    source = None if resume else Path(str(config["experiment"]))
+    experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
+    federation = read_federation(path)
+    public = _public(path.parent / federation.public, federation) if federation.public else None
+    return drive(grid, experiment, federation, out, public=public, resume=resume)
+
+
+def drive(
+    grid: Grid,
+    experiment: Experiment,
+    federation: Federation,
+    out: Path,
+    *,
+    public: torch.Tensor | None = None,
+    resume: bool = False,
+    clock: Clock | None = None,
+) -> Run:
+    """Drive a run over a grid, round by round, and write its report.
+
+    Args:
+        grid: of Flower.
+        experiment: checked and complete.
+        federation: who is in it.
+        out: the run folder.
+        public: unlabelled samples on the server, normalised, (samples, ...).
+        resume: go on from the folder's checkpoint.
+        clock: what the time is.
+    """
+    _possible(experiment, federation, public)
+    with one_thread(), Line(quiet=False) as line:
+        tell, clock = line.keep, clock or Clock()
+        folder = out / NETWORK
+        terms = terms_of(experiment, federation, _name(folder))
+        roster = load_roster(folder / "roster.json", Roster(federation.clients, terms.clients))
+        layout = layout_of(terms.network(0))
+        greeter = Greeter(grid, terms, layout, federation.patience, tell, clock)
+        wanted = federation.start or len(federation.clients)
+        roster = greeter.gather(roster, wanted, _next(out) if roster.seats else 0)
+        save_roster(folder / "roster.json", roster)
+        remote = Remote(grid, terms, roster, federation.rounds, tell, clock)
+        setting, joins = _setting(experiment, federation, terms, remote, public)
+        running = steps(experiment, setting, out, resume=resume, show=Progress(experiment.rounds, line).show)
+        answer: Answer | None = None
+        try:
+            while True:
+                plan = ask(running, answer)
+                began = perf_counter()
+                answered = remote.run(plan)
+                answer = Answer(answered, perf_counter() - began)
+                _note(folder, plan.round, remote, answer.seconds)
+                remote.roster = greeter.meet(remote.roster, plan.round + 1)
+                save_roster(folder / "roster.json", remote.roster)
+                joins.update(_joins(experiment, remote.roster))
+        except StopIteration as end:
+            finished: Run = end.value
+        report.build(out)
+        return finished
+
+
+def terms_of(experiment: Experiment, federation: Federation, run: str) -> Terms:
+    """What devices have to know of an experiment."""
+    model, engine = experiment.model, experiment.engine
+    options = json.dumps(model.options)
+    clients = experiment.data.clients
+    return Terms(run, clients, experiment.seed, model.name, options, engine.precision, federation.samples)
+
+
+def _setting(
+    experiment: Experiment, federation: Federation, terms: Terms, remote: Remote, public: torch.Tensor | None
+) -> tuple[Setting, dict[int, int]]:
+    """What a run needs, and the rounds in which clients join, which may be changed while it goes on."""
+    samples = federation.samples
+    problem = _problem(experiment, samples.shape, samples.classes)
+    truth = torch.tensor(federation.truth) if federation.truth else None
+    problem = replace(problem, truth=truth, public=public, predict=remote.predict)
+    algorithm = experiment.algorithm_of()
+    rehearse(algorithm, problem)
+    joins = _joins(experiment, remote.roster)
+    members = replace(membership(experiment), joins=joins)
+    name, device = settle("loop", "cpu")
+    engine = experiment.engine.model_copy(update={"name": name, "device": device})
+    return Setting(problem, algorithm, remote, members, no_holdings(terms), engine), joins
+
+
+def _joins(experiment: Experiment, roster: Roster) -> dict[int, int]:
+    """Round of each client's first cohort: when it came, and not before the experiment lets it join."""
+    planned = membership(experiment).joins
+    return {client: max(round, planned.get(client, 0)) for client, round in roster.joins().items()}
+
+
+def _possible(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
+    """Refuse what only a simulator can do, and what does not fit together."""
+    n, truth = experiment.data.clients, federation.truth
+    if experiment.algorithm.name == "centralized":
+        raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
+    if experiment.events.change:
+        raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
+    if truth and len(truth) != n:
+        raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
+    if experiment.data.public and public is None:
+        raise ExperimentError(
+            f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
+        )
+
+
+def _public(path: Path, federation: Federation) -> torch.Tensor:
+    """Unlabelled samples of the server, normalised as all others."""
+    samples = federation.samples
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            inputs = torch.from_numpy(archive["x"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: expected a .npz file with an array x of samples: {error}") from None
+    found, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape[1:])
+    if (found, shape) != (samples.dtype, samples.shape):
+        raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    dataset = Dataset(str(path), inputs, labels, samples.classes, samples.mean, samples.std)
+    return dataset.prepare(torch.arange(len(inputs)))
+
+
+def _name(folder: Path) -> str:
+    """What the run is called on the devices; the same when it is resumed."""
+    path = folder / "run"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, token_hex(8).encode())
+    return path.read_text()
+
+
+def _next(out: Path) -> int:
+    """The round that a run in a folder goes on with; 0 before its first."""
+    done = [int(path.stem) for path in Folder(out).checkpoints.glob("*.safetensors")]
+    return max(done) + 1 if done else 0
+
+
+def _note(folder: Path, round: int, remote: Remote, seconds: float) -> None:
+    """Write what became of a plan; a resumed run tells of its last round once more."""
+    journey = remote.journey
+    record = {
+        "round": round,
+        "absent": {str(client): reason for client, reason in journey.absent.items()},
+        "bytes_down": journey.down,
+        "bytes_up": journey.up,
+        "seconds": seconds,
+    }
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")

@@ -1,0 +1,291 @@
+"""Nothing that a device may answer reaches a model unless it is sound; the round goes on without it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ConfigRecord, Error, Message
+from in_process import Federation, federation
+
+from fedstrata.core import Plan, Report, State
+from fedstrata.engine import Store
+from fedstrata.errors import EngineError
+from fedstrata.flower.device import Device
+from fedstrata.flower.remote import Rules
+from turns import same
+
+KEYS: dict[str, Any] = {
+    "data": {"name": "digits", "clients": 4, "samples": 32, "test": 0.2},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "algorithm": {"name": "fedavg"},
+}
+BAD = 2
+
+Spoil = Callable[[Message], Any]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    return federation(KEYS, tmp_path_factory.mktemp("devices"))
+
+
+def record(message: Message, name: str) -> ConfigRecord:
+    return message.content.config_records[f"{name}.settings"]
+
+
+def tensor(message: Message, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    update = message.content.array_records["update-0.arrays"]
+    update["linear1.weight"] = Array(change(update["linear1.weight"].numpy().copy()))
+
+
+def first(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def change(values: np.ndarray) -> np.ndarray:
+        values[0, 0] = value
+        return values
+
+    return change
+
+
+def put(name: str, key: str, value: Any) -> Spoil:
+    return lambda message: record(message, name).__setitem__(key, value)
+
+
+def without(message: Message) -> None:
+    del message.content["update-0.arrays"]["linear2.bias"]
+
+
+def as_bytes(data: bytes) -> Spoil:
+    def spoil(message: Message) -> None:
+        update = message.content.array_records["update-0.arrays"]
+        update["linear1.weight"] = Array("float32", (8, 64), "numpy.ndarray", data)
+
+    return spoil
+
+
+def pickled() -> bytes:
+    buffer = BytesIO()
+    np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+SPOILT: dict[str, tuple[Spoil, str]] = {
+    "nan": (lambda m: tensor(m, first(np.nan)), "expected finite numbers in linear1.weight, found others"),
+    "infinite": (lambda m: tensor(m, first(np.inf)), "expected finite numbers in linear1.weight, found others"),
+    "shape": (lambda m: tensor(m, lambda w: w[:-1]), "expected linear1.weight to be torch.float32 (8, 64), found"),
+    "type": (lambda m: tensor(m, lambda w: w.astype("float64")), "expected linear1.weight to be torch.float32"),
+    "missing layer": (without, "expected the tensor linear2.bias, found none of that name"),
+    "pickled": (as_bytes(pickled()), "expected linear1.weight to be an array of numbers"),
+    "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected linear1.weight to be an array of numbers"),
+    "a long story": (put("result-0", "size", "x" * 9999), "expected size to be of type int, found 'xxx"),
+    "no update": (lambda m: m.content.pop("update-0.arrays"), "expected the tensor linear1.bias"),
+    "extra": (
+        lambda m: m.content.__setitem__("more.settings", ConfigRecord({"a": 1})),
+        "expected no part more: it was not asked for",
+    ),
+    "negative samples": (put("result-0", "size", -5), "to be of 1 to 32 samples, found -5"),
+    "too many samples": (put("result-0", "size", 33), "to be of 1 to 32 samples, found 33"),
+    "samples of another type": (put("result-0", "size", 3.5), "expected size to be of type int, found 3.5"),
+    "a model that was not offered": (put("result-0", "given", 1), "trained from an offered model, found 1"),
+    "losses": (put("result-0", "losses", [-1.0]), "to have 1 losses, none negative"),
+    "losses of texts": (put("result-0", "losses", ["a"]), "expected losses to be a list of float"),
+    "round": (put("answer", "round", 1), "expected an answer of round 2, found round 1"),
+    "client": (put("answer", "client", 3), "expected an answer of client 2, found client 3"),
+    "run": (put("answer", "run", "other"), "expected an answer of run run, found run other"),
+    "stored": (put("answer", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
+    "score": (put("score-0", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
+    "loss": (put("score-0", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
+    "no score": (lambda m: m.content.pop("score-0.settings"), "expected the record score-0, found"),
+    "facts": (lambda m: m.content.pop("facts.arrays"), "expected the facts ['entropy'], found []"),
+    "a fact": (
+        lambda m: m.content.array_records["facts.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
+        "expected the fact entropy to be finite torch.float32 (1,), found torch.float32 (2,)",
+    ),
+}
+
+
+def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
+    """Two rounds of FedAvg; in the second, clients are scored and asked for a fact as well."""
+    setting = here.setting
+    algorithm, problem = setting.algorithm, setting.problem
+    state = algorithm.init(problem)
+    for round in (1, 2):
+        plan = algorithm.plan(problem, state, setting.everyone)
+        if round == 2:
+            asked = {"entropy": torch.ones(len(plan.cohort), dtype=torch.bool)}
+            plan = replace(plan, score=algorithm.serve(problem, state, setting.everyone), ask=asked)
+        state, _ = algorithm.update(problem, state, replace(ask(plan), cohort=plan.cohort))
+    assert isinstance(state, State)
+    return state
+
+
+def without_the_bad(here: Federation) -> State:
+    def ask(plan: Plan) -> Report:
+        return here.setting.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
+
+    return rounds(here, ask)
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_client(here: Federation, what: str) -> None:
+    spoil, reason = SPOILT[what]
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
+            spoil(reply)
+        return [reply]
+
+    remote, _ = here.remote(twist=twist)
+    assert same(rounds(here, remote.run), without_the_bad(here))
+    (line,) = here.lines
+    assert line.startswith("round 2: client 2 is absent: ") and reason in line and "\n" not in line
+    assert len(line) < 340
+    assert list(remote.journey.absent) == [BAD]
+
+
+def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> None:
+    recorded: list[Message] = []
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD:
+            recorded.append(reply)
+            if len(recorded) == 2:
+                old = recorded[0]
+                old.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+                return [old]
+        return [reply]
+
+    remote, _ = here.remote(twist=twist)
+    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert here.lines == ["round 2: client 2 is absent: expected an answer of round 2, found round 1"]
+
+
+def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) -> None:
+    def twist(message: Message, reply: Message) -> list[Message]:
+        astray = Message(reply.content, reply_to=message)
+        astray.metadata.__dict__["_reply_to_message_id"] = "nobody asked"
+        return [astray, reply, reply]
+
+    remote, _ = here.remote(twist=twist)
+    assert same(rounds(here, remote.run), rounds(here, here.setting.clients.run)) and here.lines == []
+
+
+def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation) -> None:
+    """Its sender is the SuperLink, not the node."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
+            lost = Message(Error(5, "Node\nUnavailable"), reply_to=message)
+            lost.metadata.__dict__["_src_node_id"] = 1
+            return [lost]
+        return [reply]
+
+    remote, _ = here.remote(twist=twist)
+    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable"]
+
+
+def test_what_a_device_cannot_do_is_told_in_its_words(here: Federation, tmp_path: Path) -> None:
+    remote, grid = here.remote()
+    grid.devices[100 + BAD] = Device("site-2", tmp_path / "nothing.npz", tmp_path / "state")
+    rounds(here, remote.run)
+    assert len(here.lines) == 2
+    assert here.lines[0].startswith(f"round 1: client 2 is absent: its device says: data set '{tmp_path}/nothing.npz'")
+
+
+def test_a_message_to_another_client_is_refused_by_the_device(here: Federation) -> None:
+    remote, grid = here.remote()
+    grid.devices[100 + BAD] = replace(grid.devices[100 + BAD], key="site-7")
+    rounds(here, remote.run)
+    assert here.lines[0].endswith("its device says: expected a message to the client site-7, found one to site-2")
+
+
+def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
+    late: list[Message] = []
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "1":
+            late.append(reply)
+            return []
+        return [*late, reply] if message.metadata.group_id == "2" else [reply]
+
+    remote, _ = here.remote(twist=twist)
+
+    def ask(plan: Plan) -> Report:
+        return here.setting.clients.run(plan if plan.round == 2 else plan.only(plan.cohort != BAD))
+
+    assert same(rounds(here, remote.run), rounds(here, ask)) and late
+    assert here.lines == ["round 1: client 2 is absent: no answer in time"]
+
+
+def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
+    remote, _ = here.remote(Rules(enough=0.5))
+    setting = here.setting
+    state = setting.algorithm.init(setting.problem)
+    report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
+    assert report.results[0].updates.clients.tolist() == [0, 1]
+    assert remote.journey.absent == dict.fromkeys((2, 3), "the first 2 had answered")
+
+
+def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federation) -> None:
+    asked: list[int] = []
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        asked.append(message.metadata.dst_node_id)
+        return [reply] if message.metadata.dst_node_id == 100 or len(asked) > 8 else []
+
+    remote, _ = here.remote(Rules(least=2, tries=3, deadline=5.0), twist)
+    rounds(here, remote.run)
+    assert len(asked) == 16 and here.lines[3] == "round 1: 1 of 4 answered, 2 are needed"
+    remote, grid = here.remote(Rules(least=2, tries=2, deadline=5.0))
+    grid.devices.clear()
+    with pytest.raises(EngineError, match="round 1: expected at least 2 of 4 clients to answer"):
+        rounds(here, remote.run)
+
+
+def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -> None:
+    remote, grid = here.remote()
+    setting = here.setting
+    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone[:0])
+    assert same(remote.run(plan), setting.clients.run(plan)) and grid.asked == []
+
+
+def test_who_has_no_node_is_absent(here: Federation) -> None:
+    remote, _ = here.remote()
+    seats = {key: seat for key, seat in remote.roster.seats.items() if key != "site-2"}
+    remote.roster = replace(remote.roster, seats=seats)
+    rounds(here, remote.run)
+    assert here.lines[0] == "round 1: client 2 is absent: no node speaks for it"
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [({"deadline": 0.0}, "deadline"), ({"enough": 1.5}, "enough"), ({"least": 0}, "least"), ({"tries": 0}, "tries")],
+)
+def test_rules_that_cannot_be_are_refused(keys: dict[str, Any], rule: str) -> None:
+    with pytest.raises(Exception, match=f"rounds: expected that {rule} is"):
+        Rules(**keys)
+
+
+def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> None:
+    remote, _ = here.remote()
+    rounds(here, remote.run)
+    assert isinstance(remote.store, Store) and remote.store.tensors() == {}
+
+
+def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Federation) -> None:
+    """A newcomer is not scored; were it alone, there would be no record of the round before."""
+    setting = here.setting
+    state = setting.algorithm.init(setting.problem)
+    uses = setting.algorithm.serve(setting.problem, state, setting.everyone[:2])
+    plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), score=uses)
+    remote, grid = here.remote(Rules(deadline=5.0, tries=2))
+    del grid.devices[100], grid.devices[101]
+    with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):
+        remote.run(plan)

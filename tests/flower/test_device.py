@@ -1,0 +1,72 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from in_process import over_the_wire
+
+from fedstrata.errors import InputError
+from fedstrata.flower import client_app, server_app
+from fedstrata.flower.device import Device, asked, whoami
+from fedstrata.flower.extra import flower
+from fedstrata.flower.letter import Letter
+from fedstrata.flower.messages import content_of, message_to, write_letter
+
+CONFIG = {"client-key": "site-0", "data": "data.npz", "state-dir": "state"}
+
+
+def test_a_node_is_read_from_its_configuration() -> None:
+    assert Device.of(CONFIG) == Device("site-0", Path("data.npz"), Path("state"))
+
+
+@pytest.mark.parametrize("key", CONFIG)
+@pytest.mark.parametrize("value", [None, "", 3])
+def test_a_configuration_that_lacks_something_says_what(key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"node configuration: expected {key} to be a text, found {value!r}; start"):
+        Device.of({**CONFIG, key: value})
+
+
+def reason(reply: Message) -> str:
+    with pytest.raises(InputError) as refused:
+        content_of(reply)
+    return str(refused.value)
+
+
+def empty(kind: str = "train") -> Message:
+    return over_the_wire(message_to(1, kind, write_letter(), 1, 10.0))
+
+
+def test_what_a_device_cannot_do_is_one_line_of_its_reply(tmp_path: Path) -> None:
+    device = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
+    assert reason(whoami(empty(), device)) == "its device says: expected the record terms, found none"
+    assert "expected client-key to be a text" in reason(asked(whoami, empty(), {}))
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config: dict[str, Any] = {**CONFIG, "state-dir": str(tmp_path / "file" / "state")}
+    context = Context(1, 2, config, RecordDict(), {})
+    assert "expected a folder that can be made" in reason(client_app.app(empty(), context))
+    assert "expected the record terms" in reason(client_app.app(empty("query.whoami"), context))
+
+
+def test_an_empty_reason_is_said_too() -> None:
+    answer = over_the_wire(message_to(1, "train", write_letter(Letter({"failed": {"reason": ""}})), 1, 10.0))
+    assert reason(answer) == "its device says: "
+
+
+def test_flower_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(InputError, match=r"expected Flower 1.41, found .*pip install 'fedstrata\[flower\]'"):
+        flower()
+
+
+def test_the_server_application_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[object] = []
+    monkeypatch.setattr(server_app, "serve", lambda grid, config: served.append((grid, config)))
+    grid: Any = object()
+    main: Callable[..., None] = server_app.main
+    main(grid, Context(1, 2, {}, RecordDict(), {"resume": True}))
+    assert served == [(grid, {"resume": True})]

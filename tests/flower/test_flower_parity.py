@@ -1,0 +1,88 @@
+"""Over Flower's messages, as bytes, the same bits as from the loop engine."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from in_process import Federation, federation
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.cohort import draw
+from fedstrata.config import load
+from fedstrata.core import Plan, Report, State
+from fedstrata.setting import Setting
+from test_every_algorithm import EAGER
+from turns import same
+
+KEYS: dict[str, Any] = {
+    "data": {"name": "digits", "clients": 8, "samples": 32, "test": 0.2, "public": 32},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+}
+ROUNDS = 4
+
+Ask = Callable[[Plan, torch.Tensor], Report]
+"""Has a plan for a whole cohort done, of which some clients never answer."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    return federation(KEYS, tmp_path_factory.mktemp("devices"))
+
+
+def play(setting: Setting, ask: Ask, name: str) -> Iterator[tuple[Report, State]]:
+    """A few rounds in which some clients are not asked and some of those asked do not answer."""
+    algorithm = load({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
+    problem, state = setting.problem, algorithm.init(setting.problem)
+    for round in range(1, ROUNDS + 1):
+        uses = algorithm.serve(problem, state, setting.everyone)
+        cohort, absent = draw(problem.seed, round, setting.everyone, 0.8, 0.2)
+        plan = algorithm.plan(problem, state, cohort)
+        report = ask(replace(plan, score=uses), absent)
+        state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
+        yield report, state
+
+
+def by_simulator(setting: Setting) -> Ask:
+    setting.clients.store.restore({})
+
+    def ask(plan: Plan, absent: torch.Tensor) -> Report:
+        score = [(use, ~torch.isin(use.clients, absent)) for use in plan.score]
+        there = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in score)
+        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), score=there))
+
+    return ask
+
+
+def by_messages(here: Federation, name: str) -> Ask:
+    remote, grid = here.remote(run=name)
+
+    def ask(plan: Plan, absent: torch.Tensor) -> Report:
+        grid.devices = {node: device for node, device in here.devices.items() if node - 100 not in absent.tolist()}
+        report = remote.run(plan)
+        assert remote.journey.absent == dict.fromkeys(absent.tolist(), "no answer in time")
+        return report
+
+    return ask
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "centralized"])
+def test_a_run_over_messages_is_the_loop_in_every_bit(here: Federation, name: str) -> None:
+    """All of them but the training on the union of all data, which no network offers."""
+    simulated, real = (play(here.setting, ask, name) for ask in (by_simulator(here.setting), by_messages(here, name)))
+    for round, (one, other) in enumerate(zip(real, simulated, strict=True), 1):
+        assert same(one, other), f"round {round}"
+
+
+def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(here: Federation) -> None:
+    def last(name: str) -> tuple[Report, State]:
+        *_, end = play(here.setting, by_simulator(here.setting), name)
+        return end
+
+    assert bool((~last("ifca")[0].results[0].losses.isnan()).sum(dim=1).eq(3).all())
+    last("fedper")
+    assert here.setting.clients.store.tensors()
+    assert any(len(last(name)[1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))

@@ -1,0 +1,79 @@
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedstrata.errors import InputError, RecordError
+from fedstrata.flower.roster import NEVER, Claim, Roster, load_roster, save_roster
+
+EMPTY = Roster(("a", "b"), 3)
+
+
+def claimed(roster: Roster, claim: Claim, round: int = 0, online: Collection[int] = ()) -> Roster:
+    return roster.claimed(claim, round, online)
+
+
+FIRST = Claim("a", 1, "key of a", "a", 20, 5)
+MET = claimed(EMPTY, FIRST)
+
+
+def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() -> None:
+    late = claimed(claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2), 4), replace(FIRST, key="b", name="b"))
+    assert {key: seat.client for key, seat in late.seats.items()} == {"c": 2, "b": 1}
+    assert late.joins() == {0: NEVER, 1: 0, 2: 4}
+    assert late.of(2) == ("c", late.seats["c"]) and late.of(0) is None
+
+
+def test_no_id_is_left_for_a_stranger() -> None:
+    full = claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2))
+    with pytest.raises(InputError, match="a node claims the client d: expected one of a, b; no id is left"):
+        claimed(full, Claim("d", 4, "key of d", "", 8, 2))
+
+
+def test_the_same_node_may_come_again_with_other_data() -> None:
+    again = claimed(MET, replace(FIRST, train=30), 7, online={1})
+    assert again.seats["a"].train == 30 and again.seats["a"].joined == 0
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        (Claim("a", 2, "another", "b", 20, 5), "node 2 claims the client a, but is registered as b"),
+        (Claim("b", 1, "another", "", 20, 5), "node 1 claims the client b, but is the client a"),
+        (Claim("b", 2, "key of a", "", 20, 5), "node 2 claims the client b, but is the client a"),
+        (Claim("a", 2, "another", "a", 20, 5), "node 2 claims the client a, for whom node 1 speaks"),
+    ],
+)
+def test_a_taken_key_is_refused(claim: Claim, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        claimed(MET, claim, online={1, 2})
+
+
+def test_a_registered_client_is_not_to_be_had_by_an_unregistered_node_even_when_it_is_away() -> None:
+    with pytest.raises(InputError, match="whose node is registered with another public key"):
+        claimed(MET, Claim("a", 2, "another", "", 20, 5), online={2})
+    assert claimed(MET, Claim("a", 2, "new machine", "a", 20, 5), online={2}).seats["a"].node == 2
+
+
+def test_without_registration_a_restarted_node_is_known_by_its_key_alone() -> None:
+    """Its id and its public key are new at every start."""
+    loose = claimed(EMPTY, replace(FIRST, name=""))
+    assert claimed(loose, Claim("a", 2, "another", "", 20, 5), 5, online={2}).seats["a"].joined == 0
+
+
+@pytest.mark.parametrize("known", [("a", "a"), ("a", "b", "c", "d")])
+def test_keys_that_cannot_be_clients_are_refused(known: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="expected at most 3 different keys"):
+        Roster(known, 3)
+
+
+def test_who_was_met_is_kept_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "roster.json"
+    assert load_roster(path, EMPTY) == EMPTY
+    save_roster(path, MET)
+    assert load_roster(path, EMPTY) == MET
+    for damaged in ("{", '{"a": {"client": 1}}', "[]"):
+        path.write_text(damaged)
+        with pytest.raises(RecordError, match="expected who has been met, found"):
+            load_roster(path, EMPTY)
