@@ -2,19 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check
+.PHONY: demo test check deploy-test
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
 
 test: .venv/installed
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not deploy"
+
+deploy-test: .venv/installed
+	$(BIN)/pytest -m deploy
 
 check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not deploy"
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstrata.core import FACTS, PARTS, Fit, Layout, Mask, Plan, Recipe, Report, Result, Rows, Score, Slot, Use
@@ -17,6 +17,9 @@ from fedstrata.flower.orders import Order, needed, order, read_order, write_orde
 from fedstrata.flower.terms import Samples, Terms, read_terms, write_terms
 from fedstrata.models import layout_of
 from turns import same
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Plans are large, and machines are busy."""
 
 LAYOUT = Layout(
     (
@@ -89,6 +92,7 @@ OWN = st.sets(st.integers(0, len(LAYOUT.slots) - 1))
 WHO = st.integers(0, CLIENTS - 1)
 
 
+@unhurried
 @given(plans(), WHO, OWN)
 def test_an_order_survives_its_letter_and_its_message(plan: Plan, client: int, own: set[int]) -> None:
     written = order(plan, client, LAYOUT, own)
@@ -97,6 +101,7 @@ def test_an_order_survives_its_letter_and_its_message(plan: Plan, client: int, o
     assert same(read_order(read_letter(write_letter(letter)), LAYOUT), written)
 
 
+@unhurried
 @given(plans(), WHO, OWN)
 def test_an_order_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, client: int, own: set[int]) -> None:
     mine = order(plan, client, LAYOUT, own)
@@ -160,6 +165,7 @@ def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
     return given_order, Answer(report, stored, draw(st.booleans()))
 
 
+@unhurried
 @given(answered())
 def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer]) -> None:
     asked, answer = case

@@ -226,3 +226,20 @@ def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> N
     lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
     assert [sorted(line["absent"]) for line in lines] == [["3", "4", "5"]] * 5
     assert isinstance(finished.state.models, torch.Tensor)
+
+
+def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+    deaf: list[int] = []
+
+    def hear(message: Message, reply: Message) -> list[Message]:
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type == "query.whoami" and node == 102 and not deaf:
+            deaf.append(node)
+            return []
+        return [reply]
+
+    grid.twist = hear
+    driven(grid, replace(members, patience=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
+    asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.whoami"]
+    assert asked == [100, 101, 102, 103, 104, 105, 102]

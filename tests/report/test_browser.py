@@ -15,7 +15,10 @@ from synthetic_run import write
 from fedstrata.report import build
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
+]
 RUNS = Path(__file__).parent / "runs"
 PATIENCE = 300_000
 """Milliseconds until a page counts as never opened: nothing is timed here, and machines are busy."""

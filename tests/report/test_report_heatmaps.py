@@ -146,7 +146,7 @@ def test_what_was_not_compared_and_what_is_everywhere_the_same_have_places_on_th
     assert found["views"][0]["range"] is None, "distances have a scale in each round"
 
 
-def test_there_is_no_slider_without_a_matrix_that_is_not_shown_already(records: Records) -> None:
+def test_there_is_no_slider_where_there_is_nothing_to_go_through(records: Records) -> None:
     assert explorer(Groups(replace(records, matrices=()))) is None
     split = tuple(matrix for matrix in records.matrices if (matrix.round, matrix.layer) == (4, "conv2"))
     assert explorer(Groups(replace(records, matrices=split))) is None

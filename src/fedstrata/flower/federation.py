@@ -25,7 +25,7 @@ class Federation:
         samples: what all clients' samples have in common.
         rounds: when a round is over.
         start: clients that must be there before the first round; 0 is all that are listed.
-        patience: seconds that the server waits for them, and for a newcomer to say who it is.
+        patience: seconds that the server waits for them.
         truth: hidden group of each client, (n,), where it is known: for measures alone.
         public: ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
     """

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
 
+GREETING = 60.0
+"""Seconds that a node has to say who it is before it is asked again."""
+
+
 class Greeter:
     """Keeps the roster up to date.
 
@@ -24,7 +28,7 @@ class Greeter:
         grid: of Flower.
         terms: of the run.
         layout: of the network.
-        patience: seconds that a node has to say who it is.
+        patience: seconds to wait for enough clients.
         tell: takes a line for people.
         clock: what the time is.
     """
@@ -75,21 +79,20 @@ class Greeter:
         """
         here = self._here()
         known, online = {seat.node for seat in roster.seats.values()}, frozenset(here)
+        strangers = [node for node in sorted(online - known) if self._refused.get(node) != online]
         messages: dict[int, Message] = {}
-        for node in sorted(online - known):
-            if self._refused.get(node) != online:
-                content = write_letter(write_terms(self._terms, self._layout))
-                messages[node] = message_to(node, WHOAMI, content, round, self._patience)
-                self._refused[node] = online
-        for node, message in replies(self._grid, messages, self._patience, self._clock) if messages else ():
+        for node in strangers:
+            content = write_letter(write_terms(self._terms, self._layout))
+            messages[node] = message_to(node, WHOAMI, content, round, GREETING)
+        for node, message in replies(self._grid, messages, GREETING, self._clock) if messages else ():
             try:
                 record = content_of(message).record("client")
                 counts = one(record, "train", int), one(record, "test", int)
                 public, name = here[node].public_key.hex(), here[node].name
                 claim = Claim(one(record, "key", str), node, public, name, *counts)
                 roster = roster.claimed(claim, round, online)
-                del self._refused[node]
             except InputError as error:
+                self._refused[node] = online
                 self._tell(f"node {node} is refused: {error}")
         return roster
 

@@ -1,6 +1,6 @@
 """Every matrix that was looked at, round by round: what the slider on the page goes through.
 
-Of a matrix the page gets the half above the diagonal as 16-bit numbers, a hundredth of what plotly's JSON would take.
+Of a matrix the page gets the half above the diagonal as 16-bit numbers, a tenth of what plotly's JSON would take.
 """
 
 from base64 import b64encode
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstrata.report.groups import Groups
 from fedstrata.report.pictures.drawing import Figure, clean
-from fedstrata.report.pictures.heatmaps import ANGULAR, SHOWN, heat, similar, span, square, strips, telling
+from fedstrata.report.pictures.heatmaps import ANGULAR, FAR, NEAR, SHOWN, heat, similar, span, square, strips, telling
 from fedstrata.report.records import Matrix
 from fedstrata.report.words import capital, measure, told
 
@@ -21,31 +21,27 @@ STEPS = 65534
 def explorer(groups: Groups) -> dict[str, Any] | None:
     """The views (a layer by a measure), the rounds with the matrices of all nodes, and the empty heat map.
 
-    None where the pictures of the splits show every matrix that there is.
+    None where there is nothing to go through: no matrix, or those of one round that the pictures of the splits show.
     """
-    matrices = groups.records.matrices
-    elsewhere = [matrix for each in groups.decisions if each.event for matrix in telling(each)[:SHOWN]]
-    if all(any(matrix is other for other in elsewhere) for matrix in matrices):
+    by_round: dict[int, list[Matrix]] = {}
+    for matrix in groups.records.matrices:
+        by_round.setdefault(matrix.round, []).append(matrix)
+    elsewhere = {id(matrix) for each in groups.decisions if each.event for matrix in telling(each)[:SHOWN]}
+    if not by_round or (len(by_round) == 1 and elsewhere.issuperset(map(id, groups.records.matrices))):
         return None
-    seen = {client for matrix in matrices for client in matrix.clients}
-    order = sorted(seen, key=groups.final_rank)
+    order = sorted({client for some in by_round.values() for m in some for client in m.clients}, key=groups.final_rank)
     places = {client: place for place, client in enumerate(order)}
-    keys = list(dict.fromkeys((matrix.layer, matrix.measure) for matrix in matrices))
-    rounds = sorted({matrix.round for matrix in matrices})
+    keys = list(dict.fromkeys((matrix.layer, matrix.measure) for matrix in groups.records.matrices))
     return {
         "figure": square(heat(len(order), True, ""), order, strips(groups, order)),
         "views": [_view(groups, layer, name) for layer, name in keys],
         "frames": [
             {
                 "round": number,
-                "parts": [
-                    _part(matrix, keys.index((matrix.layer, matrix.measure)), places)
-                    for matrix in matrices
-                    if matrix.round == number
-                ],
-                "texts": _texts(groups, number),
+                "parts": [_part(matrix, keys.index((matrix.layer, matrix.measure)), places) for matrix in some],
+                "texts": _texts(groups, number, {matrix.node for matrix in some}),
             }
-            for number in rounds
+            for number, some in sorted(by_round.items())
         ],
     }
 
@@ -53,14 +49,14 @@ def explorer(groups: Groups) -> dict[str, Any] | None:
 def _view(groups: Groups, layer: str, name: str) -> Figure:
     some = tuple(m for m in groups.records.matrices if (m.layer, m.measure) == (layer, name))
     shared = tuple(m for m in groups.records.matrices if m.measure == name)
-    empty = heat(0, similar(some[0]), "")
+    alike = similar(some[0])
     return {
         "name": f"{layer}, {name}",
         "text": measure(name),
         "hover": clean(name),
-        "similar": similar(some[0]),
+        "similar": alike,
         "range": span(shared) if name in ANGULAR else None,
-        "colorscale": empty["colorscale"],
+        "colorscale": NEAR if alike else FAR,
     }
 
 
@@ -84,12 +80,12 @@ def _part(matrix: Matrix, view: int, places: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _texts(groups: Groups, number: int) -> list[str]:
-    """What came of the examinations of a round, in words."""
+def _texts(groups: Groups, number: int, nodes: set[int]) -> list[str]:
+    """What came of the examinations of some nodes in a round, in words."""
     splits = next(each.splits for each in groups.records.rounds if each.round == number)
     decided = {decision.node: decision for decision in groups.decisions}
     texts, spoken = [], set[int]()
-    for node in sorted({matrix.node for matrix in groups.records.matrices if matrix.round == number}):
+    for node in sorted(nodes):
         decision = decided.get(node)
         event = decision.event if decision and decision.matrices[0].round == number else None
         if decision and event is not None:
