@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from images import noise
 from textbook import TextbookCNN, textbook_round
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -207,19 +208,6 @@ def cifar10(root: str) -> data.Dataset:
     train, test = (data.load("cifar10", root, file) for file in ("train", "test"))
     inputs, labels = torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels])
     return replace(train, inputs=inputs, labels=labels, columns={}, unit=None)
-
-
-def noise(samples: int) -> data.Dataset:
-    """Images of CIFAR-10's shape without its content, which does not matter for speed."""
-    rng = np.random.default_rng(0)
-    return data.Dataset(
-        name="noise",
-        inputs=torch.from_numpy(rng.integers(0, 256, (samples, 3, 32, 32), dtype=np.uint8)),
-        labels=torch.from_numpy(rng.integers(0, 10, samples)),
-        classes=10,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.25, 0.25, 0.25),
-    )
 
 
 def timed(run: Round, device: str) -> float:

@@ -18,11 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from time import perf_counter
 
-import numpy as np
 import torch
+from images import noise
 from peak import Peak
 
-from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import Problem, Recipe, rows
 from fedstrata.engine import Holdings, Loop
@@ -87,19 +86,6 @@ def step(name: str) -> Iterator[None]:
     with Peak() as peak:
         yield
     print(f"{name:>12}: {perf_counter() - began:7.2f} s, {peak.anonymous / 1e9:6.2f} GB")
-
-
-def noise(samples: int) -> data.Dataset:
-    """Images of CIFAR-10's shape without its content, which takes as much memory."""
-    rng = np.random.default_rng(0)
-    return data.Dataset(
-        name="noise",
-        inputs=torch.from_numpy(rng.integers(0, 256, (samples, 3, 32, 32), dtype=np.uint8)),
-        labels=torch.from_numpy(rng.integers(0, 10, samples)),
-        classes=10,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.25, 0.25, 0.25),
-    )
 
 
 if __name__ == "__main__":

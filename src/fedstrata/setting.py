@@ -70,14 +70,14 @@ def prepare(experiment: Experiment) -> Setting:
     settle(experiment.engine.name, experiment.engine.device)
     source = data.find(experiment.data.name, experiment.data.root).source
     if source is not None:
-        rehearse(algorithm, _problem(experiment, source.shape, source.classes))
+        rehearse(algorithm, problem_of(experiment, source.shape, source.classes))
     dataset = data.load(experiment.data.name, experiment.data.root)
     if experiment.data.unit is not None:
         dataset = replace(dataset, unit=experiment.data.unit)
     wanted = side(experiment.model.name)
     if wanted is not None and dataset.shape[1:] != (wanted, wanted):
         dataset = dataset.resized(wanted)
-    problem = _problem(experiment, dataset.shape, dataset.classes)
+    problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
     dealt = _deal(experiment, dataset)
     truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
@@ -169,7 +169,8 @@ def _network(
     return partial(make, experiment.model.name, shape, classes, seed, **experiment.model.options)
 
 
-def _problem(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
+def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
+    """What an algorithm knows of an experiment on samples of a shape, before any of them is read."""
     layout = layout_of(_network(experiment, shape, classes)())
 
     def fresh(start: int) -> torch.Tensor:

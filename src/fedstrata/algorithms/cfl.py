@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
-from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
 from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, recurse
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
@@ -90,8 +90,8 @@ class CFL:
                 linkage=self.linkage,
                 layer="all",
             )
-            node, updates = int(state.nodes[cluster]), fresh.updates.only(columns).values
-            return trigger.judge(problem, criterion, node, fresh, updates)
+            members = Examined(int(state.nodes[cluster]), fresh, fresh.updates.only(columns).values)
+            return trigger.judge(problem, criterion, members)
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
         moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)

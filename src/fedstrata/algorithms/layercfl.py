@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.bootstrap import doubt, twins
-from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, threshold
+from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
 from fedstrata.algorithms.parts.recursive.recursion import Decision, recurse
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
@@ -128,7 +128,7 @@ class LayerCFL:
             )
             scope = fresh.updates.only(layout.columns(layout.select("all")) if full else columns).values
             node, start = int(state.nodes[cluster]), state.models[cluster, columns]
-            return trigger.judge(problem, criterion, node, fresh, compared.of(clients), scope, start)
+            return trigger.judge(problem, criterion, Examined(node, fresh, compared.of(clients), scope, start))
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
         moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,11 +11,30 @@ import torch
 from fedstrata.core import PARTS
 from fedstrata.data import Dataset
 from fedstrata.errors import ContractError
-from fedstrata.partition import Deal
 from fedstrata.randomness import seed_of
 
 AHEAD = 4
 """Batches that are normalised together."""
+
+
+class Portions(Protocol):
+    """What is read of a `Deal`, and a device may say of its one client: which samples are whose, and how it sees them."""
+
+    @property
+    def train(self) -> Sequence[np.ndarray[Any, Any]]:
+        """Indices of each client's training samples, n arrays."""
+
+    @property
+    def test(self) -> Sequence[np.ndarray[Any, Any]]:
+        """Indices of its test samples, n arrays."""
+
+    @property
+    def turns(self) -> np.ndarray[Any, Any]:
+        """Quarter turns of its images, (n,)."""
+
+    @property
+    def relabel(self) -> np.ndarray[Any, Any]:
+        """What each class is to it, (n, classes)."""
 
 
 class Holdings:
@@ -28,7 +48,7 @@ class Holdings:
     """
 
     def __init__(
-        self, dataset: Dataset, deal: Deal, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
+        self, dataset: Dataset, deal: Portions, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
     ) -> None:
         """Turn the index arrays into tensors."""
         self._dataset, self._seed, self._handovers = dataset.channels_last(), seed, dict(handovers or {})

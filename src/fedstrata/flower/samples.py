@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 from zlib import crc32
 
 import numpy as np
@@ -17,7 +16,6 @@ from fedstrata.engine import Holdings
 from fedstrata.errors import DataError
 from fedstrata.flower.terms import Samples, Terms
 from fedstrata.models import side
-from fedstrata.partition import Deal
 from fedstrata.partition.holdout import hold_out, hold_out_units
 
 Indices = NDArray[np.int64]
@@ -88,7 +86,7 @@ def _holdings(dataset: Dataset, train: Indices, test: Indices, client: int, term
         np.tile(np.arange(terms.samples.classes), (terms.clients, 1)),
     )
     # A Deal gives every client something; of the others' data a device has none.
-    return Holdings(dataset, cast("Deal", portion), terms.seed)
+    return Holdings(dataset, portion, terms.seed)
 
 
 def _fitting(dataset: Dataset, path: Path, terms: Terms) -> Dataset:

@@ -30,7 +30,7 @@ from fedstrata.models import layout_of
 from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import replace_file
-from fedstrata.setting import Setting, _problem, rehearse
+from fedstrata.setting import Setting, problem_of, rehearse
 from fedstrata.train import Answer, Run, ask, one_thread, steps
 
 NETWORK = "network"
@@ -121,7 +121,7 @@ def _setting(
 ) -> tuple[Setting, dict[int, int]]:
     """What a run needs, and the rounds in which clients join, which may be changed while it goes on."""
     samples = federation.samples
-    problem = _problem(experiment, samples.shape, samples.classes)
+    problem = problem_of(experiment, samples.shape, samples.classes)
     truth = torch.tensor(federation.truth) if federation.truth else None
     problem = replace(problem, truth=truth, public=public, predict=remote.predict)
     algorithm = experiment.algorithm_of()

@@ -26,6 +26,25 @@ def threshold(value: float | str, peak: torch.Tensor, share: float) -> float:
 
 
 @dataclass(frozen=True)
+class Examined:
+    """The members of one cluster that are present, and what of them is compared.
+
+    Attributes:
+        node: tree id of the cluster.
+        fresh: their rows, whole.
+        updates: what is compared, (m, q).
+        scope: updates whose norms eps2 looks at, (m, ...); by default those that are compared.
+        start: the cluster's model in the compared columns, (q,); only measures of weights need it.
+    """
+
+    node: int
+    fresh: Result
+    updates: torch.Tensor
+    scope: torch.Tensor | None = None
+    start: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Criterion:
     """The test of one cluster in one round.
 
@@ -49,55 +68,28 @@ class Criterion:
     recheck: bool = True
     freeze: bool = False
 
-    def judge(
-        self,
-        problem: Problem,
-        node: int,
-        fresh: Result,
-        updates: torch.Tensor,
-        scope: torch.Tensor | None = None,
-        start: torch.Tensor | None = None,
-    ) -> Decision:
-        """Decide about a cluster by its members that are present.
-
-        Args:
-            problem: fixed for the run.
-            node: tree id of the cluster.
-            fresh: their rows, whole.
-            updates: what is compared, (m, q).
-            scope: updates whose norms eps2 looks at, (m, ...); by default those that are compared.
-            start: the cluster's model in the compared columns, (q,); only measures of weights need it.
-        """
-        mean = mean_norm(problem, fresh)  # LayerCFL Eq. 27
-        longest = longest_norm(updates if scope is None else scope)  # Eq. 28
+    def judge(self, problem: Problem, members: Examined) -> Decision:
+        """Decide about a cluster by its members that are present."""
+        mean = mean_norm(problem, members.fresh)  # LayerCFL Eq. 27
+        longest = longest_norm(members.updates if members.scope is None else members.scope)  # Eq. 28
         seen = {"mean_norm": mean, "max_norm": longest, "eps1": self.eps1, "eps2": self.eps2}
         if mean >= self.eps1:
             return self._keep(f"mean update {mean:.4g} is not below eps1 = {self.eps1:.4g}", seen)
         if longest <= max(self.eps2, STILL):  # a cluster in which nobody moves has no directions to compare
             why = f"longest update {longest:.4g} is not above eps2 = {self.eps2:.4g}"
             return replace(self._keep(why, seen), final=not self.recheck)
-        return self.propose(node, fresh.updates.clients, updates, seen, start)
+        return self.propose(members, seen)
 
-    def propose(
-        self,
-        node: int,
-        clients: torch.Tensor,
-        updates: torch.Tensor,
-        seen: Mapping[str, float],
-        start: torch.Tensor | None = None,
-    ) -> Decision:
+    def propose(self, members: Examined, seen: Mapping[str, float]) -> Decision:
         """Bipartition a cluster whose time has come, if Theorem 1 lets it.
 
         Args:
-            node: tree id of the cluster.
-            clients: the members that are present, (m,).
-            updates: what is compared, (m, q).
+            members: of the cluster.
             seen: the values that said that its time has come.
-            start: as in `judge`.
         """
-        cosines = cosine(updates)  # Eq. 26
-        values = cosines if self.measure == "dcos" else self._measured(updates, start)
-        matrix = Matrix(node, self.layer, self.measure, clients, values)
+        cosines = cosine(members.updates)  # Eq. 26
+        values = cosines if self.measure == "dcos" else self._measured(members)
+        matrix = Matrix(members.node, self.layer, self.measure, members.fresh.updates.clients, values)
         second = bipartition(values if self.measure.endswith("cos") else -values, linkage=self.linkage).bool()
         cross = float(cosines[~second][:, second].max())
         bound = math.sqrt((1 - cross) / 2)
@@ -110,9 +102,10 @@ class Criterion:
         why = f"{theorem} is not above gamma = {self.gamma:.3f}"
         return replace(self._keep(why, seen), matrix=matrix, final=self.freeze)
 
-    def _measured(self, updates: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
+    def _measured(self, members: Examined) -> torch.Tensor:
         """Cosines or distances of updates or weights, (m, m) (Eq. 23 to 25)."""
-        rows = updates if self.measure.startswith("d") or start is None else start + updates
+        rows, start = members.updates, members.start
+        rows = rows if self.measure.startswith("d") or start is None else start + rows
         return cosine(rows) if self.measure.endswith("cos") else euclidean(rows)
 
     def _keep(self, why: str, seen: dict[str, float]) -> Decision:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.recursive.criterion import Criterion
+from fedstrata.algorithms.parts.recursive.criterion import Criterion, Examined
 from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, watch
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
-from fedstrata.core import Mask, Problem, Report, Result
+from fedstrata.core import Mask, Problem, Report
 from fedstrata.lazy import torch
 
 W = TypeVar("W", bound=Watched)
@@ -35,22 +35,12 @@ class Trigger:
     ready: torch.Tensor | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    def judge(
-        self,
-        problem: Problem,
-        criterion: Criterion,
-        node: int,
-        fresh: Result,
-        updates: torch.Tensor,
-        scope: torch.Tensor | None = None,
-        start: torch.Tensor | None = None,
-    ) -> Decision:
-        """Bipartition a cluster if its time has come and Theorem 1 lets it; arguments as of `Criterion.judge`."""
+    def judge(self, problem: Problem, criterion: Criterion, members: Examined) -> Decision:
+        """Bipartition a cluster if its time has come and Theorem 1 lets it."""
         if self.timing is None:
-            return criterion.judge(problem, node, fresh, updates, scope, start)
-        clients = fresh.updates.clients
-        due, (verdict, *_) = self.timing.examine(problem, fresh, self.steady[clients])
-        return criterion.propose(node, clients, updates, verdict.criteria, start) if due else Decision(verdict)
+            return criterion.judge(problem, members)
+        due, (verdict, *_) = self.timing.examine(problem, members.fresh, self.steady[members.fresh.updates.clients])
+        return criterion.propose(members, verdict.criteria) if due else Decision(verdict)
 
 
 def attentive(problem: Problem, trigger: str, window: int) -> Watched:
