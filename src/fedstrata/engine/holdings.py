@@ -18,7 +18,7 @@ AHEAD = 4
 
 
 class Portions(Protocol):
-    """What is read of a `Deal`, and a device may say of its one client: which samples are whose, and how it sees them."""
+    """Which samples are whose, and how each client sees them: what is read of a `Deal`, or known on a device."""
 
     @property
     def train(self) -> Sequence[np.ndarray[Any, Any]]:
