@@ -7,6 +7,7 @@ and accuracy over the rounds. A run of a variant and seed that are there already
 an algorithm with automatic ``eps1`` and ``eps2``; ``+KEY=VALUE`` behind a name changes a key of the experiment for that
 run, e.g. ``layercfl+partition.scheme=iid``; a value may be a whole table, as in
 ``strata+partition={scheme="rotation",sizes=[12,5,3]}``. ``--on`` has all variants run under each of some such changes.
+``--together`` does the equal local jobs of all variants of a seed once; what comes out is the same but for the seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +26,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import fedstrata as fs
+from fedstrata.records import Folder
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
 SUMMARY = (*KEPT[:-1], "acc_weighted", "purity", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
@@ -37,26 +40,34 @@ def main() -> None:
     parser.add_argument("--on", nargs="+", default=[""], help="changes for all variants, KEY=VALUE+KEY=VALUE")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--together", action="store_true", help="compare the variants, which share what is equal")
     parser.add_argument("--out", type=Path, help="where the results are kept")
     given = parser.parse_args()
 
-    variants = ["+".join(filter(None, (variant, on))) for on in given.on for variant in separate(given.variants)]
+    variants, seeds = separate(given.variants), [int(seed) for seed in given.seeds.split(",")]
+    groups = [variants] if given.together else [[variant] for variant in variants]
     path = given.out or Path(__file__).parent / "results" / f"{given.experiment.stem}.json"
     failed = False
     with ProcessPoolExecutor(given.jobs) as pool:
         jobs = {
-            pool.submit(one, given.experiment, variant, int(seed)): f"{variant}, seed {seed}"
-            for variant in variants
-            for seed in given.seeds.split(",")
+            pool.submit(outcomes, given.experiment, group, on, seed): f"{', '.join(group)} {on}, seed {seed}"
+            for on in given.on
+            for seed in seeds
+            for group in groups
         }
         for job in as_completed(jobs):
             if error := job.exception():
                 failed = True
                 print(f"{given.experiment.stem}, {jobs[job]}: {type(error).__name__}: {error}", file=sys.stderr)
                 continue
-            keep(path, result := job.result())
-            shown = {key: result[key] for key in ("variant", "seed", "acc_client", "ari", "clusters")}
-            print(given.experiment.stem, json.dumps(shown), flush=True)
+            for result in job.result():
+                if "error" in result:
+                    failed = True
+                    print(f"{given.experiment.stem}, {result['variant']}: {result['error']}", file=sys.stderr)
+                    continue
+                keep(path, result)
+                shown = {key: result[key] for key in ("variant", "seed", "acc_client", "ari", "clusters")}
+                print(given.experiment.stem, json.dumps(shown), flush=True)
     sys.exit(failed)
 
 
@@ -93,44 +104,71 @@ def keep(path: Path, result: dict[str, Any]) -> None:
         os.close(directory)
 
 
-def one(experiment: Path, variant: str, seed: int) -> dict[str, Any]:
-    """One run: its summary and its curves."""
+def outcomes(experiment: Path, variants: Sequence[str], on: str, seed: int) -> list[dict[str, Any]]:
+    """The results of some variants, each algorithm once, with one seed and one change for all of them.
+
+    Of those that run together, one that fails has only an ``error`` beside its variant.
+
+    Raises:
+        ValueError: when variants that run together differ in more than their algorithms' keys.
+    """
+    common = ["engine.name=loop", *filter(None, on.split("+"))]
+    called = ["+".join(filter(None, (variant, on))) for variant in variants]
+    names = [variant.split("+")[0].split(":")[0] for variant in variants]
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "runs"
+        if len(variants) == 1:
+            # Naming the file's own algorithm again keeps its keys, another one starts from its defaults.
+            sets = [f"seed={seed}", f"algorithm.name={names[0]}", *common, *_changes(variants[0])]
+            return [_result(fs.run(experiment, out, sets=sets, quiet=True).folder, called[0], seed)]
+        own = [text for variant in variants for text in _changes(variant, among_others=True)]
+        compared = fs.compare(experiment, names, [seed], out, sets=[*common, *own], quiet=True)
+        return [
+            {"variant": variant, "error": run.error} if run.error else _result(run.folder, variant, seed)
+            for variant, run in zip(called, compared.runs, strict=True)
+        ]
+
+
+def _changes(variant: str, *, among_others: bool = False) -> list[str]:
+    """What a variant changes in the experiment; among others, only the keys of its own algorithm can be changed."""
     name, *changes = variant.split("+")
     name, _, thresholds = name.partition(":")
-    # Naming the file's own algorithm again keeps its keys, another one starts from its defaults.
-    sets = [f"seed={seed}", f"algorithm.name={name}", "engine.name=loop", *changes]
     if thresholds:
-        sets += [f"algorithm.eps1={thresholds}", f"algorithm.eps2={thresholds}"]
-    with TemporaryDirectory() as folder:
-        run = fs.run(experiment, Path(folder) / "run", sets=sets, quiet=True)
-        gaps = [
-            record for path in sorted((run.folder / "gaps").glob("*")) for record in pq.read_table(path).to_pylist()
-        ]
-        last = pq.read_table(max((run.folder / "clients").glob("*"))).to_pylist()
-    curves = {key: [_short(record[key]) for record in run.rounds] for key in KEPT}
+        changes = [f"algorithm.eps1={thresholds}", f"algorithm.eps2={thresholds}", *changes]
+    if not among_others:
+        return changes
+    if other := [text for text in changes if not text.startswith("algorithm.")]:
+        raise ValueError(f"{variant}: variants run together share {other[0].split('=')[0]!r}; put it behind --on")
+    return [f"algorithms.{name}.{text.removeprefix('algorithm.')}" for text in changes]
+
+
+def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:
+    """What is kept of a finished run: its summary and its curves."""
+    records = Folder(folder)
+    rounds, summary = records.rounds(), records.summary()
+    tree = json.loads((folder / "tree.json").read_text())
+    gaps = [record for path in sorted((folder / "gaps").glob("*")) for record in pq.read_table(path).to_pylist()]
+    last = pq.read_table(max((folder / "clients").glob("*"))).to_pylist()
+    curves = {key: [_short(record[key]) for record in rounds] for key in KEPT}
     for gap in gaps:
         curves.setdefault(f"gap {gap['measure']} {gap['layer']}", []).append(_short(gap["gap"]))
-    summary = {key: _short(run.summary[key]) for key in SUMMARY}
-    events = [{"round": record["round"], **event} for record in run.rounds for event in record["events"]]
-    splits = [_torn(event, run) for event in events if event["kind"] == "split"]
-    others = [event for event in events if event["kind"] != "split"]
-    versions = run.summary["versions"]
+    events = [{"round": record["round"], **event} for record in rounds for event in record["events"]]
+    members = {node["id"]: node["members"] for node in tree}
     return {
         "variant": variant,
         "seed": seed,
-        **summary,
-        "versions": versions,
+        **{key: _short(summary[key]) for key in SUMMARY},
+        "versions": summary["versions"],
         "clients": {str(client["client"]): _short(client["accuracy"]) for client in last},
         "curves": curves,
-        "splits": splits,
-        "events": others,
+        "splits": [_torn(event, members, summary["truth"]) for event in events if event["kind"] == "split"],
+        "events": [event for event in events if event["kind"] != "split"],
     }
 
 
-def _torn(event: dict[str, Any], run: fs.Run) -> dict[str, Any]:
+def _torn(event: dict[str, Any], members: Mapping[int, Sequence[int]], truth: Sequence[int] | None) -> dict[str, Any]:
     """A split, and how many true groups have members in more than one of its clusters."""
-    truth = run.summary["truth"] or []
-    groups = [group for node in event["into"] for group in {truth[c] for c in run.tree[node].members if truth}]
+    groups = [group for node in event["into"] for group in {truth[client] for client in members[node] if truth}]
     torn = sum(groups.count(group) > 1 for group in set(groups))
     return {**{key: event[key] for key in ("round", "node", "into")}, "torn groups": torn}
 
