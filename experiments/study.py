@@ -50,7 +50,8 @@ def main() -> None:
     failed = False
     with ProcessPoolExecutor(given.jobs) as pool:
         jobs = {
-            pool.submit(outcomes, given.experiment, group, on, seed): f"{', '.join(group)} {on}, seed {seed}"
+            pool.submit(outcomes, given.experiment, group, on, seed): "+".join(filter(None, (", ".join(group), on)))
+            + f", seed {seed}"
             for on in given.on
             for seed in seeds
             for group in groups

@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from study import keep, separate
+from study import keep, outcomes, separate
+
+from fedstrata.algorithms.fedavg import FedAvg
 
 STUDY = Path(__file__).parents[2] / "experiments" / "study.py"
 
@@ -51,3 +53,32 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> No
     assert (
         kept["variant"] == f"{listed}+{tabled}" and len(kept["clients"]) == 4 and len(kept["curves"]["clusters"]) == 2
     )
+
+
+@pytest.mark.slow
+def test_variants_that_run_together_come_to_the_same_as_each_alone(tmp_path: Path) -> None:
+    experiment = tmp_path / "small.toml"
+    experiment.write_text('rounds = 2\n[data]\nclients = 4\nsamples = 40\n[algorithm]\nname = "strata"\n')
+    variants, on = ["fedavg", "ifca+algorithm.k=3", "strata"], "partition.scheme=iid"
+    together = outcomes(experiment, variants, on, 1)
+    alone = [result for variant in variants for result in outcomes(experiment, [variant], on, 1)]
+    for result in together + alone:
+        del result["seconds"]
+    assert together == alone and together[1]["variant"] == "ifca+algorithm.k=3+partition.scheme=iid"
+
+
+@pytest.mark.slow
+def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tmp_path / "small.toml"
+    experiment.write_text("rounds = 1\n[data]\nclients = 4\nsamples = 40\n")
+    monkeypatch.setattr(FedAvg, "update", lambda *_: 1 / 0)
+    failed, finished = outcomes(experiment, ["fedavg", "local"], "", 0)
+    assert failed == {"variant": "fedavg", "error": "ZeroDivisionError: division by zero"}
+    assert finished["variant"] == "local" and len(finished["clients"]) == 4
+
+
+def test_variants_that_run_together_differ_in_keys_of_their_algorithms_alone(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"fedavg\+local.lr=0.1: variants run together share 'local.lr'; put it behind"
+    ):
+        outcomes(tmp_path / "e.toml", ["fedavg+local.lr=0.1", "cfl"], "", 0)

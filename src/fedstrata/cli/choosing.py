@@ -1,0 +1,58 @@
+"""Look before a run: what can be named, and what separates the clients."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+import fedstrata
+from fedstrata.cli.options import Experiment, Quiet, Sets
+from fedstrata.cli.output import show
+
+commands = typer.Typer()
+
+
+@commands.command("list")
+def list_(
+    kind: Annotated[Literal["algorithms", "datasets", "partitions", "models"], typer.Argument(metavar="KIND")],
+) -> None:
+    """List the algorithms, datasets, partitions or models that an experiment can name."""
+    rows = []
+    for name, thing in getattr(fedstrata, kind.upper()).items():
+        if kind == "datasets":
+            rows.append((name, thing.about, thing.origin))
+        else:
+            rows.append((name, (thing.__doc__ or "").partition("\n")[0], getattr(thing, "source", "")))
+    show(("name", "what it is", "source"), rows)
+
+
+@commands.command("scout")
+def scout_(
+    experiment: Experiment = None,
+    sets: Sets = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Rounds of FedAvg to watch; the first tells the sample counts.")
+    ] = 3,
+    quiet: Quiet = False,
+) -> None:
+    """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
+
+    For every layer: how well who is like whom replicates between halves of the clients' data (correlation), how large
+    that pattern is beside what is each client's own (apart), how alike two clients are on average (common, their mean
+    cosine), and how often chance replicates as well (p). The sentence says how often it does in any of the layers.
+    """
+    from fedstrata.config import load
+
+    checked = load(experiment, sets or ())
+    from fedstrata.scout import scout
+
+    finding = scout(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
+    rows = [
+        (view.name, f"{view.correlation:.2f}", f"{view.apart:.2f}", f"{view.common:.2f}", f"{view.p:.2g}")
+        for view in finding.views
+    ]
+    if rows:
+        show(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
+    print(finding.sentence)

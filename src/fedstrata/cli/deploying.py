@@ -1,0 +1,51 @@
+"""Run an experiment on real devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstrata.cli.options import Experiment, RunFolder, Sets
+
+commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
+
+Federation = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `deploy init` made.")]
+
+
+@commands.command("init")
+def deploy_init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the federation.")],
+    experiment: Experiment = None,
+    sets: Sets = None,
+    host: Annotated[str, typer.Option(help="Name or address at which nodes reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the server.")] = 8000,
+) -> None:
+    """Make a test federation: certificates, keys, a node for every client with its data, and what to do next."""
+    from fedstrata.flower.deploy import init
+
+    print(init(folder, experiment, sets or (), host, port))
+
+
+@commands.command("run")
+def deploy_run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
+    federation: Federation,
+    out: RunFolder = None,
+    sets: Sets = None,
+) -> None:
+    """Run an experiment on a federation that is up."""
+    from fedstrata.flower.deploy import run
+
+    print(f"run folder: {run(experiment, federation, out, sets or ())}")
+
+
+@commands.command("resume")
+def deploy_resume(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")], federation: Federation
+) -> None:
+    """Go on with a run after its server was lost."""
+    from fedstrata.flower.deploy import resume
+
+    print(f"run folder: {resume(out, federation)}")
