@@ -47,6 +47,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "equal": DIGITS,
     "memorised": {**DIGITS, "local": {"epochs": 2, "batch": 12, "lr": 0.5}},
     "few": {**DIGITS, "data": {**DIGITS["data"], "clients": 8, "samples": 160}},
+    "three": {**DIGITS, "data": {**DIGITS["data"], "clients": 3, "samples": 400}},
     # Digits are too few for clients with ten times as many as others.
     "sizes": {
         **MNIST,

@@ -63,6 +63,7 @@ SETTINGS = {
     "equal": "20 clients of 72 digits",
     "memorised": "the same, learned by heart (lr 0.5)",
     "few": "8 clients of 160 digits, four folds",
+    "three": "3 clients of 400 digits, duels",
     "sizes": "20 clients of MNIST, sizes about 10 : 1",
     "participation": "40 clients of 72 MNIST images, 0.3 asked",
     "cnn": "20 clients of 200 CIFAR-10 images, the papers' CNN",

@@ -1,5 +1,5 @@
 """Clients without data: each is pulled towards the point of its group, which every part of its data shows with a noise
-of its own. Local training goes half of the way; the loss is half the squared distance."""
+of its own. Local training goes half of the way; the loss is half the squared distance, and errors grow with it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,8 @@ class Folded:
             busy = (fit.offers >= 0).any(dim=1)
             clients, offers = plan.cohort[busy], fit.offers[busy]
             away = plan.models[offers.clamp(min=0)] - self.points[fit.compare][clients][:, None]
-            losses = torch.where(offers >= 0, away.square().sum(dim=2) / 2, torch.inf)
+            wrong = away.square().sum(dim=2) / 2
+            losses = torch.where(offers >= 0, wrong if fit.by == "loss" else 1 - (-wrong).exp(), torch.inf)
             given = offers[torch.arange(len(clients)), losses.argmin(dim=1)]
             update = (self.points[fit.part][clients] - plan.models[given]) / 2 * any(fit.train)
             update[torch.isin(clients, torch.tensor(list(self.still.get(fit.part, ())), dtype=torch.int64))] = 0.0
@@ -66,7 +67,8 @@ class Folded:
             several = (offers >= 0).sum(dim=1, keepdim=True) > 1
             told = torch.where(several & losses.isfinite(), losses, torch.nan)
             results.append(Result(Rows(clients, update), given, sizes, told))
-        return Report(tuple(results))
+        asked = {name: plan.cohort[who] for name, who in plan.ask.items()}
+        return Report(tuple(results), facts={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()})
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,11 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     trained = start + loop.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
     models = torch.stack([torch.full_like(start, torch.nan), start, trained])
     offers = [[0, 1, 2], [1, -1, -1], [2, 1, -1], [-1, -1, -1], [1, 1, -1]]
-    plan = plan_of(models, fit_of(layout, offers, compare="A"))
+    fit = fit_of(layout, offers, compare="A")
+    plan = plan_of(models, fit)
     found = batched.run(plan)
+    wrong = plan_of(models, replace(fit, by="errors", train=layout.nothing))
+    assert_close(batched.run(wrong), loop.run(wrong))
     assert found.results[0].given.tolist() == [2, 1, 2, 1] and found.results[0].updates.clients.tolist() == [0, 1, 2, 4]
     assert_close(found, loop.run(plan))
 

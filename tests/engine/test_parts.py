@@ -1,13 +1,16 @@
 """Fixed parts of a client's data: halves, quarters, and at most so many samples of them."""
 
+from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from small import dataset, deal_of, fit_of, loop_of, plan_of
 
 from fedstrata.core import PARTS
 from fedstrata.engine import Holdings
+from fedstrata.engine.facts import fact
 from fedstrata.errors import ContractError
 
 
@@ -76,3 +79,33 @@ def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() 
     halves = (told["A"].losses + told["B"].losses) / 2
     assert torch.allclose(told["all"].losses, halves) and not torch.allclose(told["A"].losses, told["B"].losses)
     assert all(not result.updates.values.any() and result.sizes.tolist() == [6] for result in told.values())
+
+
+def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() -> None:
+    engine, layout, start = loop_of([12])
+    models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
+    fit = fit_of(layout, [[2, 0, 1]], train=layout.nothing, part="B", compare="B", by="errors")
+    result = engine.run(plan_of(models, fit)).results[0]
+    inputs, labels = Holdings(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
+    wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
+    assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
+    assert result.given.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
+
+
+def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, layout, start = loop_of([12])
+    judged, evaluate = list[int](), engine._evaluate
+    monkeypatch.setattr(engine, "_evaluate", lambda *args: (judged.append(1), evaluate(*args))[1])
+    fit = fit_of(layout, [[0, 1]], train=layout.nothing, compare="B")
+    plan = plan_of(torch.stack([start, start + 0.1]), fit, replace(fit, by="errors"), replace(fit, compare="A"))
+    assert [result.losses.shape for result in engine.run(plan).results] == [(1, 2)] * 3
+    assert len(judged) == 4  # two models, on two parts
+
+
+def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> None:
+    """Units of 1, 2 and 3 samples: (1 + 2 + 3)^2 / (1 + 4 + 9)."""
+    columns = {"trial": np.array([7, 8, 8, 9, 9, 9, 1, 2, 3, 4])}
+    for unit, worth in ((None, 6.0), ("trial", 36 / 14)):
+        data = replace(dataset(10), columns=columns, unit=unit)
+        holdings = Holdings(data, deal_of([6]), seed=0)
+        assert fact("units", holdings, holdings.train(0)).tolist() == pytest.approx([worth])

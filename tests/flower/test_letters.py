@@ -32,7 +32,7 @@ LAYOUT = Layout(
 CLIENTS = 4
 MASKS = st.tuples(*[st.booleans()] * len(LAYOUT.slots))
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-SIZES = {"classes": 1, "entropy": 1, "subspaces": 5}
+SIZES = {"classes": 1, "entropy": 1, "subspaces": 5, "units": 1}
 
 
 @st.composite
@@ -68,6 +68,7 @@ def plans(draw: st.DrawFn) -> Plan:
             part=draw(st.sampled_from(PARTS)),
             most=draw(st.sampled_from([None, most])),
             compare=draw(st.sampled_from(PARTS)),
+            by=draw(st.sampled_from(["loss", "errors"])),
             stream=draw(st.text(max_size=5)),
             values=values if any(values) else (),
         )
@@ -89,13 +90,16 @@ def whole_fit() -> Fit:
 
 
 OWN = st.sets(st.integers(0, len(LAYOUT.slots) - 1))
+COUNTED = st.sets(st.integers(1, 9))
 WHO = st.integers(0, CLIENTS - 1)
 
 
 @unhurried
-@given(plans(), WHO, OWN)
-def test_an_order_survives_its_letter_and_its_message(plan: Plan, client: int, own: set[int]) -> None:
-    written = order(plan, client, LAYOUT, own)
+@given(plans(), WHO, OWN, COUNTED)
+def test_an_order_survives_its_letter_and_its_message(
+    plan: Plan, client: int, own: set[int], counted: set[int]
+) -> None:
+    written = order(plan, client, LAYOUT, own, counted)
     letter = write_order(written, LAYOUT)
     assert same(read_order(letter, LAYOUT), written)
     assert same(read_order(read_letter(write_letter(letter)), LAYOUT), written)
@@ -195,6 +199,7 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
         (lambda s: s["order"].update(models=[0, 1]), "expected the record model-1"),
         (lambda s: s["fit-0"].update(train=[4]), r"expected train to name tensors 0 to 3, found \[4\]"),
         (lambda s: s["fit-0"].update(offers=[7]), "an offer names model 7, but the plan carries 1"),
+        (lambda s: s["fit-0"].update(by="luck"), "expected by to be loss or errors, found luck"),
         (lambda s: s["use-0"].update(width=2), "expected offers of 1 times 2 models, found 1"),
     ],
 )
@@ -237,7 +242,7 @@ def test_terms_survive_their_message() -> None:
     terms = Terms("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
     letter = write_terms(terms, layout_of(terms.network(0)))
     assert read_terms(read_letter(write_letter(letter))) == terms
-    assert terms.facts == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64}
+    assert terms.facts == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}
 
 
 def test_another_network_than_the_senders_is_refused() -> None:

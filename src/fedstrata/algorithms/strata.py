@@ -5,6 +5,7 @@ fedstrata's own algorithm; docs/strata.md has the promise, its proof and its lim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -12,15 +13,18 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
-from fedstrata.algorithms.parts.proof.budget import is_twin_round, level, spoken
+from fedstrata.algorithms.parts.proof.budget import level, spoken
+from fedstrata.algorithms.parts.proof.hearings import unheard
 from fedstrata.algorithms.parts.proof.testimony import shown
-from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing, twins, unheard
+from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.strata.calm import listened, listening
-from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.strata.docket import docket, due
+from fedstrata.algorithms.parts.strata.memory import Memory, Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
-from fedstrata.algorithms.parts.strata.trial import Trial, offered, tried, weighed
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, broadcast, serve
+from fedstrata.algorithms.parts.strata.trial import offered, tried, weighed
+from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve
 from fedstrata.lazy import torch
 
 
@@ -30,7 +34,8 @@ class Strata:
 
     In twin rounds (2, 3, 4, 6, 9, 13, 19, 28, each half as late again) clients also train on disjoint folds of their
     data. Who is like whom by one fold must be so by another, as clearly as alike clients show it with a probability of
-    `alpha` over the run; then the two sides must do better with models of their own.
+    `alpha` over the run. Then models for the two sides, and for finer groups, are made of one half of the data and judged
+    by the other: a group gets a cluster where its model suits it better than those of others do.
 
     Who is absent in a twin round has no vote; when its cluster is split it waits there, and takes the part of lowest
     training loss, as a newcomer takes such a leaf. In its next twin round a cluster that got newcomers is asked whether
@@ -42,9 +47,9 @@ class Strata:
         folds: parts of a client's data that are compared; auto is 2, and 4 where few clients of a cluster answer.
         when: whether twin rounds are those of the schedule, or come after rounds in which some layer of the members was
             stable, as HiCFL has it, each at least half as late again as the last.
-        settle: rounds after a split in which its members may still choose the other side.
+        settle: rounds after a split in which its members may still choose another part.
         benefit: whether a split must pay, on data that did not train the models compared apart; one that does not pay
-            yet may be tried again in the next twin round.
+            yet may be tried again in the next twin round. Without it there are only the two sides of the test.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -64,26 +69,32 @@ class Strata:
         state = recalled(state)
         plan = siblings(broadcast(problem, state, cohort), state)
         plan = offered(plan, problem.layout, [memory.trial for memory in state.memories])
-        return twins(plan, self._hearings(problem, state), state.sizes)
+        return twins(plan, docket(problem, state, self.alpha, self.folds), state.sizes)
 
     def update(self, problem: Problem, state: Stratified, report: Report) -> tuple[Stratified, Notes]:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
         round, before, state = state.round + 1, state, recalled(state)
         layout, labels, newcomers = problem.layout, settled(state, report), state.newcomers
-        trials, hearings = weighed(report, [memory.trial for memory in state.memories]), self._hearings(problem, state)
-        done, due = 1 if all(trial is None for trial in trials) else 2, self._due(state)
+        trials, done = weighed(report, [memory.trial for memory in state.memories])
+        hearings = docket(problem, state, self.alpha, self.folds)
         verdicts = {
-            each: unheard(state, state.sizes, each, self.folds) for each in due if not state.memories[each].tests
+            each: unheard(state, state.sizes, each, self.folds) for each in due(state) if not state.memories[each].tests
         }
-        splits, matrices, memories = dict[int, Trial](), list[Matrix](), list(state.memories)
+        splits, matrices, memories = dict[int, Parting](), list[Matrix](), list(state.memories)
         for cluster, trial in enumerate(trials):
             memories[cluster] = replace(memories[cluster], trial=trial)
-            if trial is not None and trial.gain is not None:
-                memories[cluster], verdicts[cluster] = replace(memories[cluster], trial=None), trial.told()
-                if trial.gain > 0:
-                    splits[cluster] = trial
+            if trial is not None and trial.over:
+                split = parting(trial, round, benefit=self.benefit)
+                memories[cluster] = replace(memories[cluster], trial=None, refused=split.count == 1)
+                verdicts[cluster] = split.verdict
+                if split.count > 1:
+                    splits[cluster] = split
         for cluster, sent in heard(report, hearings, done).items():
             memory, node, members = memories[cluster], int(state.nodes[cluster]), labels == cluster
+            if any(each.few for each in hearings if each.cluster == cluster):
+                memory = self._tried(memory, state.models[cluster], sent[0].clients, None, sent)
+                memories[cluster] = replace(memory, heard=round, tests=memory.tests + (memory.trial is not None))
+                continue
             draw, spend = problem.generator(f"test of node {node}", round), level(self.alpha, memory.tests)
             ruling = rule(layout, memory.evidence, sent, members, newcomers, draw, spend)
             found, verdict = ruling.found, spoken(ruling.found, round, ruling.MEANS[ruling.groups])
@@ -93,11 +104,11 @@ class Strata:
             if found.tested:
                 newcomers = newcomers.index_fill(0, sent[0].clients, False)
                 matrices += shown(layout, ruling.evidence, node)
-            if found.confirmed:
-                trial = tried(problem, state.models[cluster], ruling.clients, found.proposal, sent, verdict)
-                if trial is not None and not self.benefit:
-                    splits[cluster] = trial
-                memory = replace(memory, trial=trial)
+            if found.confirmed and not self.benefit:
+                splits[cluster] = halved(ruling.clients, found.proposal, verdict)
+            elif found.confirmed:
+                start, second = state.models[cluster], found.proposal
+                memory = self._tried(memory, start, ruling.clients, second, sent, verdict)
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
@@ -109,23 +120,20 @@ class Strata:
         events = (*moves(state, labels), *notes.events)
         return noted(before, replace(moved, calm=calm), report), Notes(events, curves, tuple(matrices))
 
-    def _due(self, state: Stratified) -> list[int]:
-        """Clusters that are to be tested in this round."""
-        round, calm, due = state.round + 1, state.calm, list[int]()
-        for cluster, memory in enumerate(state.memories):
-            steady = calm is not None and int(state.nodes[cluster]) in calm.steady and 2 * round >= 3 * memory.heard
-            if memory.idle and (steady if calm is not None else is_twin_round(round)):
-                due.append(cluster)
-        return due
-
-    def _hearings(self, problem: Problem, state: Stratified) -> list[Hearing]:
-        """Who votes in this round, on what."""
-        found = []
-        for cluster in self._due(state):
-            memory = state.memories[cluster]
-            spend = level(self.alpha, memory.tests)
-            found.append(hearing(problem, state, state.sizes, cluster, self.folds, spend, memory.answered))
-        return [each for each in found if each is not None]
+    def _tried(
+        self,
+        memory: Memory,
+        start: torch.Tensor,
+        clients: torch.Tensor,
+        second: torch.Tensor | None,
+        sent: Sequence[Rows],
+        verdict: Verdict | None = None,
+    ) -> Memory:
+        """What is remembered of a cluster whose members are to weigh the models of groups."""
+        spend = level(self.alpha, memory.tests if second is None else memory.trials)
+        inside = second is None or not memory.refused
+        trial = tried(start, clients, second, sent, spend, verdict or Verdict(""), inside=inside)
+        return replace(memory, trial=trial, trials=memory.trials + (trial is not None))
 
     def place(self, problem: Problem, state: Stratified, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

@@ -8,6 +8,7 @@ from fedstrata.clustering.agreement import ami, ari, purity
 from fedstrata.clustering.centers import kmeans
 from fedstrata.clustering.classes import entropy, entropy_groups
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
+from fedstrata.clustering.duels import advantage, duel
 from fedstrata.clustering.folds import confirm_folds, confirm_newcomers, fold_likeness, fold_test, newcomer_test
 from fedstrata.clustering.halves import Replication, replication
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
@@ -23,6 +24,7 @@ from fedstrata.clustering.twins import Confirmation, confirm, surest, twin_test
 __all__ = [
     "Confirmation",
     "Replication",
+    "advantage",
     "agglomerate",
     "ami",
     "ari",
@@ -35,6 +37,7 @@ __all__ = [
     "contrast",
     "cosine",
     "dbscan",
+    "duel",
     "entropy",
     "entropy_groups",
     "euclidean",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fedstrata.core.layout import Mask
 from fedstrata.core.problem import Recipe
@@ -19,7 +19,7 @@ class Fit:
 
     Attributes:
         offers: models that each client may start from, (m, c) indices into the plan's models, -1 for none; of
-            several it takes the one of lowest loss on its training data; a row of -1 has nothing to do.
+            several it takes the one that is least wrong on its training data; a row of -1 has nothing to do.
         recipe: how it trains.
         train: tensors that move, (l,).
         upload: tensors whose update is sent back, (l,); the others are 0 in the report.
@@ -29,6 +29,7 @@ class Fit:
         part: a fixed part of the client's training data, of ``PARTS``: all of it, a random half, or half of a half.
         most: samples of the part that each client uses at most, (m,), the same ones every time; None for all.
         compare: the part on which several offers are compared.
+        by: how wrong a model is: its mean cross-entropy, "loss", or its share of misclassified samples, "errors".
         stream: name of its random stream.
         values: of the uploaded tensors those that are sent as they are and not as updates, (l,), or () for none: what
             a kept tensor started from is known to its client alone.
@@ -44,6 +45,7 @@ class Fit:
     part: str = "all"
     most: torch.Tensor | None = None
     compare: str = "all"
+    by: Literal["loss", "errors"] = "loss"
     stream: str = "train"
     values: Mask = ()
 
@@ -117,7 +119,8 @@ class Result:
         updates: local model minus the model it started from, (m', p); in the columns of ``Fit.values`` the local model.
         given: the offered model that each took, (m',).
         sizes: training samples of each, (m',).
-        losses: mean training loss of each offered model, (m', c); nan where nothing had to be chosen.
+        losses: how wrong each offered model is on training data, as `Fit.by` has it, (m', c); nan where nothing had to
+            be chosen.
     """
 
     updates: Rows
@@ -147,9 +150,10 @@ class Score:
     loss: torch.Tensor
 
 
-FACTS = ("classes", "entropy", "subspaces")
+FACTS = ("classes", "entropy", "subspaces", "units")
 """What a plan may ask: number of classes present, (m, 1); Shannon entropy of the classes in bits, (m, 1); the first
-left singular vectors of the samples of each class, (m, classes * vectors * features), zero for an absent class."""
+left singular vectors of the samples of each class, (m, classes * vectors * features), zero for an absent class; how
+many independent samples the data are worth, (m, 1)."""
 
 VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""

@@ -16,13 +16,18 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
     Args:
         name: ``"classes"``: number of classes present (1,); ``"entropy"``: of the class counts in bits (1,)
             (AdaCFL Eq. 1); ``"subspaces"``: of the samples of each class, as columns, the first left singular
-            vectors, (classes * 3 * features,), zero where there are none (PACFL section 3).
+            vectors, (classes * 3 * features,), zero where there are none (PACFL section 3); ``"units"``: how many
+            independent samples they are worth, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for independent units of
+            s_i samples (Kish's effective sample size), (1,).
         holdings: of all clients.
         index: the samples.
 
     Raises:
         ContractError: for another name.
     """
+    if name == "units":
+        sizes = holdings.units(index)
+        return (sizes.sum().square() / sizes.square().sum())[None]
     inputs, labels = holdings.samples(index)
     counts = labels.bincount(minlength=holdings.classes)
     if name == "classes":

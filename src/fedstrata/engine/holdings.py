@@ -87,13 +87,16 @@ class Holdings:
 
     def _half(self, holder: int, index: torch.Tensor, half: str) -> torch.Tensor:
         """One of two random halves of some samples; ``A1`` is the first half of ``A``."""
-        unit = self._dataset.unit
-        units = np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
+        units = self._units(index)
         distinct = np.unique(units)
         purpose = "halves" if half in "AB" else "quarters"
         shuffled = np.random.default_rng(seed_of(self._seed, purpose, client=holder)).permutation(distinct)
         first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
         return index[first if half in "A1" else ~first]
+
+    def units(self, index: torch.Tensor) -> torch.Tensor:
+        """Samples of each independent unit among some samples, (u,) float32."""
+        return torch.from_numpy(np.unique(self._units(index), return_counts=True)[1]).float()
 
     def some(self, client: int, index: torch.Tensor, most: int) -> torch.Tensor:
         """At most so many of some samples, drawn once and for all."""
@@ -149,6 +152,10 @@ class Holdings:
     def classes(self) -> int:
         """Number of classes."""
         return self._dataset.classes
+
+    def _units(self, index: torch.Tensor) -> np.ndarray[Any, Any]:
+        unit = self._dataset.unit
+        return np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
 
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))

@@ -16,6 +16,9 @@ from fedstrata.engine.store import Store
 from fedstrata.models import flatten, load_row
 from fedstrata.randomness import generator, seed_of
 
+Judged = dict[int, tuple[int, float]]
+"""Correct samples and mean loss by each of a plan's models, on some samples."""
+
 SCORED = 1024
 """Samples of a batch without gradients."""
 
@@ -78,6 +81,7 @@ class Loop:
         rooms = [empty_rows(int((fit.offers >= 0).any(dim=1).sum()), self._layout.p) for fit in plan.work]
         for row, client in enumerate(plan.cohort.tolist()):
             own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
+            judged = dict[str, Judged]()
             for results, room, fit in zip(done, rooms, plan.work, strict=True):
                 if bool((fit.offers[row] < 0).all()):
                     continue
@@ -89,7 +93,9 @@ class Loop:
                 kept = {tensor: values for tensor, values in own.items() if fit.keep[tensor]}
                 # Fits of one client that are offered the same take the same, whatever part they train on.
                 judging = self._holdings.train(client, fit.compare, plan.round)
-                taken, losses = self._choose(plan, fit.offers[row], judging, kept)
+                # What was judged for one Fit need not be for another, by other tensors of its own it must.
+                known = {} if kept else judged.setdefault(fit.compare, {})
+                taken, losses = self._choose(plan, fit.offers[row], judging, kept, known, fit.by)
                 received = plan.models[taken]
                 start = self._overlaid(received, kept)
                 end = self._fit(plan, fit, client, index, start, received)
@@ -105,13 +111,18 @@ class Loop:
             self.store.write(client, plan.round, stored)
         return tuple(self._result(*each) for each in zip(plan.work, done, rooms, strict=True))
 
-    def _choose(self, plan: Plan, offers: Tensor, index: Tensor, kept: dict[int, Tensor]) -> tuple[int, Tensor]:
-        """The offered model of lowest training loss, the first on a tie; and the losses, (c,)."""
+    def _choose(
+        self, plan: Plan, offers: Tensor, index: Tensor, kept: dict[int, Tensor], known: Judged, by: str = "loss"
+    ) -> tuple[int, Tensor]:
+        """The offered model that is least wrong, the first on a tie; and how wrong each is, (c,)."""
         losses = torch.full((len(offers),), torch.nan)
         if int((offers >= 0).sum()) > 1:
             for place, offer in enumerate(offers.tolist()):
                 if offer >= 0:
-                    losses[place] = self._evaluate(self._overlaid(plan.models[offer], kept), index)[1]
+                    if offer not in known:
+                        known[offer] = self._evaluate(self._overlaid(plan.models[offer], kept), index)
+                    correct, loss = known[offer]
+                    losses[place] = loss if by == "loss" else 1 - correct / len(index)
         worth = torch.where(offers >= 0, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
         return int(offers[worth.argmin()]), losses
 
@@ -158,7 +169,7 @@ class Loop:
             kept = {tensor: values for tensor, values in kept.items() if use.keep[tensor]}
             # The scores complete the record of the round before, on the data that clients had then.
             data = self._holdings.train(client, round=plan.round - 1)
-            taken, _ = self._choose(plan, use.offers[row], data, kept)
+            taken, _ = self._choose(plan, use.offers[row], data, kept, {})
             index = self._holdings.test(client, plan.round - 1)
             scored.append((*self._evaluate(self._overlaid(plan.models[taken], kept), index), len(index)))
         correct, loss, samples = zip(*scored, strict=True) if scored else ((), (), ())

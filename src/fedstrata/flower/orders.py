@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -21,15 +22,18 @@ class Order:
         plan: for it alone; its models are only those that it is offered, zero in what is not sent.
         models: of the plan for everyone, (k',) ascending; which of them the models of `plan` are.
         sent: tensors of each model that it does not have itself, (k', l).
+        counted: rounds whose tensors the server counts on to be on the device, ascending. Others may be there as well,
+            of an answer that came late; with these, the client would be another one than the server knows.
     """
 
     client: int
     plan: Plan
     models: tuple[int, ...]
     sent: tuple[Mask, ...]
+    counted: tuple[int, ...] = ()
 
 
-def order(plan: Plan, client: int, layout: Layout, own: Collection[int]) -> Order:
+def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted: Collection[int] = ()) -> Order:
     """Cut out what one client is asked.
 
     Args:
@@ -37,6 +41,7 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int]) -> Orde
         client: its id.
         layout: of the network.
         own: tensors that are on its device.
+        counted: rounds that they are of.
     """
     mine = plan.only(plan.cohort == client)
     if not len(mine.cohort):
@@ -61,7 +66,7 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int]) -> Orde
         work=tuple(replace(fit, offers=places[fit.offers]) for fit in mine.work),
         score=tuple(replace(use, offers=places[use.offers]) for use in mine.score),
     )
-    return Order(client, mine, models, tuple(wanted[model] for model in models))
+    return Order(client, mine, models, tuple(wanted[model] for model in models), tuple(sorted(counted)))
 
 
 def needed(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int, Mask]:
@@ -93,6 +98,7 @@ def write_order(order: Order, layout: Layout) -> Letter:
             "fits": len(plan.work),
             "uses": len(plan.score),
             "models": list(order.models),
+            "counted": list(order.counted),
             "ask": list(plan.ask),
         }
     }
@@ -113,7 +119,7 @@ def read_order(letter: Letter, layout: Layout) -> Order:
         InputError: when it is not one.
     """
     head = letter.record("order")
-    client, models = one(head, "client", int), several(head, "models", int)
+    client, models, counted = one(head, "client", int), several(head, "models", int), several(head, "counted", int)
     masks = [mask_of(letter.record(f"model-{place}"), "sent", layout) for place in range(len(models))]
     rows = torch.zeros(len(models), layout.p)
     for place, (row, sent) in enumerate(zip(rows, masks, strict=True)):
@@ -133,7 +139,7 @@ def read_order(letter: Letter, layout: Layout) -> Order:
         )
     except ContractError as error:
         raise InputError(str(error)) from None
-    return Order(client, plan, tuple(models), tuple(masks))
+    return Order(client, plan, tuple(models), tuple(masks), tuple(counted))
 
 
 def _fit(fit: Fit) -> Record:
@@ -150,6 +156,7 @@ def _fit(fit: Fit) -> Record:
         "part": fit.part,
         "most": [] if fit.most is None else fit.most.tolist(),
         "compare": fit.compare,
+        "by": fit.by,
         "stream": fit.stream,
     }
 
@@ -174,9 +181,16 @@ def _read_fit(record: Record, layout: Layout) -> Fit:
         part=one(record, "part", str),
         most=torch.tensor(most) if most else None,
         compare=one(record, "compare", str),
+        by=_by(one(record, "by", str)),
         stream=one(record, "stream", str),
         values=masks["values"] if any(masks["values"]) else (),
     )
+
+
+def _by(name: str) -> Literal["loss", "errors"]:
+    if name not in ("loss", "errors"):
+        raise InputError(f"expected by to be loss or errors, found {name}")
+    return "errors" if name == "errors" else "loss"
 
 
 MASKS = ("train", "upload", "keep", "store", "values")

@@ -88,7 +88,7 @@ class Terms:
     def facts(self) -> dict[str, int]:
         """How many numbers each fact about a client's data consists of."""
         subspaces = self.samples.classes * VECTORS * prod(self.samples.shape)
-        return {"classes": 1, "entropy": 1, "subspaces": subspaces}
+        return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
 
 
 def write_terms(terms: Terms, layout: Layout) -> Letter:

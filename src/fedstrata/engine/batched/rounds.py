@@ -30,6 +30,7 @@ class Offered:
         kept: tensors of its own that replace those of the model.
         judging: its training samples on which several offers are compared.
         index: the samples that it then trains on or is scored on.
+        by: how they are compared, as `Fit.by` has it.
     """
 
     round: Round
@@ -38,6 +39,7 @@ class Offered:
     kept: Mapping[int, Tensor]
     judging: Tensor
     index: Tensor
+    by: str = "loss"
 
     @property
     def rivals(self) -> list[int]:
@@ -60,13 +62,17 @@ class Offered:
 
 
 def choose(offered: Sequence[Offered]) -> list[tuple[int, Tensor]]:
-    """The offered model of lowest training loss, the first on a tie; and the losses, (c,), nan without a choice."""
+    """The offered model that is least wrong, the first on a tie; and how wrong each is, (c,), nan without a choice."""
     told = iter(Answers([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
     chosen = []
     for each in offered:
         there, losses = each.offers >= 0, torch.full((len(each.offers),), torch.nan)
         if rivals := each.rivals:
-            losses[there] = torch.tensor([loss for _, loss in islice(told, len(rivals))])
+            judged = [
+                loss if each.by == "loss" else 1 - correct / len(each.judging)
+                for correct, loss in islice(told, len(rivals))
+            ]
+            losses[there] = torch.tensor(judged)
         worth = torch.where(there, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
         chosen.append((int(each.offers[worth.argmin()]), losses))
     return chosen
@@ -131,7 +137,7 @@ class Round:
                 if len(index):  # else it is one of two halves of a single sample
                     judging = self._holdings.train(client, fit.compare, self._plan.round)
                     kept = self._kept(client, fit.keep)
-                    offered.append(Offered(self, client, fit.offers[row], kept, judging, index))
+                    offered.append(Offered(self, client, fit.offers[row], kept, judging, index, fit.by))
         return offered
 
     def begin(self, number: int, offered: Sequence[Offered], chosen: Sequence[tuple[int, Tensor]]) -> Iterator[Turn]:

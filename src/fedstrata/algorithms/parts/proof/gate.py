@@ -15,8 +15,9 @@ from annotated_types import Interval
 
 from fedstrata.algorithms.parts.proof.budget import gathered, is_twin_round, level, spoken
 from fedstrata.algorithms.parts.proof.dossier import Dossier, Gate
+from fedstrata.algorithms.parts.proof.hearings import Hearing, hearing, unheard
 from fedstrata.algorithms.parts.proof.testimony import examine
-from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing, twins, unheard
+from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched
 from fedstrata.core import Plan, Problem, Report, Result, Verdict
 from fedstrata.lazy import torch

@@ -12,8 +12,8 @@ from dataclasses import replace
 from math import ceil
 
 from fedstrata.algorithms.parts.proof.budget import level
+from fedstrata.algorithms.parts.proof.hearings import LEAST
 from fedstrata.algorithms.parts.proof.testimony import Testimony, examine, looked_at
-from fedstrata.algorithms.parts.proof.voters import LEAST
 from fedstrata.algorithms.parts.scout.finding import Finding, View
 from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of
 from fedstrata.clustering import replication

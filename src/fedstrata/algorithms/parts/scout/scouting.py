@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.proof.voters import Hearing, twins
+from fedstrata.algorithms.parts.proof.hearings import Hearing
+from fedstrata.algorithms.parts.proof.voters import twins
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed
 from fedstrata.algorithms.parts.scout.look import conclude, due, level_of, twinned

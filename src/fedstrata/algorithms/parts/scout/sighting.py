@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.proof.budget import gathered
+from fedstrata.algorithms.parts.proof.hearings import Hearing, hearing
 from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked_at
-from fedstrata.algorithms.parts.proof.voters import Hearing, counted, heard, hearing
+from fedstrata.algorithms.parts.proof.voters import counted, heard
 from fedstrata.clustering import cosine, norms
 from fedstrata.core import Layout, Problem, Report, Rows, State
 from fedstrata.lazy import torch

@@ -18,18 +18,22 @@ class Memory:
     Attributes:
         evidence: about its members; None before the first twin round.
         tests: that it was put to.
+        trials: of it, and of the clusters that it comes from, in which its members might have been parted.
         heard: the last round in which it, or the cluster that it was split from, was to be tested; 0 before the first.
         answered: the most members that answered in a round so far.
         settling: rounds for which its members may still go over to the other side of its split.
-        trial: a confirmed split of which it is not known yet whether it pays.
+        trial: groups of which it is not known yet whether models of their own serve them better.
+        refused: whether they did not once; then only the two sides of a test are tried, at a fraction of the cost.
     """
 
     evidence: Testimony | None = None
     tests: int = 0
+    trials: int = 0
     heard: int = 0
     answered: int = 0
     settling: int = 0
     trial: Trial | None = None
+    refused: bool = False
 
     def of(self, members: torch.Tensor) -> Memory:
         """As far as it speaks of those who are still members, a bool (n,)."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedstrata.algorithms.parts.strata.memory import Memory, Stratified
-from fedstrata.algorithms.parts.strata.trial import Trial
+from fedstrata.algorithms.parts.strata.parting import Parting
 from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
 from fedstrata.lazy import torch
 
@@ -60,7 +60,7 @@ def divide(
     state: Stratified,
     report: Report,
     labels: torch.Tensor,
-    splits: Mapping[int, Trial],
+    splits: Mapping[int, Parting],
     verdicts: Mapping[int, Verdict],
     rounds: int,
 ) -> tuple[Stratified, Notes]:
@@ -80,11 +80,12 @@ def divide(
     for cluster, memory in enumerate(state.memories):
         members = labels == cluster
         if cluster in splits:
-            for side in (~splits[cluster].second, splits[cluster].second):
-                clients = splits[cluster].clients[side]
+            split = splits[cluster]
+            for group in range(split.count):
+                clients = split.clients[split.groups == group]
                 divided[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
-                memories.append(Memory(heard=memory.heard, settling=rounds))
+                memories.append(Memory(trials=memory.trials, heard=memory.heard, settling=rounds))
         elif bool(members.any()) or not memory.settling or state.tree[int(state.nodes[cluster])].parent not in peopled:
             divided[members] = len(parents)
             parents.append(cluster)

@@ -1,20 +1,17 @@
-"""Whether a split pays: the models of the sides against one model of all, on data that trained none of them.
+"""Whether models of their own serve groups of a cluster better, on data that trained none of these models.
 
-All three start from the cluster's model and move by the mean update of members' A halves: of the one side, of the
-other, of both. The members say how well that of their side and that of both do on their B halves; it is decided once
-half of them have.
+All models start from the cluster's and move by the mean update by members' A halves: of everyone, and of every group.
+The members say how wrong the models that concern them are on their B halves; it is decided once half of them have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.core import Layout, Plan, Problem, Report, Rows, Verdict
+from fedstrata.algorithms.parts.strata.branches import Branches, grown
+from fedstrata.core import Layout, Plan, Report, Result, Rows, Verdict
 from fedstrata.lazy import torch
-
-BOTH = 2
-"""Place of the model of all among those of a trial, behind the ones of the two sides."""
 
 WORST = 1e3
 """Loss in nats of a model that leads to nothing finite, or to more."""
@@ -22,99 +19,121 @@ WORST = 1e3
 
 @dataclass(frozen=True)
 class Trial:
-    """A confirmed split of one cluster.
+    """Groups of one cluster, and how well their models do.
 
     Attributes:
         clients: who were compared, ids (m,).
-        second: which of them are on the second side, bool (m,).
-        models: of the first side, of the second, of both, (3, p).
-        gains: by how much each has less loss with the model of its side than with that of both, in nats, (m,); nan
-            while it has not said.
-        verdict: of the test that confirmed it.
+        groups: of them, q in all.
+        models: of each group, (q, p).
+        losses: mean cross-entropy in nats of each client by the models that it is to judge, (m, q); nan for others, and
+            as long as it has not said.
+        errors: shares of misclassified samples, likewise, (m, q).
+        samples: independent ones that these are means of, (m,).
+        level: up to which p splits are proven that are not yet, all together.
+        verdict: of the test that came before.
     """
 
     clients: torch.Tensor
-    second: torch.Tensor
+    groups: Branches
     models: torch.Tensor
-    gains: torch.Tensor
+    losses: torch.Tensor
+    errors: torch.Tensor
+    samples: torch.Tensor
+    level: float
     verdict: Verdict
 
     @property
-    def gain(self) -> float | None:
-        """The mean, of those that have said; None before half of them have."""
-        told = self.gains[~self.gains.isnan()]
-        return float(told.double().mean()) if 2 * len(told) >= len(self.gains) else None
+    def told(self) -> torch.Tensor:
+        """Who has said it, bool (m,)."""
+        return ~self.losses[:, 0].isnan()
+
+    @property
+    def over(self) -> bool:
+        """Whether enough have."""
+        return 2 * int(self.told.sum()) >= len(self.clients)
 
     def only(self, kept: torch.Tensor) -> Trial | None:
         """That of some of the clients, by a bool (m,); None where a side is left without any."""
-        second = self.second[kept]
-        left = bool(second.any()) and not bool(second.all())
-        return replace(self, clients=self.clients[kept], second=second, gains=self.gains[kept]) if left else None
-
-    def told(self) -> Verdict:
-        """The verdict, once it is known whether the sides' models have less loss."""
-        gain = self.gain or 0.0
-        done = "a model for each side lowers" if gain > 0 else "but a model for each side does not lower"
-        why = f"{self.verdict.why}; {done} the loss of their members: by {gain:.2g} nats"
-        return replace(self.verdict, why=why, criteria={**self.verdict.criteria, "gain": gain})
+        if (groups := self.groups.only(kept)) is None:
+            return None
+        said = {name: getattr(self, name)[kept] for name in ("clients", "losses", "errors", "samples")}
+        return replace(self, groups=groups, **said)
 
 
 def tried(
-    problem: Problem,
     start: torch.Tensor,
     clients: torch.Tensor,
-    second: torch.Tensor,
+    second: torch.Tensor | None,
     sent: Sequence[Rows],
+    level: float,
     verdict: Verdict,
+    *,
+    inside: bool = True,
 ) -> Trial | None:
-    """A trial of a split; None where nobody of a side has sent anything in this round.
+    """A trial of groups; None where nobody of a side has sent anything in this round, or nobody is to be parted.
 
     Args:
-        problem: fixed for the run.
         start: the cluster's model, (p,).
         clients: who were compared, ids (m,).
-        second: which of them are on the second side, bool (m,).
+        second: which of them are on the second side of a proven split, bool (m,); None without one.
         sent: what members sent in this round, by fold.
+        level: of all splits inside.
         verdict: of the test.
+        inside: whether groups inside the two sides are sought as well.
     """
-    halves = sent[: len(sent) // 2]
-    here = torch.isin(clients, halves[0].clients)
-    ids, side = clients[here], second[here].long()
-    if len(side.unique()) < 2:
+    halves = sent[: (len(sent) + 1) // 2]
+    ids = clients[torch.isin(clients, halves[0].clients)]
+    updates = Rows(ids, torch.stack([half.of(ids) for half in halves]).mean(dim=0))
+    groups = grown(clients, second, updates, inside=inside)
+    if groups is None:
         return None
-    rows = Rows(ids, torch.stack([half.of(ids) for half in halves]).mean(dim=0))
-    equal = torch.ones(len(ids))
-    moves = torch.cat([problem.mean(rows, equal, side, 2), problem.mean(rows, equal, torch.zeros_like(side), 1)])
-    return Trial(clients, second, start + moves, torch.full((len(clients),), torch.nan), verdict)
+    sender = groups.inside[:, torch.searchsorted(clients, ids)]
+    moves = [updates.values[some].double().mean(dim=0) for some in sender]
+    losses, errors = (torch.full((len(clients), len(groups)), torch.nan) for _ in range(2))
+    models, samples = start + torch.stack(moves).float(), torch.zeros(len(clients))
+    return Trial(clients, groups, models, losses, errors, samples, level, verdict)
 
 
 def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
-    """The plan in which members of trials also weigh the model of their side against that of both, without training."""
+    """The plan in which members of trials also judge the models that concern them, without training."""
     running = [trial for trial in trials if trial is not None]
     if not running:
         return plan
-    offers = torch.full((len(plan.cohort), 2), -1)
-    for place, trial in enumerate(running):
-        here = torch.isin(plan.cohort, trial.clients[trial.gains.isnan()])
-        side = Rows(trial.clients, trial.second.long()[:, None]).of(plan.cohort[here])
-        offers[here] = len(plan.models) + 3 * place + torch.cat([side, torch.full_like(side, BOTH)], dim=1)
-    none = layout.nothing
+    offers = torch.full((len(plan.cohort), max(len(trial.groups) for trial in running)), -1)
+    first = len(plan.models)
+    for trial in running:
+        for place, client in _silent(trial, plan.cohort):
+            nodes = trial.groups.path(place)
+            offers[plan.cohort == client, : len(nodes)] = first + torch.tensor(nodes)
+        first += len(trial.groups)
+    none, asked = layout.nothing, (offers >= 0).any(dim=1)
     fit = replace(plan.work[0], offers=offers, train=none, upload=none, part="B", compare="B", stream="benefit")
-    return replace(plan, models=torch.cat([plan.models, *(trial.models for trial in running)]), work=(*plan.work, fit))
+    models = torch.cat([plan.models, *(trial.models for trial in running)])
+    work = (*plan.work, fit, replace(fit, by="errors"))
+    return replace(plan, models=models, work=work, ask={**plan.ask, "units": asked})
 
 
-def weighed(report: Report, trials: Sequence[Trial | None]) -> list[Trial | None]:
-    """The trials, with what their members that answered have said."""
+def weighed(report: Report, trials: Sequence[Trial | None]) -> tuple[list[Trial | None], int]:
+    """The trials, with what their members that answered have said; and the first results that are not about them."""
     if all(trial is None for trial in trials):
-        return list(trials)
-    told = list[Trial | None]()
-    for trial in trials:
-        result = report.results[1]
-        if trial is not None:
-            here = torch.isin(trial.clients, result.updates.clients) & trial.gains.isnan()
-            losses = Rows(result.updates.clients, result.losses).of(trial.clients[here])
-            losses = losses.nan_to_num(nan=WORST).clamp(max=WORST)
-            gains = trial.gains.masked_scatter(here, losses[:, 1] - losses[:, 0])
-            trial = replace(trial, gains=gains)
-        told.append(trial)
-    return told
+        return list(trials), 1
+    losses, errors = report.results[1:3]
+    units = report.facts.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
+    return [trial and _heard(trial, losses, errors, units) for trial in trials], 3
+
+
+def _heard(trial: Trial, losses: Result, errors: Result, units: Rows) -> Trial:
+    said, wrong, samples = trial.losses.clone(), trial.errors.clone(), trial.samples.clone()
+    for place, client in _silent(trial, losses.updates.clients):
+        row = losses.updates.clients == client
+        nodes = trial.groups.path(place)
+        said[place, nodes] = losses.losses[row][0, : len(nodes)].nan_to_num(nan=WORST).clamp(max=WORST)
+        wrong[place, nodes] = errors.losses[row][0, : len(nodes)]
+        samples[place] = units.of(torch.tensor([client])).flatten()[0] / 2
+    return replace(trial, losses=said, errors=wrong, samples=samples)
+
+
+def _silent(trial: Trial, present: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Place and id of those among some clients that have not said it yet."""
+    here = torch.isin(trial.clients, present) & ~trial.told
+    yield from zip(here.nonzero().flatten().tolist(), trial.clients[here].tolist(), strict=True)
