@@ -34,8 +34,8 @@ class Strata:
 
     In twin rounds (2, 3, 4, 6, 9, 13, 19, 28, each half as late again) clients also train on disjoint folds of their
     data. Who is like whom by one fold must be so by another, as clearly as alike clients show it with a probability of
-    `alpha` over the run. Then models for the two sides, and for finer groups, are made of one half of the data and judged
-    by the other: a group gets a cluster where its model suits it better than those of others do.
+    `alpha` over the run. Then models for the two sides, and for finer groups, are made of one half of the data and
+    judged by the other: a group gets a cluster where its model suits it better than those of others do.
 
     Who is absent in a twin round has no vote; when its cluster is split it waits there, and takes the part of lowest
     training loss, as a newcomer takes such a leaf. In its next twin round a cluster that got newcomers is asked whether

@@ -99,4 +99,5 @@ def _told(trial: Trial, round: int, leaves: int, gain: float, p: float) -> Verdi
         why = f"round {round}: the models of others suit them less ({chance})"
     each = "a model for each side" if leaves <= 2 else f"a model for each of {leaves} groups"
     done = f"{each} lowers" if leaves > 1 else f"but {each} does not lower"
-    return replace(trial.verdict, why=f"{why}; {done} the loss of their members: by {gain:.2g} nats", criteria=criteria)
+    why = f"{why}; {done} the loss of their members: by {gain:.2g} nats"
+    return replace(trial.verdict, why=why, criteria={**criteria, "gain": gain})
