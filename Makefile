@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check deploy-test
+.PHONY: demo test check docs deploy-test
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -12,6 +12,10 @@ test: .venv/installed
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
+
+# Material for MkDocs warns of a MkDocs that is not out yet.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: .venv/installed
 	$(BIN)/ruff format --check

@@ -44,9 +44,9 @@ class Key:
     sentence: str
 
 
-def facts() -> dict[str, dict[str, str]]:
+def facts() -> dict[str, dict[str, Any]]:
     """What every algorithm needs, sends and decides, and how it treats who is absent or new; by name."""
-    told: dict[str, dict[str, str]] = tomllib.loads(FACTS.read_text(encoding="utf-8"))
+    told: dict[str, dict[str, Any]] = tomllib.loads(FACTS.read_text(encoding="utf-8"))
     return told
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from tables import ROOT, filled
 from tables import main as fill
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.tables import Events, Experiment
+from fedstrata.config.tables import Choice, Events, Experiment, Method, Table
 from fedstrata.data import DATASETS
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
@@ -53,7 +54,18 @@ without groups the sign of a cosine still has two sides.""",
 """What a table shows, in words."""
 
 SAID = (
-    (r"Needs ", (("needs", "**Needs** {}."), ("sends", "**Sends** {}."), ("decides", "**Decides** {}."))),
+    (
+        r"Needs ",
+        (
+            ("needs", "**Needs** {}."),
+            ("work", "**Local work beyond one training:** {}."),
+            ("keeps", "**Stays on the device:** {}."),
+            ("sends", "**Travels beyond one model each way:** {}."),
+            ("decides", "**Decides** {}."),
+            ("evidence", "**From** {}."),
+            ("when", "**When:** {}."),
+        ),
+    ),
     (
         r"absent|were away|that answered|did not answer",
         (
@@ -65,22 +77,26 @@ SAID = (
 )
 """How a page puts the facts, unless the docstring has these words: then it tells them itself."""
 
+COLUMNS = {
+    "needs": "needs (default)",
+    "work": "local work beyond one training",
+    "keeps": "stays on the device",
+    "sends": "travels beyond one model each way",
+    "evidence": "from",
+    "fraction": "where a round asks only some",
+}
+"""What the columns of facts are called, where not as the facts are."""
+
 ALIKE = """20 clients of 300 MNIST images each, dealt at random: the right number of clusters is 1. "1 in 9, 3 in 1" is
 one cluster in nine seeds and three in one; the other numbers are those after 20 rounds."""
 
 INDEX = """# Algorithms
 
 One of these is `algorithm.name` in an experiment file; its keys are on its page, and those of all in
-[one list](../keys.md). Each is one file that reads like the pseudo-code of its paper. The tables on the pages are made
-from [results](../../experiments/results); every [experiment](../../experiments) has its command in its head.
+[one list](../keys.md). What each needs, sends and decides is compared in [how to choose one](../choosing.md). Each is
+one file that reads like the pseudo-code of its paper. The tables on the pages are made from
+[results](../../experiments/results); every [experiment](../../experiments) has its command in its head.
 """
-
-ABSENCE = """Whoever was not asked in a round, did not answer, or sent something that is no number, is absent from it,
-and no old update stands in for it. A client whose cluster is not known is pending: it is offered every cluster below
-its place in the tree, and most algorithms let it take the one of lowest loss on its training data. Newcomers are
-clients that join late and those whose data changed; `fedstrata assign` places a new client by a finished run in the
-same way. A quorum is a share, by default half: of those who were asked in the round, or, where clients send something
-once, of all clients."""
 
 KEYS = """# Keys
 
@@ -95,12 +111,19 @@ CHOSEN = {
     "partition": "`scheme` names one of these, by default `iid`; those with `inside` compose with another.",
     "model": "`name` names one of these, or `package.module:factory` with the factory's own keys; by default the data\n"
     "set's own.",
-    "algorithm": "`name` names one of these, by default `layercfl`. `[algorithms.NAME]` has the keys of another, for\n"
-    "comparisons.",
+    "algorithm": f"`name` names one of these, by default `{Method().name}`. `[algorithms.NAME]` has the keys of\n"
+    "another, for comparisons.",
 }
 """What the first key of a table chooses."""
 
-TABLES = ("data", "local", "cohort", "engine", "probe")
+TABLES = {
+    name: shown
+    for name, field in Experiment.model_fields.items()
+    if isinstance(shown := field.annotation, type)
+    and issubclass(shown, Table)
+    and not issubclass(shown, Choice | Events)
+}
+"""The tables with keys of their own; those that choose something have the keys of what they choose."""
 
 
 def main() -> None:
@@ -118,15 +141,17 @@ def pages() -> dict[Path, str]:
     folder = ROOT / "docs" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "keys.md": every_key()}
-    return {path: filled(MADE + text) for path, text in made.items()}
+    choosing = ROOT / "docs" / "choosing.md"
+    return {choosing: compared(choosing.read_text()), **{path: filled(MADE + text) for path, text in made.items()}}
 
 
 def page(name: str) -> str:
     """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
     text = [f"# {title(name)}", *paragraphs(kind.__doc__)]
-    if untold := [fact for words, facts in SAID if not re.search(words, kind.__doc__ or "") for fact in facts]:
-        text.append("\n".join(f"- {said.format(told[fact])}" for fact, said in untold))
+    untold = [pair for words, pairs in SAID if not re.search(words, kind.__doc__ or "") for pair in pairs]
+    if said := [f"- {words.format(told[fact])}" for fact, words in untold if fact in told]:
+        text.append("\n".join(said))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)
     text += ["## Source", *paragraphs(inspect.getmodule(kind).__doc__), f"Code: [`{file.name}`](../../{file})."]
@@ -147,8 +172,6 @@ def index() -> str:
     """All algorithms, and how they differ."""
     rows = [(_link(name), paragraphs(kind.__doc__)[0], kind.source) for name, kind in ALGORITHMS.items()]
     text = [INDEX.strip(), table("algorithm | what it is | source", rows).strip()]
-    text += ["## What each needs, sends and decides", _compared("needs", "sends", "decides")]
-    text += ["## Who is absent, and who is new", ABSENCE, _compared("absent", "newcomers", "fraction")]
     text += ["## On clients that are alike", ALIKE, "<!-- table iid -->\n<!-- end -->"]
     return "\n\n".join(text) + "\n"
 
@@ -157,8 +180,7 @@ def every_key() -> str:
     """Every key of an experiment file."""
     own = [key for key in keys_of(Experiment) if key.name in ("seed", "rounds")]
     text = [KEYS.strip(), key_table(own).strip()]
-    for name in TABLES:
-        shown = Experiment.model_fields[name].annotation
+    for name, shown in TABLES.items():
         text += [f"## [{name}]", *paragraphs(shown.__doc__), key_table(keys_of(shown)).strip()]
         text += [f"Known data sets are {', '.join(f'`{known}`' for known in DATASETS)}."] * (name == "data")
     text += ["## [events]", paragraphs(Events.__doc__)[0]]
@@ -175,14 +197,34 @@ def every_key() -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _link(name: str) -> str:
-    return f"[`{name}`]({name}.md)"
+def compared(text: str) -> str:
+    """A page with its tables of facts made anew: what is between ``<!-- facts NAME NAME -->`` and ``<!-- end -->``."""
+    return re.sub(
+        r"(<!-- facts ([\w ]+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{_of_all(match[2].split(), 'algorithms/')}{match[3]}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
-def _compared(*wanted: str) -> str:
-    """Some facts of all algorithms, side by side."""
-    rows = ((_link(name), *(facts()[name][fact] for fact in wanted)) for name in ALGORITHMS)
-    return table(f"algorithm | {' | '.join(wanted)}", rows).strip()
+def _link(name: str, folder: str = "") -> str:
+    return f"[`{name}`]({folder}{name}.md)"
+
+
+def _of_all(wanted: Sequence[str], folder: str) -> str:
+    """Some facts of all algorithms that have them, side by side; links lead to their pages in a folder."""
+    able = [name for name in ALGORITHMS if all(fact in facts()[name] for fact in wanted)]
+    rows = ((_link(name, folder), *(_cell(name, fact) for fact in wanted)) for name in able)
+    return table(f"algorithm | {' | '.join(COLUMNS.get(fact, fact) for fact in wanted)}", rows)
+
+
+def _cell(name: str, fact: str) -> str:
+    """A fact; what is needed, with the keys that are to be chosen and their defaults."""
+    told = facts()[name]
+    if fact != "needs" or "choose" not in told:
+        return str(told[fact])
+    chosen = (key for key in keys_of(ALGORITHMS[name]) if key.name in told["choose"])
+    return f"{told['needs']}: " + ", ".join(f"`{key.name}` (`{key.default}`)" for key in chosen)
 
 
 if __name__ == "__main__":

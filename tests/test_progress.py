@@ -1,47 +1,93 @@
+import re
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from fedstrata.progress import Line, Progress, Race
+from fedstrata.progress import REJECTED, Happening, Line, Progress, Race, happenings
+
+SPLIT = {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv1", "why": "the groups replicate"}
 
 
 def record(round: int, **changes: Any) -> dict[str, Any]:
-    known = {"clusters": 2, "acc_client": 0.5, "acc_worst": 0.25, "ari": 1.0, "rejected": [], "events": []}
-    return {"round": round, **known, **changes}
+    known = {"clusters": 2, "acc_client": 0.5, "acc_worst": 0.25, "ari": 1.0}
+    nothing = {"cohort": list(range(8)), "absent": [], "rejected": [], "events": []}
+    return {"round": round, **known, **nothing, **changes}
 
 
-def shown(terminal: bool, quiet: bool = False) -> tuple[Line, StringIO]:
+def shown(terminal: bool, quiet: bool = False, width: int = 200) -> tuple[Line, StringIO]:
     text = StringIO()
-    return Line(quiet, Console(file=text, force_terminal=terminal, width=200)), text
+    return Line(quiet, Console(file=text, force_terminal=terminal, width=width)), text
 
 
-def test_off_a_terminal_every_round_is_a_line() -> None:
+def test_off_a_terminal_every_round_is_a_line_and_what_happened_stands_above_it() -> None:
     line, text = shown(terminal=False)
     with line:
         progress = Progress(10, line)
-        progress.show(record(1, events=[{"kind": "split", "node": 0, "layer": None}]))
-        progress.show(record(2, ari=None, rejected=[3, 4]))
-    first, second, third = text.getvalue().splitlines()
-    assert first == "round 1: split node 0"
-    assert second.startswith("round  1/10  clusters 2  accuracy 0.500  worst 0.250  ari 1.00  ")
-    assert third.startswith("round  2/10  clusters 2  accuracy 0.500  worst 0.250  rejected 2  ")
+        progress.show(record(1, events=[SPLIT, {"kind": "restart", "chosen": [5, 3]}]))
+        progress.show(record(2, ari=None, rejected=[3]))
+    first, second, third, fourth, fifth = text.getvalue().splitlines()
+    assert first == "round 1: split node 0 into 1, 2; layer conv1; the groups replicate"
+    assert second == "round 1: restart; chosen [5, 3]"
+    assert third.startswith("round  1/10  clusters 2  accuracy 0.500  worst 0.250  ari 1.00  ")
+    assert fourth == f"round 2: reject clients 3; {REJECTED}"
+    assert fifth.startswith("round  2/10  clusters 2  accuracy 0.500  worst 0.250  ") and "ari" not in fifth
 
 
-def test_on_a_terminal_the_line_is_replaced_and_what_happened_stays() -> None:
-    line, text = shown(terminal=True)
+def test_on_a_terminal_what_happened_is_one_table_above_the_line() -> None:
+    line, text = shown(terminal=True, width=100)
     with line:
-        progress = Progress(2, line)
-        for round in (1, 2):
-            progress.show(record(round, events=[{"kind": "join", "clients": [7]}]))
-    assert text.getvalue().count("join clients [7]") >= 2 and "\x1b[" in text.getvalue()
+        progress = Progress(12, line)
+        progress.show(record(1, events=[SPLIT]))
+        progress.show(record(12, events=[{"kind": "move", "client": 7, "from": 1, "to": 2, "why": "less loss [bold]"}]))
+    lines = [row for row in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines() if row.strip()]
+    rows = [row for row in lines if "accuracy" not in row]
+    cells = (
+        ("round", "what", "who", "layer", "why"),
+        ("1", "split", "node 0 into 1, 2", "conv1", "the groups replicate"),
+        ("12", "move", "client 7 from 1 to 2", "", "less loss [bold]"),
+    )
+    starts = [[row.index(cell) for cell in each] for row, each in zip(rows, cells, strict=True)]
+    assert starts[0] == starts[1] == [*starts[2][:3], starts[0][3], starts[2][4]]
+    assert lines[-1].startswith("round 12/12  clusters 2  accuracy 0.500")
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"kind": "join", "clients": [1, 2, 3, 8]}, Happening("join", "clients 1\N{EN DASH}3, 8", "", "")),
+        ({"kind": "dissolve", "node": 4, "into": [2]}, Happening("dissolve", "node 4 into 2", "", "")),
+        (
+            {"kind": "place", "client": 6, "node": 2, "distance": 0.123456},
+            Happening("place", "client 6 node 2", "", "distance 0.1235"),
+        ),
+        (
+            {"kind": "collapse", "nodes": [1, 2], "rounds": 3, "layer": None},
+            Happening("collapse", "nodes 1, 2", "", "rounds 3"),
+        ),
+        ({"kind": "scout", "layer": "fc", "why": "a skew"}, Happening("scout", "", "fc", "a skew")),
+    ],
+)
+def test_an_event_says_what_happened_to_whom_where_and_why(event: dict[str, Any], said: Happening) -> None:
+    assert happenings(record(1, events=[event])) == [said]
+
+
+@pytest.mark.parametrize(("absent", "told"), [(0, 0), (3, 0), (4, 1), (8, 1)])
+def test_that_clients_did_not_answer_is_told_when_they_are_half_of_the_cohort(absent: int, told: int) -> None:
+    found = happenings(record(1, absent=list(range(absent))))
+    assert [happening.why for happening in found] == [f"{absent} of 8 did not answer"] * told
+
+
+def test_in_a_cohort_of_nobody_nobody_is_absent() -> None:
+    assert happenings(record(1, cohort=[])) == []
 
 
 def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
     for terminal in (False, True):
         line, text = shown(terminal, quiet=True)
         with line:
-            Progress(1, line).show(record(1, events=[{"kind": "join"}]))
+            Progress(1, line).show(record(1, events=[SPLIT]))
         assert text.getvalue() == ""
 
 
@@ -56,5 +102,5 @@ def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     race.note("cfl", record(1, events=[{"kind": "split", "node": 0}]))
     race.show(1, 0.314)
     first, second = text.getvalue().splitlines()
-    assert first == "seed 5, cfl, round 1: split node 0"
+    assert first == "run cfl-5, round 1: split node 0"
     assert second.startswith("seed 5 (2/2)  round  1/10  fedavg 0.250  cfl 0.500  jobs 31 %  ")

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
+from fedstrata.patience import Stopped
+from fedstrata.progress import Progress
 
 SMALL = {
     "rounds": 5,
@@ -151,6 +154,37 @@ def test_a_run_that_was_killed_ends_with_the_same_models(
     fs.run("experiment.toml", "broken", resume=True, quiet=True)
     assert digest(tmp_path / "broken") == digest(whole.folder)
     assert without_clock(tmp_path / "broken") == without_clock(whole.folder)
+
+
+def interrupt_after(round: int, patch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C when a round is told: its models are scored then, and the next round is under way."""
+    show = Progress.show
+
+    def interrupted(progress: Progress, record: dict[str, Any]) -> None:
+        show(progress, record)
+        if record["round"] == round:
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(Progress, "show", interrupted)
+
+
+@pytest.mark.parametrize("told", [1, 2])
+def test_ctrl_c_ends_a_run_after_its_round_and_resumed_it_is_as_never_stopped(told: int, tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(told, patch)
+        with pytest.raises(Stopped, match=f"^stopped after round {told + 1} of 5; ") as stop:
+            run(tmp_path / "broken")
+    assert stop.value.folder == tmp_path / "broken"
+    assert without_clock(tmp_path / "broken") == without_clock(whole.folder)[: told + 1]
+    fs.run(None, tmp_path / "broken", resume=True, quiet=True)
+    assert digest(tmp_path / "broken") == digest(whole.folder)
+    assert without_clock(tmp_path / "broken") == without_clock(whole.folder)
+
+
+def test_ctrl_c_in_the_last_round_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(4, monkeypatch)
+    assert run(tmp_path / "run").summary["rounds"] == 5
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:

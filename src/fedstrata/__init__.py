@@ -70,6 +70,7 @@ def run(
 
     Raises:
         InputError: when something in the experiment is wrong; nothing has been created then.
+        KeyboardInterrupt: after Ctrl-C, when the round is over; says how to go on.
     """
     from fedstrata.config import choose
 

@@ -1,15 +1,33 @@
-"""How far runs are: one live line on a terminal, a plain line a round elsewhere, nothing when it is to be quiet."""
+"""How far runs are: a live line below a table of what happened on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
+
+from fedstrata.report.words import brief, ranges
+
+MANY = 0.5
+"""Share of a cohort from which on its absence is told: a cluster without half of its members mostly decides nothing."""
+
+REJECTED = "sent what is no finite number, or has no samples"
+"""Why clients are rejected, as `fedstrata.guard` does it."""
+
+CONCERNED = ("client", "clients", "node", "nodes", "from", "to", "into")
+"""Keys of events that say whom or what they are about."""
+
+WIDTHS = {"run": 16, "round": 5, "what": 8, "layer": 10}
+"""Characters of the columns of one width."""
+
+RATIOS = {"who": 2, "why": 3}
+"""How the other columns share what is left."""
 
 
 class Line:
@@ -38,6 +56,11 @@ class Line:
         if self._live:
             self._live.stop()
 
+    @property
+    def live(self) -> bool:
+        """Whether there is such a line; otherwise there are lines below each other."""
+        return self._live is not None
+
     def show(self, text: str) -> None:
         """Show a line in the place of the last one; off a terminal, below it."""
         if self._live:
@@ -45,10 +68,85 @@ class Line:
         else:
             self.keep(text)
 
-    def keep(self, text: str) -> None:
-        """Show a line that stays on the screen."""
+    def keep(self, what: str | RenderableType) -> None:
+        """Show something that stays on the screen; a text on a line of its own."""
         if not self._quiet:
-            self._console.print(Text(text), soft_wrap=True)
+            self._console.print(Text(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
+
+
+class Happening(NamedTuple):
+    """What happened in a round, in words.
+
+    Attributes:
+        what: happened.
+        who: it happened to: clients and nodes of the tree.
+        layer: that decided; empty where none did.
+        why: it happened, and what else there is to say.
+    """
+
+    what: str
+    who: str
+    layer: str
+    why: str
+
+
+def happenings(record: Mapping[str, Any]) -> list[Happening]:
+    """All that happened in a round, by its record: who did not answer, who was rejected, and its events."""
+    told, absent, cohort = list[Happening](), record["absent"], len(record["cohort"])
+    if absent and len(absent) >= MANY * cohort:
+        told.append(Happening("absent", f"clients {ranges(absent)}", "", f"{len(absent)} of {cohort} did not answer"))
+    if record["rejected"]:
+        told.append(Happening("reject", f"clients {ranges(record['rejected'])}", "", REJECTED))
+    return [*told, *map(_happening, record["events"])]
+
+
+def _happening(event: Mapping[str, Any]) -> Happening:
+    rest = {key: value for key, value in event.items() if value is not None}
+    what, layer, why = rest.pop("kind"), rest.pop("layer", ""), rest.pop("why", "")
+    who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
+    more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
+    return Happening(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
+
+
+def _ids(ids: int | Sequence[int]) -> str:
+    return str(ids) if isinstance(ids, int) else ranges(ids)
+
+
+class Events:
+    """The table of what happened, a row at a time; off a terminal, a line for each.
+
+    Args:
+        line: below it.
+        places: titles of the columns that say where it happened.
+    """
+
+    def __init__(self, line: Line, *places: str) -> None:
+        """Begin with the titles."""
+        self._line, self._places, self._titled = line, places, False
+
+    def add(self, place: Sequence[object], happened: Iterable[Happening]) -> None:
+        """Show what happened in a round.
+
+        Args:
+            place: what stands in the first columns.
+            happened: in this order.
+        """
+        for each in happened:
+            if self._line.live:
+                self._line.keep(self._row((*map(str, place), *each)))
+                self._titled = True
+            else:
+                where = ", ".join(f"{title} {cell}" for title, cell in zip(self._places, place, strict=True))
+                said = f"{each.what} {each.who}".strip(), each.layer and f"layer {each.layer}", each.why
+                self._line.keep(f"{where}: {'; '.join(filter(None, said))}")
+
+    def _row(self, cells: Iterable[str]) -> Table:
+        """A table of one row, under the titles if it is the first; all have their columns at the same places."""
+        table = Table(box=None, expand=True, pad_edge=False, show_header=not self._titled)
+        for title in (*self._places, *Happening._fields):
+            table.add_column(title, width=WIDTHS.get(title), ratio=RATIOS.get(title), overflow="fold")
+        table.add_row(*map(Text, cells))
+        return table
 
 
 class Progress:
@@ -61,7 +159,7 @@ class Progress:
 
     def __init__(self, rounds: int, line: Line) -> None:
         """Start the clock."""
-        self._rounds, self._line = rounds, line
+        self._rounds, self._line, self._events = rounds, line, Events(line, "round")
         self._began, self._shown = perf_counter(), 0
 
     def show(self, record: Mapping[str, Any]) -> None:
@@ -69,12 +167,10 @@ class Progress:
         self._shown += 1
         left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
-        lost = f"  rejected {len(record['rejected'])}" if record["rejected"] else ""
-        for event in record["events"]:
-            self._line.keep(f"round {record['round']}: {_words(event)}")
+        self._events.add([record["round"]], happenings(record))
         self._line.show(
             f"round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
-            f"accuracy {record['acc_client']:.3f}  worst {record['acc_worst']:.3f}{agreement}{lost}  {left:.0f} s left"
+            f"accuracy {record['acc_client']:.3f}  worst {record['acc_worst']:.3f}{agreement}  {left:.0f} s left"
         )
 
 
@@ -90,6 +186,7 @@ class Race:
     def __init__(self, rounds: int, seeds: Sequence[int], line: Line) -> None:
         """Start the clock."""
         self._rounds, self._seeds, self._line = rounds, tuple(seeds), line
+        self._events = Events(line, "run", "round")
         self._began, self._shown = perf_counter(), 0
         self._accuracies: dict[str, float] = {}
 
@@ -100,8 +197,7 @@ class Race:
     def note(self, algorithm: str, record: Mapping[str, Any]) -> None:
         """Take in a finished round of one algorithm; what happened in it stays on the screen."""
         self._accuracies[algorithm] = record["acc_client"]
-        for event in record["events"]:
-            self._line.keep(f"seed {self._seed}, {algorithm}, round {record['round']}: {_words(event)}")
+        self._events.add([f"{algorithm}-{self._seed}", record["round"]], happenings(record))
 
     def show(self, round: int, share: float) -> None:
         """Show the round that all have finished.
@@ -120,9 +216,3 @@ class Race:
         where = f"seed {self._seed} ({place + 1}/{len(self._seeds)})"
         here = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         self._line.show(f"{where}  {here}  {accuracies}  jobs {100 * share:.0f} %  {left:.0f} s left")
-
-
-def _words(event: Mapping[str, Any]) -> str:
-    """An event as one line."""
-    details = ", ".join(f"{key} {value}" for key, value in event.items() if key != "kind" and value is not None)
-    return f"{event['kind']} {details}"

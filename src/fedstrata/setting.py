@@ -21,6 +21,7 @@ from fedstrata.membership import Membership, membership
 from fedstrata.models import flatten, layout_of, make, side
 from fedstrata.partition import Deal, deal
 from fedstrata.randomness import generator, seed_of
+from fedstrata.records import require
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def prepare(experiment: Experiment) -> Setting:
     """
     algorithm, members = experiment.algorithm_of(), membership(experiment)
     settle(experiment.engine.name, experiment.engine.device)
+    require(experiment.records.track)
     source = data.find(experiment.data.name, experiment.data.root).source
     if source is not None:
         rehearse(algorithm, problem_of(experiment, source.shape, source.classes))

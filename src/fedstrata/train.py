@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -16,11 +16,12 @@ import torch
 
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment, dumps
-from fedstrata.core import Plan, Report, State, Tree, Use
+from fedstrata.core import Clients, Plan, Report, State, Tree, Use
 from fedstrata.guard import guard
+from fedstrata.patience import Patience, Stopped
 from fedstrata.probe import gaps
 from fedstrata.progress import Line, Progress
-from fedstrata.records import Folder, complete, load, save, summarise
+from fedstrata.records import Folder, complete, load, save, summarise, track
 from fedstrata.setting import Setting, prepare
 from fedstrata.traffic import traffic
 
@@ -83,22 +84,30 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
 
     Raises:
         InputError: when something that the experiment names does not exist or does not fit; nothing is made then.
+        Stopped: after Ctrl-C, when the round is over and saved.
     """
     with one_thread(), Line(quiet) as line:
         setting, progress = prepare(experiment), Progress(experiment.rounds, line)
         if setting.why:
             line.keep(f"engine: {setting.why}")
-        running = steps(experiment, setting, out, resume=resume, show=progress.show)
-        answer: Answer | None = None
-        try:
-            while True:
-                plan = ask(running, answer)
-                began = perf_counter()
-                report = setting.clients.run(plan)
-                answer = Answer(report, perf_counter() - began)
-        except StopIteration as end:
-            finished: Run = end.value
-            return finished
+        with Patience(line.keep) as patience:
+            running = steps(experiment, setting, out, resume=resume, show=progress.show, stop=lambda: patience.asked)
+            with closing(running):
+                return _answered(running, setting.clients)
+
+
+def _answered(running: Steps, clients: Clients) -> Run:
+    """Let clients answer all that a run asks."""
+    answer: Answer | None = None
+    try:
+        while True:
+            plan = ask(running, answer)
+            began = perf_counter()
+            report = clients.run(plan)
+            answer = Answer(report, perf_counter() - began)
+    except StopIteration as end:
+        finished: Run = end.value
+        return finished
 
 
 def ask(running: Steps, answer: Answer | None) -> Plan:
@@ -110,7 +119,15 @@ def ask(running: Steps, answer: Answer | None) -> Plan:
     return next(running) if answer is None else running.send(answer)
 
 
-def steps(experiment: Experiment, setting: Setting, out: Path, *, resume: bool, show: Show) -> Steps:
+def steps(
+    experiment: Experiment,
+    setting: Setting,
+    out: Path,
+    *,
+    resume: bool,
+    show: Show,
+    stop: Callable[[], bool] = lambda: False,
+) -> Steps:
     """A run as a generator, so that several can be advanced side by side.
 
     Its records count as seconds the time that it was running itself, and of every answer the seconds that came along.
@@ -121,6 +138,10 @@ def steps(experiment: Experiment, setting: Setting, out: Path, *, resume: bool, 
         out: the run folder; made if need be.
         resume: as in `run`.
         show: called once a round.
+        stop: asked after every round whether it shall be the last for now.
+
+    Raises:
+        Stopped: when that was so before the run was over; all its rounds are recorded then.
     """
     folder = Folder(out)
     state, record = setting.algorithm.init(setting.problem), None
@@ -128,11 +149,20 @@ def steps(experiment: Experiment, setting: Setting, out: Path, *, resume: bool, 
         state, store, record = found
         setting.clients.store.restore(store)
     units = experiment.data.model_copy(update={"unit": setting.holdings.unit})
-    folder.create(dumps(experiment.model_copy(update={"engine": setting.engine, "data": units})))
+    text = dumps(experiment.model_copy(update={"engine": setting.engine, "data": units}))
+    folder.create(text)
     folder.rewind(state.round)
-    while state.round < experiment.rounds:
-        state, record = yield from _round(experiment, setting, folder, state, record, show)
-    yield from _close(setting, folder, state, record, show)
+    with track(experiment.records.track, out / "tracking", text, folder.rounds()) as log:
+
+        def told(done: Mapping[str, Any]) -> None:
+            log(done)
+            show(done)
+
+        while state.round < experiment.rounds and not stop():
+            state, record = yield from _round(experiment, setting, folder, state, record, told)
+        yield from _close(setting, folder, state, record, told)
+    if state.round < experiment.rounds:
+        raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
     rounds = folder.rounds()
     summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
     folder.finish(setting.problem.layout, state, summary)

@@ -13,6 +13,7 @@ from fedstrata.algorithms.ditto import Ditto
 from fedstrata.core import Plan, Report
 from fedstrata.engine import Loop
 from fedstrata.errors import InputError, PartitionError
+from fedstrata.patience import Stopped
 from fedstrata.progress import Race
 from fedstrata.records import save
 from fedstrata.setting import prepare
@@ -102,9 +103,9 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(tmp_path: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Race, "show", interrupted)
-        message = "stopped in seed 0 after round 3; go on with the same command and --resume --out .*broken"
-        with pytest.raises(KeyboardInterrupt, match=message):
+        with pytest.raises(Stopped, match=r"^stopped in seed 0 after round 3; ") as stop:
             compare(tmp_path / "broken", seeds=[0, 1])
+    assert stop.value.folder == tmp_path / "broken"
     assert [record["round"] for record in records(tmp_path / "broken" / "cfl-0")] == [1, 2]
     again = compare(tmp_path / "broken", seeds=[0, 1], resume=True)
     assert again.jobs == whole.jobs

@@ -1,4 +1,3 @@
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,12 +30,6 @@ def test_no_page_is_left_of_an_algorithm_that_is_gone() -> None:
 def test_the_tables_of_the_documentation_are_those_of_the_results() -> None:
     for path in documents():
         assert filled(path.read_text()) == path.read_text(), f"run experiments/tables.py: {path.name} is out of date"
-
-
-def test_every_link_leads_somewhere() -> None:
-    for path in [ROOT / "README.md", *documents()]:
-        for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-            assert "://" in link or (path.parent / link).exists(), f"{path.name}: {link}"
 
 
 def test_writing_the_pages_changes_none_that_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,49 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any
 
 from fedstrata.comparison.table import Failure
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.sharing import together
 from fedstrata.train import Answer, Steps, ask
-
-
-class Patience(AbstractContextManager["Patience"]):
-    """Lets the first Ctrl-C only ask for a stop; the second one interrupts at once.
-
-    Attributes:
-        asked: whether a stop was asked for.
-    """
-
-    def __init__(self) -> None:
-        """Nobody has asked yet."""
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> Patience:
-        """Listen; only the main thread is told of signals."""
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let Ctrl-C be what it was."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 @dataclass(frozen=True)

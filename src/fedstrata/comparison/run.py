@@ -11,11 +11,12 @@ from typing import Any
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.gathering import conclude, finished
 from fedstrata.comparison.ledger import Ledger
-from fedstrata.comparison.lockstep import Lane, Lockstep, Patience
+from fedstrata.comparison.lockstep import Lane, Lockstep
 from fedstrata.comparison.table import Failure
 from fedstrata.config import Experiment, folder_of
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
+from fedstrata.patience import Patience, Stopped
 from fedstrata.progress import Line, Race
 from fedstrata.setting import Setting, prepare, rehearse
 from fedstrata.train import one_thread, steps
@@ -36,12 +37,12 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
 
     Raises:
         InputError: when something that the experiments name does not exist or does not fit; nothing is made then.
-        KeyboardInterrupt: after Ctrl-C, when the round is over; says how to go on.
+        Stopped: after Ctrl-C, when the round is over.
     """
     waiting = [experiment for experiment in experiments if not finished(folder_of(out, experiment))]
     seeds = list(dict.fromkeys(experiment.seed for experiment in waiting))
     ledger, failures, chosen = Ledger(out / "jobs.jsonl"), dict[Path, Failure](), dict[str, Any]()
-    with one_thread(), Line(quiet) as line, Patience() as patience:
+    with one_thread(), Line(quiet) as line, Patience(line.keep) as patience:
         race = Race(experiments[0].rounds, seeds, line)
         for seed in seeds:
             race.begin(seed)
@@ -64,7 +65,7 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
             if patience.asked and (round is not None or seed != seeds[-1]):
                 lockstep.close()
                 where = f"stopped in seed {seed}" + (f" after round {round - 1}" if round else "")
-                raise KeyboardInterrupt(f"{where}; go on with the same command and --resume --out {out}")
+                raise Stopped(where, out)
             failures |= {folder_of(out, own[name]): failure for name, failure in lockstep.failures.items()}
             del setting, lockstep  # and with them the data of this seed, before those of the next are dealt
     return conclude(experiments, out, failures, ledger.jobs)

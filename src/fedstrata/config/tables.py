@@ -139,6 +139,17 @@ class Probe(Table):
     gap: Annotated[tuple[Measure, ...], Strict(False)] = ()
 
 
+class Records(Table):
+    """Where else a run is recorded.
+
+    Attributes:
+        track: who else gets the numbers of every round, into ``tracking`` in the run folder: TensorBoard, or Weights &
+            Biases in its offline mode. Needs the extra ``track``; nothing is sent anywhere.
+    """
+
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+
+
 class Group(Table):
     """Clients that join or leave before a round.
 
@@ -209,6 +220,7 @@ class Experiment(Table):
         engine: what computes.
         events: what happens to the clients during the run.
         probe: what else is measured.
+        records: where else a run is recorded.
     """
 
     seed: Natural = 0
@@ -223,6 +235,7 @@ class Experiment(Table):
     engine: Engine = Engine()
     events: Events = Events()
     probe: Probe = Probe()
+    records: Records = Records()
 
     @property
     def scheme(self) -> Scheme:

@@ -3,5 +3,6 @@
 from fedstrata.records.checkpoint import load, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete, summarise, worse_off
+from fedstrata.records.tracking import require, track
 
-__all__ = ["Folder", "complete", "load", "save", "summarise", "worse_off"]
+__all__ = ["Folder", "complete", "load", "require", "save", "summarise", "track", "worse_off"]

@@ -29,12 +29,13 @@ TRIES = 3
 """Workers that may be lost with the same shard before the run fails."""
 
 START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[1]); "
     f"from {__name__} import serve; from multiprocessing.connection import Connection; "
     "serve(Connection(int(sys.argv[2])))"
 )
 """What a worker runs. Unlike multiprocessing's own processes it does not import the program that started it: that
-may be a script which would begin to run again."""
+may be a script which would begin to run again. What interrupts all processes of a job does not end it either: a round
+that is to be finished needs its workers, and they end with whoever started them."""
 
 
 class Processes:

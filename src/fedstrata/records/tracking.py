@@ -1,0 +1,148 @@
+"""The numbers of a run for TensorBoard or Weights & Biases, written into its folder; nothing is sent anywhere.
+
+They are made of the records alone: a run that goes on writes those of its earlier rounds anew, so that no round is
+there twice, whatever had ended it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedstrata.errors import ExperimentError
+
+Log = Callable[[Mapping[str, Any]], None]
+"""Takes the record of a round."""
+
+Write = Callable[[int, Mapping[str, float]], None]
+"""Takes the number of a round, and what was measured in it by name."""
+
+
+class Tracker(NamedTuple):
+    """Somebody else's format.
+
+    Attributes:
+        package: that writes it.
+        start: of an empty folder and the text of the experiment; gives what writes rounds.
+    """
+
+    package: str
+    start: Callable[[Path, str], AbstractContextManager[Write]]
+
+
+def require(name: str) -> None:
+    """Make sure that a tracker's package is there.
+
+    Args:
+        name: of a tracker, or "none".
+
+    Raises:
+        ExperimentError: when it is not.
+    """
+    if name in TRACKERS and find_spec(TRACKERS[name].package) is None:
+        raise ExperimentError(
+            f'records.track = "{name}": expected the package {TRACKERS[name].package}, found none; '
+            'pip install "fedstrata[track]", or use "none"'
+        )
+
+
+@contextmanager
+def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str, Any]]) -> Iterator[Log]:
+    """Write the numbers of a run, until it ends or stops.
+
+    Args:
+        name: of a tracker, or "none".
+        folder: that it gets for itself; what an earlier part of the run has left in it is replaced.
+        experiment: the text of the file.
+        before: records of the rounds that are over.
+
+    Returns:
+        What takes those to come.
+
+    Raises:
+        ExperimentError: when the tracker is not installed.
+    """
+    require(name)
+    if name not in TRACKERS:
+        yield lambda record: None
+        return
+    with TRACKERS[name].start(folder, experiment) as write:
+
+        def log(record: Mapping[str, Any]) -> None:
+            write(record["round"], _numbers(record))
+
+        for record in before:
+            log(record)
+        yield log
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """All that is a finite number in a record and among its figures."""
+    figures = {f"figures/{name}": value for name, value in record["figures"].items()}
+    values = ((key, value) for key, value in {**record, **figures}.items() if key != "round")
+    return {key: value for key, value in values if isinstance(value, int | float) and isfinite(value)}
+
+
+@contextmanager
+def _tensorboard(folder: Path, experiment: str) -> Iterator[Write]:
+    from tensorboardX import SummaryWriter
+
+    _empty(folder)
+    # A second is as long as whoever watches waits for a round that is over.
+    with SummaryWriter(str(folder), flush_secs=1) as writer:
+        writer.add_text("experiment", f"```toml\n{experiment}```")
+
+        def write(round: int, numbers: Mapping[str, float]) -> None:
+            for name, value in numbers.items():
+                writer.add_scalar(name, value, round)
+
+        yield write
+
+
+@contextmanager
+def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
+    # Offline holds for runs only: without this, its service would still report to its makers. Read when that starts.
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+    import wandb
+
+    # The same id as before, so that a run which is uploaded once more replaces what was there of it.
+    known = [path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")]
+    _empty(folder)
+    with wandb.init(
+        mode="offline",
+        dir=folder,
+        project="fedstrata",
+        name=folder.absolute().parent.name,
+        id=known[0] if known else None,
+        config=tomllib.loads(experiment),
+        notes=experiment,
+        reinit="create_new",  # the runs of a comparison go on side by side
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            disable_git=True,
+            save_code=False,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        ),
+    ) as run:
+        yield lambda round, numbers: run.log(dict(numbers), step=round)
+
+
+def _empty(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+
+
+TRACKERS = {"tensorboard": Tracker("tensorboardX", _tensorboard), "wandb": Tracker("wandb", _wandb)}
+"""By the value of ``records.track``."""

@@ -1,0 +1,113 @@
+"""What the tables for choosing an algorithm call "none" and "nothing" is so, and what they do not, is not."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from descriptions import REQUIRED, facts, keys_of
+from tables import ROOT
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.config.tables import algorithm_from
+from fedstrata.core import Plan, Report, State, wait
+from fedstrata.traffic import Traffic, traffic
+from pulled import Pulled, pulled_problem
+from test_every_algorithm import CASES
+from turns import only
+
+EVERYONE = torch.arange(12)
+NEWCOMER = 5
+CENTRAL = "centralized"
+"""Whose only client is the union of all."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of clients that all answer; the newcomer comes in the fifth."""
+
+    before: State
+    plan: Plan
+    report: Report
+    after: State
+
+    @property
+    def placed(self) -> list[int]:
+        """Rows of the clients whose cluster was known."""
+        return [row for row, client in enumerate(self.plan.cohort.tolist()) if int(self.before.labels[client]) >= 0]
+
+
+@cache
+def rounds(name: str) -> list[Round]:
+    """Some rounds of an algorithm, with each of the sets of keys by which the conformance tests run it."""
+    played = []
+    for case in (case for case in CASES.values() if case.name == name):
+        algorithm, problem, clients = algorithm_from(name, case.keys), pulled_problem(EVERYONE), Pulled(EVERYONE)
+        state: State = wait(algorithm.init(problem), [NEWCOMER], node=0)
+        for round in range(1, 9):
+            cohort = EVERYONE if round >= 5 else EVERYONE[EVERYONE != NEWCOMER]
+            plan = algorithm.plan(problem, state, cohort)
+            report = replace(clients.run(plan), cohort=cohort)
+            after, _ = algorithm.update(problem, state, report)
+            played.append(Round(state, plan, report, after))
+            state = after
+    return played
+
+
+def is_plain(round: Round, row: int) -> bool:
+    """Whether a client of the cohort trained one model once, for the usual epochs, and did nothing else."""
+    busy = [fit for fit in round.plan.work if bool((fit.offers[row] >= 0).any())]
+    asked = any(bool(who[row]) for who in round.plan.ask.values())
+    usual = pulled_problem(EVERYONE).recipe.epochs
+    alone = all(int((fit.offers[row] >= 0).sum()) == 1 and fit.recipe.epochs == usual for fit in busy)
+    return len(busy) == 1 and alone and not asked
+
+
+def sent(round: Round, row: int) -> Traffic:
+    """The bytes of one client."""
+    client = round.plan.cohort[row : row + 1]
+    alone = round.plan.only(round.plan.cohort == client)
+    return traffic(pulled_problem(EVERYONE).layout, alone, only(round.report, client))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != CENTRAL])
+def test_none_and_nothing_are_said_of_what_is_so(name: str) -> None:
+    told, played = facts()[name], rounds(name)
+    model = 4 * pulled_problem(EVERYONE).layout.p
+    rows = [(round, row) for round in played for row in round.placed]
+    assert (told["work"] == "none") == all(is_plain(round, row) for round, row in rows)
+    assert (told["keeps"] == "nothing") == (not any(any(fit.store) for round in played for fit in round.plan.work))
+    assert (told["sends"] == "nothing") == all(sent(*pair) == Traffic(model, model, 0) for pair in rows)
+    moved = any(not torch.equal(_placed(round.before, round), _placed(round.after, round)) for round in played)
+    assert (told["decides"] == "nothing") == (not moved)
+
+
+def _placed(state: State, round: Round) -> torch.Tensor:
+    """The tree nodes of the clients whose cluster was known before a round."""
+    known = round.before.labels >= 0
+    return torch.where(state.labels >= 0, state.nodes[state.labels], -1)[known]
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_keys_that_are_to_be_chosen_are_keys_with_a_number_or_name_as_default(name: str) -> None:
+    defaults: dict[str, Any] = {key.name: key.default for key in keys_of(ALGORITHMS[name])}
+    assert all(defaults[key] not in ("auto", REQUIRED) for key in facts()[name].get("choose", ()))
+
+
+def test_every_algorithm_is_in_the_tables_that_concern_it() -> None:
+    asked, decided, absent = (part.split("<!-- end -->")[0] for part in _tables())
+    for name in ALGORITHMS:
+        link = f"[`{name}`](algorithms/{name}.md)"
+        assert link in asked and link in absent
+        assert (link in decided) == (facts()[name]["decides"] != "nothing")
+    assert "the number of clusters: `k` (`4`)" in asked
+
+
+def _tables() -> list[str]:
+    return (ROOT / "docs" / "choosing.md").read_text().split("<!-- facts ")[1:]
+
+
+def test_each_algorithm_that_seeks_groups_says_what_from_and_when() -> None:
+    for told in facts().values():
+        assert (told["decides"] != "nothing") == ("evidence" in told) == ("when" in told)

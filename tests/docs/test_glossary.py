@@ -1,0 +1,51 @@
+"""The glossary of measures names whatever a run writes down."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import fedstrata
+from fedstrata.train import Run
+
+ROOT = Path(__file__).parents[2]
+NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "measures.md").read_text()))
+
+
+@pytest.fixture(scope="module", params=["strata", "ditto", "layercfl", "hicfl", "fedtsdp", "fedclust"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Some rounds of twelve clients in three groups."""
+    experiment = {
+        "rounds": 4,
+        "data": {"name": "digits", "clients": 12, "samples": 64, "public": 64},
+        "partition": {"scheme": "rotation", "groups": 3},
+        "local": {"lr": 0.5, "batch": 0},
+        "algorithm": {"name": request.param},
+        "engine": {"name": "loop"},
+        "probe": {"gap": ["dcos", "l2"]},
+    }
+    return fedstrata.run(experiment, tmp_path_factory.mktemp("measured") / "run", quiet=True)
+
+
+def test_every_key_of_a_record_and_of_the_summary_has_its_entry(run: Run) -> None:
+    keys = {key for record in run.rounds for key in record} | set(run.summary)
+    uses = {key for key in keys if key.startswith("acc_")} - {"acc_client", "acc_weighted", "acc_cluster", "acc_worst"}
+    assert "acc_<use>" in NAMED and len(uses) <= 1
+    assert keys - uses <= NAMED
+
+
+def test_every_column_of_the_tables_has_its_entry(run: Run) -> None:
+    for name in ("clients", "gaps"):
+        assert set(pq.read_schema(run.folder / name / "00001.parquet").names) <= NAMED
+    tree = json.loads((run.folder / "tree.json").read_text())
+    assert set(tree[0]) <= NAMED
+
+
+def test_what_decisions_leave_behind_has_its_entry(run: Run) -> None:
+    criteria = {name for node in run.tree if node.verdict for name in node.verdict.criteria}
+    figures = {name for record in run.rounds for name in record["figures"]}
+    assert criteria or run.summary["algorithm"] == "ditto"
+    told = {re.sub(r" around client \d+$| of node \d+$", "", name) for name in criteria | figures}
+    assert {re.sub(r"^stability .*", "stability <layer>", name) for name in told} <= NAMED
