@@ -5,9 +5,20 @@ from __future__ import annotations
 import torch
 
 from fedstrata.clustering import entropy
-from fedstrata.core import FACTS, VECTORS
+from fedstrata.core import FACTS, VECTORS, Plan, Rows
 from fedstrata.engine.holdings import Holdings
 from fedstrata.errors import ContractError
+
+
+def facts_of(plan: Plan, holdings: Holdings) -> dict[str, Rows]:
+    """All facts that a plan asks for, a row of each client that is asked."""
+    facts = {}
+    for name, asked in plan.ask.items():
+        if bool(asked.any()):
+            clients = plan.cohort[asked]
+            data = (holdings.train(client, round=plan.round) for client in clients.tolist())
+            facts[name] = Rows(clients, torch.stack([fact(name, holdings, index) for index in data]))
+    return facts
 
 
 def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:

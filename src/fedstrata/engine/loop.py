@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use, empty_rows
-from fedstrata.engine.facts import fact
+from fedstrata.engine.facts import facts_of
 from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.offers import least_wrong, overlaid, wrongness
 from fedstrata.engine.store import Store
 from fedstrata.models import flatten, load_row
 from fedstrata.randomness import generator, seed_of
@@ -54,8 +55,7 @@ class Loop:
         """Score the Uses, then do the work of every client."""
         with torch.random.fork_rng(devices=[]):
             scores = tuple(self._score(plan, use) for use in plan.score)
-            facts = {name: self._facts(plan, name) for name, asked in plan.ask.items() if bool(asked.any())}
-            return Report(self._work(plan), scores, facts)
+            return Report(self._work(plan), scores, facts_of(plan, self._holdings))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
@@ -66,14 +66,6 @@ class Loop:
             with torch.inference_mode():
                 predictions.append(self._module(inputs).softmax(1))
         return torch.stack(predictions)
-
-    def _facts(self, plan: Plan, name: str) -> Rows:
-        """One fact about the training data of every client that is asked for it."""
-        clients = plan.cohort[plan.ask[name]]
-        rows = [
-            fact(name, self._holdings, self._holdings.train(client, round=plan.round)) for client in clients.tolist()
-        ]
-        return Rows(clients, torch.stack(rows))
 
     def _work(self, plan: Plan) -> tuple[Result, ...]:
         """Every client does its Fits in order; between two of them only what it stores passes."""
@@ -122,9 +114,8 @@ class Loop:
                     if offer not in known:
                         known[offer] = self._evaluate(self._overlaid(plan.models[offer], kept), index)
                     correct, loss = known[offer]
-                    losses[place] = loss if by == "loss" else 1 - correct / len(index)
-        worth = torch.where(offers >= 0, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
-        return int(offers[worth.argmin()]), losses
+                    losses[place] = wrongness(by, correct, loss, len(index))
+        return least_wrong(offers, losses), losses
 
     def _fit(self, plan: Plan, fit: Fit, client: int, index: Tensor, start: Tensor, received: Tensor) -> Tensor:
         """Train from a row; the row where it ended, (p,)."""
@@ -189,11 +180,7 @@ class Loop:
         return correct, loss / len(index)
 
     def _overlaid(self, row: Tensor, kept: dict[int, Tensor]) -> Tensor:
-        """A row (p,) with some tensors replaced by a client's own."""
-        row = row.clone() if kept else row
-        for tensor, values in kept.items():
-            row[self._layout.spans[tensor]] = values
-        return row
+        return overlaid(row, kept, self._layout.spans)
 
     def _columns(self, mask: Mask) -> Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""

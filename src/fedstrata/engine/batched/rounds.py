@@ -14,8 +14,9 @@ from fedstrata.engine.batched.replay import landing, upload
 from fedstrata.engine.batched.resident import source
 from fedstrata.engine.batched.scoring import Answers, Question
 from fedstrata.engine.batched.training import Job, Trainers
-from fedstrata.engine.facts import fact
+from fedstrata.engine.facts import facts_of
 from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.offers import least_wrong, overlaid, wrongness
 from fedstrata.engine.store import Store
 
 
@@ -49,11 +50,7 @@ class Offered:
 
     def row(self, model: int) -> Tensor:
         """A model with the client's own tensors in it, (p,)."""
-        row = self.round.models[model]
-        row = row.clone() if self.kept else row
-        for tensor, values in self.kept.items():
-            row[self.round.network.layout.spans[tensor]] = values
-        return row
+        return overlaid(self.round.models[model], self.kept, self.round.network.layout.spans)
 
     def question(self, model: int, index: Tensor) -> Question:
         """How a model would do; clients without tensors of their own ask about the same one."""
@@ -68,13 +65,9 @@ def choose(offered: Sequence[Offered]) -> list[tuple[int, Tensor]]:
     for each in offered:
         there, losses = each.offers >= 0, torch.full((len(each.offers),), torch.nan)
         if rivals := each.rivals:
-            judged = [
-                loss if each.by == "loss" else 1 - correct / len(each.judging)
-                for correct, loss in islice(told, len(rivals))
-            ]
-            losses[there] = torch.tensor(judged)
-        worth = torch.where(there, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
-        chosen.append((int(each.offers[worth.argmin()]), losses))
+            judged = zip(rivals, told, strict=False)  # as many as there are rivals
+            losses[there] = torch.tensor([wrongness(each.by, *answer, len(each.judging)) for _, answer in judged])
+        chosen.append((least_wrong(each.offers, losses), losses))
     return chosen
 
 
@@ -195,14 +188,7 @@ class Round:
             samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in use.clients.tolist())
             loss = torch.tensor([loss for _, loss in found])
             scores.append(Score(use.clients, _column(correct for correct, _ in found), samples, loss))
-        facts = {name: self._facts(name) for name, asked in self._plan.ask.items() if bool(asked.any())}
-        return Report(tuple(self._results), tuple(scores), facts)
-
-    def _facts(self, name: str) -> Rows:
-        """One fact about the training data of every client that is asked for it."""
-        clients, holdings = self._plan.cohort[self._plan.ask[name]], self._holdings
-        told = [fact(name, holdings, holdings.train(client, round=self._plan.round)) for client in clients.tolist()]
-        return Rows(clients, torch.stack(told))
+        return Report(tuple(self._results), tuple(scores), facts_of(self._plan, self._holdings))
 
     def _kept(self, client: int, mask: Mask) -> dict[int, Tensor]:
         """Some tensors that a client has in its store, where they are computed."""
