@@ -81,14 +81,14 @@ def trial(
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
     each, verdict = torch.full((4,), samples), Verdict("proven" if proven else "")
-    return Trial(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, verdict)
+    return Trial(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, verdict, 4)
 
 
 def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
     """Lone clients: advantage 1, exp(-2 / (4 / 100 + 4 / 100)) of three splits."""
     found = parting(trial(0.0, 0.5, proven=False, losses=(3.0, 2.0, 1.0)), 5, benefit=True)
     assert found.count == 4 and sorted(found.groups.tolist()) == [0, 1, 2, 3]
-    p = 3 * exp(-2 / (2 * 4 * 2 / 100 / 4))  # of the pairs; half the spread
+    p = 3 * exp(-2 / (4 / 100 + 4 / 100))  # of the lone clients, the less sure ones
     assert found.verdict.criteria == {"gain": pytest.approx(2.0), "p": pytest.approx(p), "level": 0.05}
     assert found.verdict.why.startswith("round 5: the models of others suit them less (p = ")
     assert found.verdict.why.endswith("; a model for each of 4 groups lowers the loss of their members: by 2 nats")
@@ -115,13 +115,37 @@ def test_a_proven_split_needs_to_pay_and_the_groups_inside_it_a_proof() -> None:
     assert found.count == 1 and "but a model for each side does not lower the loss" in found.verdict.why
 
 
-def test_a_split_with_proof_inside_it_is_proven_as_well() -> None:
-    """Of pairs the models suit both, but inside them each model suits its client alone."""
+def test_a_proof_inside_a_group_does_not_part_the_group() -> None:
+    """The models of the pairs suit all, though inside them each model suits its client alone."""
     one = trial(0.0, 0.9, proven=False, losses=(3.0, 2.0, 1.0))
     errors = one.errors.clone()
     errors[:, 1:3] = 0.0
-    found = parting(replace(one, errors=errors), 5, benefit=True)
-    assert found.count == 4
+    assert parting(replace(one, errors=errors), 5, benefit=True).count == 1
+
+
+def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
+    """All losses are equal; client 1 is in no group inside its side, which counts one more than its parts."""
+    one = trial(0.0, 0.9, proven=True, losses=(1.0, 1.0, 1.0))
+    tree = grown(torch.arange(4), torch.tensor([False, False, False, True]), PAIRS.at(torch.tensor([0, 2, 3])))
+    assert tree is not None
+    errors = torch.where(tree.inside.T, 0.0, 0.9)
+    found = parting(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, benefit=True)
+    assert found.count == 1 and found.verdict.criteria["gain"] == 0
+
+
+def test_a_trial_is_over_when_half_have_answered_and_someone_on_each_side() -> None:
+    one = trial(0.0, 0.5, proven=True, losses=(3.0, 2.0, 1.0))
+    for silent, over in (([3], True), ([0, 2], True), ([2, 3], False), ([0, 1, 2], False)):
+        losses = one.losses.clone()
+        losses[silent] = torch.nan
+        assert replace(one, losses=losses).over is over
+
+
+@pytest.mark.parametrize("values", [torch.eye(4), torch.eye(7), torch.ones(3, 2)])
+def test_groups_of_equal_distances_are_parted_in_order(values: torch.Tensor) -> None:
+    tree = grown(torch.arange(len(values)), None, Rows(torch.arange(len(values)), values))
+    assert tree is not None and len(tree) == 2 * len(values) - 1
+    assert all(bool((tree.inside[node] <= tree.inside[tree.parents[node]]).all()) for node in range(1, len(tree)))
 
 
 def test_all_splits_share_the_level() -> None:

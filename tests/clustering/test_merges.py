@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstrata.clustering.arrays import Matrix
-from fedstrata.clustering.hierarchy import Linkage, merges
+from fedstrata.clustering.hierarchy import Linkage, merges, splits
 
 
 def by_reading_everything(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:
@@ -35,3 +35,28 @@ def test_groups_merge_in_the_order_of_the_definition_also_between_equals(
     upper = np.triu(np.random.default_rng(seed).integers(0, values, (m, m)) / 7, 1)
     distance: Matrix = upper + upper.T
     assert merges(distance, linkage) == by_reading_everything(distance, linkage)
+
+
+def test_splits_come_from_the_top_the_highest_next() -> None:
+    """Rows at 0, 1, 5, 7 of a line, and twins at 20: 0-1 merge at 1, 5-7 at 2, the twins at 0."""
+    place = np.array([0.0, 1.0, 5.0, 7.0, 20.0, 20.0])
+    found = splits(np.abs(place[:, None] - place))
+    assert [(one, other) for _, one, other in found] == [
+        ((0, 1, 2, 3), (4, 5)),
+        ((0, 1), (2, 3)),
+        ((2,), (3,)),
+        ((0,), (1,)),
+        ((4,), (5,)),
+    ]
+    assert [height for height, _, _ in found] == [16.75, 5.5, 2.0, 1.0, 0.0]
+
+
+@given(st.integers(1, 9), st.integers(0, 2), st.integers(0, 10**6))
+def test_no_split_comes_before_the_one_that_made_its_group(m: int, kinds: int, seed: int) -> None:
+    """With few kinds of distances there are many ties."""
+    drawn = np.random.default_rng(seed).integers(0, kinds + 1, (m, m)).astype(float)
+    known = {tuple(range(m))}
+    for _, one, other in splits(np.triu(drawn, 1) + np.triu(drawn, 1).T):
+        assert tuple(sorted(one + other)) in known
+        known |= {one, other}
+    assert len(known) == 2 * m - 1

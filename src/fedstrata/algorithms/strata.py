@@ -5,8 +5,8 @@ fedstrata's own algorithm; docs/strata.md has the promise, its proof and its lim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
@@ -19,12 +19,12 @@ from fedstrata.algorithms.parts.proof.testimony import shown
 from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.strata.calm import listened, listening
 from fedstrata.algorithms.parts.strata.docket import docket, due
-from fedstrata.algorithms.parts.strata.memory import Memory, Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
 from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import offered, tried, weighed
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve
+from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
 from fedstrata.lazy import torch
 
 
@@ -75,25 +75,29 @@ class Strata:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
         round, before, state = state.round + 1, state, recalled(state)
         layout, labels, newcomers = problem.layout, settled(state, report), state.newcomers
-        trials, done = weighed(report, [memory.trial for memory in state.memories])
+        trials, done = weighed(report, round, [memory.trial for memory in state.memories])
         hearings = docket(problem, state, self.alpha, self.folds)
         verdicts = {
-            each: unheard(state, state.sizes, each, self.folds) for each in due(state) if not state.memories[each].tests
+            each: unheard(state, state.sizes, each, self.folds)
+            for each in set(due(state)) - {hearing.cluster for hearing in hearings}
+            if not state.memories[each].tests
         }
+        few = {hearing.cluster for hearing in hearings if hearing.few}
         splits, matrices, memories = dict[int, Parting](), list[Matrix](), list(state.memories)
         for cluster, trial in enumerate(trials):
-            memories[cluster] = replace(memories[cluster], trial=trial)
+            memories[cluster] = memory = replace(memories[cluster], trial=trial)
             if trial is not None and trial.over:
                 split = parting(trial, round, benefit=self.benefit)
-                memories[cluster] = replace(memories[cluster], trial=None, refused=split.count == 1)
-                verdicts[cluster] = split.verdict
+                memories[cluster], verdicts[cluster] = memory.after(trial, made=split.count > 1), split.verdict
                 if split.count > 1:
                     splits[cluster] = split
         for cluster, sent in heard(report, hearings, done).items():
             memory, node, members = memories[cluster], int(state.nodes[cluster]), labels == cluster
-            if any(each.few for each in hearings if each.cluster == cluster):
-                memory = self._tried(memory, state.models[cluster], sent[0].clients, None, sent)
-                memories[cluster] = replace(memory, heard=round, tests=memory.tests + (memory.trial is not None))
+            attempt = partial(tried, problem, round, state.models[cluster], sent)
+            if cluster in few:
+                trial = attempt(sent[0].clients, None, level(self.alpha, memory.tests), Verdict(""))
+                memories[cluster] = replace(memory.on(trial), heard=round, tests=memory.tests + (trial is not None))
+                newcomers = newcomers.index_fill(0, sent[0].clients, False)
                 continue
             draw, spend = problem.generator(f"test of node {node}", round), level(self.alpha, memory.tests)
             ruling = rule(layout, memory.evidence, sent, members, newcomers, draw, spend)
@@ -107,8 +111,8 @@ class Strata:
             if found.confirmed and not self.benefit:
                 splits[cluster] = halved(ruling.clients, found.proposal, verdict)
             elif found.confirmed:
-                start, second = state.models[cluster], found.proposal
-                memory = self._tried(memory, start, ruling.clients, second, sent, verdict)
+                inside, spend = ruling.groups and not memory.refused, level(self.alpha, memory.trials)
+                memory = memory.on(attempt(ruling.clients, found.proposal, spend, verdict, inside=inside))
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
@@ -119,21 +123,6 @@ class Strata:
             curves = {**curves, **steady}
         events = (*moves(state, labels), *notes.events)
         return noted(before, replace(moved, calm=calm), report), Notes(events, curves, tuple(matrices))
-
-    def _tried(
-        self,
-        memory: Memory,
-        start: torch.Tensor,
-        clients: torch.Tensor,
-        second: torch.Tensor | None,
-        sent: Sequence[Rows],
-        verdict: Verdict | None = None,
-    ) -> Memory:
-        """What is remembered of a cluster whose members are to weigh the models of groups."""
-        spend = level(self.alpha, memory.tests if second is None else memory.trials)
-        inside = second is None or not memory.refused
-        trial = tried(start, clients, second, sent, spend, verdict or Verdict(""), inside=inside)
-        return replace(memory, trial=trial, trials=memory.trials + (trial is not None))
 
     def place(self, problem: Problem, state: Stratified, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

@@ -11,7 +11,7 @@ from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.duels import advantage, duel
 from fedstrata.clustering.folds import confirm_folds, confirm_newcomers, fold_likeness, fold_test, newcomer_test
 from fedstrata.clustering.halves import Replication, replication
-from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
+from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
 from fedstrata.clustering.many import cluster_many
 from fedstrata.clustering.patterns import centred, contrast, likeness, propose
 from fedstrata.clustering.reference import reference_split, stability
@@ -61,6 +61,7 @@ __all__ = [
     "replication",
     "separable",
     "sketch",
+    "splits",
     "stability",
     "surest",
     "twin_test",

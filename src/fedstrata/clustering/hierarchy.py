@@ -7,6 +7,7 @@ library's cut into two returns one group when the last two merges are equally hi
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,6 +17,9 @@ from fedstrata.clustering.nearest import Nearest
 from fedstrata.lazy import torch
 
 Linkage = Literal["single", "complete", "average"]
+
+Group = tuple[int, ...]
+"""Rows of a matrix, ascending."""
 
 FLAT = 1.3
 """Merge heights that never grow by this factor are one cluster's: a proposal, not fitted to any data."""
@@ -110,6 +114,35 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     ratios = upper / lower
     step = int(ratios.argmax())
     return math.sqrt(lower[step] * upper[step]) if ratios[step] >= FLAT else math.inf
+
+
+def splits(distance: Array, linkage: Linkage = "average") -> list[tuple[float, Group, Group]]:
+    """Every split of the dendrogram from the top, the highest next; none before the one that made its group.
+
+    Args:
+        distance: (m, m), symmetric, at least 0.
+        linkage: ``"single"``, ``"complete"`` or ``"average"``.
+
+    Returns:
+        Height, and the rows of both parts, ascending; m - 1 of them.
+
+    Raises:
+        ValueError: when the matrix is no distance, or the linkage is another.
+    """
+    matrix = distances(distance)
+    groups: dict[int, Group] = {row: (row,) for row in range(len(matrix))}
+    made = dict[Group, tuple[float, Group, Group]]()
+    for height, kept, joined in merges(matrix, linkage):
+        one, other = groups[kept], groups.pop(joined)
+        groups[kept] = tuple(sorted(one + other))
+        made[groups[kept]] = (height, one, other)
+    found, reached = list[tuple[float, Group, Group]](), [(-made[g][0], g) for g in groups.values() if g in made]
+    while reached:
+        found.append(made[heappop(reached)[1]])
+        for part in found[-1][1:]:
+            if part in made:
+                heappush(reached, (-made[part][0], part))
+    return found
 
 
 def merges(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:

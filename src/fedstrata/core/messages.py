@@ -153,7 +153,7 @@ class Score:
 FACTS = ("classes", "entropy", "subspaces", "units")
 """What a plan may ask: number of classes present, (m, 1); Shannon entropy of the classes in bits, (m, 1); the first
 left singular vectors of the samples of each class, (m, classes * vectors * features), zero for an absent class; how
-many independent samples the data are worth, (m, 1)."""
+many independent samples half B is worth, on which models are judged that half A made, (m, 1)."""
 
 VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""

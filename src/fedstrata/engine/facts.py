@@ -16,7 +16,8 @@ def facts_of(plan: Plan, holdings: Holdings) -> dict[str, Rows]:
     for name, asked in plan.ask.items():
         if bool(asked.any()):
             clients = plan.cohort[asked]
-            data = (holdings.train(client, round=plan.round) for client in clients.tolist())
+            part = "B" if name == "units" else "all"
+            data = (holdings.train(client, part, plan.round) for client in clients.tolist())
             facts[name] = Rows(clients, torch.stack([fact(name, holdings, index) for index in data]))
     return facts
 
@@ -29,7 +30,7 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
             (AdaCFL Eq. 1); ``"subspaces"``: of the samples of each class, as columns, the first left singular
             vectors, (classes * 3 * features,), zero where there are none (PACFL section 3); ``"units"``: how many
             independent samples they are worth, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for independent units of
-            s_i samples (Kish's effective sample size), (1,).
+            s_i samples (Kish's effective sample size), 0 of none, (1,).
         holdings: of all clients.
         index: the samples.
 
@@ -38,7 +39,7 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
     """
     if name == "units":
         sizes = holdings.units(index)
-        return (sizes.sum().square() / sizes.square().sum())[None]
+        return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
     inputs, labels = holdings.samples(index)
     counts = labels.bincount(minlength=holdings.classes)
     if name == "classes":

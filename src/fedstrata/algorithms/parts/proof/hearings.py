@@ -74,11 +74,11 @@ def hearing(
     return max(found, key=lambda each: len(each.clients), default=None)
 
 
-def few(state: State, sizes: torch.Tensor, cluster: int) -> Hearing | None:
+def handful(state: State, sizes: torch.Tensor, cluster: int) -> Hearing | None:
     """The voters of a cluster of two or three, whom folds cannot tell apart; None of another, or without samples."""
     members = (state.labels == cluster).nonzero().flatten()
     voters = members[sizes[members] >= 2 * LEAST]
-    return Hearing(cluster, voters, 1) if 2 <= len(voters) <= len(members) < FEWEST else None
+    return Hearing(cluster, voters, 1) if len(voters) >= 2 and len(members) < FEWEST else None
 
 
 def unheard(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Verdict:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fedstrata.clustering import cosine, splits
 from fedstrata.core import Rows
 from fedstrata.lazy import torch
 
 MOST = 20
 """Splits, the clearest first: twenty clients may all be parted, and many need not be compared one by one."""
 
-Group = tuple[int, ...]
-"""Positions of clients."""
+
+APART = 3.0
+"""More than one minus any cosine."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Branches:
     def __len__(self) -> int:
         """Number of groups, q."""
         return len(self.parents)
+
+    @property
+    def unproven(self) -> int:
+        """Number of splits that are still to be proven."""
+        return len(self) // 2 - self.proven
 
     def children(self, node: int) -> list[int]:
         """The two parts of a group, or none."""
@@ -59,40 +65,31 @@ def grown(clients: torch.Tensor, second: torch.Tensor | None, updates: Rows, *, 
         inside: whether the sides are parted further.
 
     Returns:
-        The tree; None where a side of the first split has sent nothing.
+        The tree; None where a side of the first split has sent nothing, or there is nobody to part.
     """
     places, m = torch.searchsorted(clients, updates.clients), len(clients)
+    side = torch.zeros(len(places), dtype=torch.int64) if second is None else second[places].long()
+    if len(side.unique()) < (1 if second is None else 2):
+        return None
     nodes, parents = [torch.ones(m, dtype=torch.bool)], [-1]
     if second is not None:
         nodes, parents = [*nodes, ~second, second], [*parents, 0, 0]
-    splits, tops = list[tuple[float, Group, Group]](), [0] if second is None else [1, 2]
-    known = dict[Group, int]()
-    for top in tops:
-        there = nodes[top][places].nonzero().flatten()
-        if second is not None and not len(there):
-            return None
-        known[tuple(there.tolist())] = top
-        splits += _splits(updates.values[there], there.tolist()) if inside else ()
-    for _, left, right in sorted(splits, key=lambda split: -split[0])[:MOST]:
-        parent = known[tuple(sorted(left + right))]
-        for part in (left, right):
+    first = len(nodes) - int(side.max()) - 1  # the whole, or the first side
+    known = {tuple((side == top).nonzero().flatten().tolist()): first + top for top in side.unique().tolist()}
+    tree = splits(_apart(updates.values, side)) if inside else []
+    for _, *parts in [split for split in tree if split[0] < APART][:MOST]:
+        parent = known[tuple(sorted(parts[0] + parts[1]))]
+        for part in parts:
             known[part] = len(nodes)
             nodes.append(torch.zeros(m, dtype=torch.bool).index_fill(0, places[list(part)], True))
             parents.append(parent)
     return Branches(torch.stack(nodes), torch.tensor(parents), second is not None) if len(nodes) > 1 else None
 
 
-def _splits(rows: torch.Tensor, names: Sequence[int]) -> Iterator[tuple[float, Group, Group]]:
-    """Height and both sides, ascending, of every merge of rows by average linkage of their directions from the mean."""
-    from scipy.cluster.hierarchy import linkage
-
-    if len(names) < 2:
-        return
-    away = rows.double() - rows.double().mean(dim=0)
-    away = away / away.norm(dim=1, keepdim=True).clamp(min=torch.finfo(away.dtype).tiny)
-    left, right = torch.triu_indices(len(away), len(away), offset=1)
-    groups: list[Group] = [(name,) for name in names]
-    for one, other, height, _ in linkage((1 - away @ away.T)[left, right].clamp(min=0).numpy(), "average").tolist():
-        sides = groups[int(one)], groups[int(other)]
-        groups.append(tuple(sorted(sides[0] + sides[1])))
-        yield height, sides[0], sides[1]
+def _apart(rows: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+    """One minus the cosine of what is left of rows (m, p) without the mean of their side; more across sides, (m, m)."""
+    distance = torch.full((len(rows), len(rows)), APART, dtype=torch.float64).fill_diagonal_(0.0)
+    for top in side.unique():
+        here = (side == top).nonzero().flatten()
+        distance[here[:, None], here] = 1 - cosine(rows[here] - rows[here].mean(dim=0))
+    return distance

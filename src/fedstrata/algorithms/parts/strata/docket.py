@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedstrata.algorithms.parts.proof.budget import is_twin_round, level
-from fedstrata.algorithms.parts.proof.hearings import Hearing, few, hearing
+from fedstrata.algorithms.parts.proof.hearings import Hearing, handful, hearing
 from fedstrata.algorithms.parts.strata.memory import Stratified
 from fedstrata.core import Problem
 
@@ -32,5 +32,5 @@ def docket(problem: Problem, state: Stratified, alpha: float, folds: int | str) 
         memory = state.memories[cluster]
         spend = level(alpha, memory.tests)
         some = hearing(problem, state, state.sizes, cluster, folds, spend, memory.answered)
-        found.append(some or few(state, state.sizes, cluster))
+        found.append(some or handful(state, state.sizes, cluster))
     return [each for each in found if each is not None]

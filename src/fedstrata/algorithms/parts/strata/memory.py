@@ -18,12 +18,13 @@ class Memory:
     Attributes:
         evidence: about its members; None before the first twin round.
         tests: that it was put to.
-        trials: of it, and of the clusters that it comes from, in which its members might have been parted.
+        trials: of it, and of the clusters that it comes from, in which duels might have parted its members.
         heard: the last round in which it, or the cluster that it was split from, was to be tested; 0 before the first.
         answered: the most members that answered in a round so far.
         settling: rounds for which its members may still go over to the other side of its split.
         trial: groups of which it is not known yet whether models of their own serve them better.
-        refused: whether they did not once; then only the two sides of a test are tried, at a fraction of the cost.
+        refused: whether groups inside the sides of a test once did not pay; then later trials are of the sides alone,
+            at a fraction of the cost.
     """
 
     evidence: Testimony | None = None
@@ -39,6 +40,15 @@ class Memory:
         """As far as it speaks of those who are still members, a bool (n,)."""
         evidence = self.evidence and self.evidence.only(members[self.evidence.clients])
         return replace(self, evidence=evidence, trial=self.trial and self.trial.only(members[self.trial.clients]))
+
+    def on(self, trial: Trial | None) -> Memory:
+        """With a trial that begins, if any does."""
+        return replace(self, trial=trial, trials=self.trials + (trial is not None and trial.groups.unproven > 0))
+
+    def after(self, trial: Trial, *, made: bool) -> Memory:
+        """When a trial is over, and a split was made or not."""
+        dear = trial.groups.proven and trial.groups.unproven > 0
+        return replace(self, trial=None, refused=self.refused or (dear and not made))
 
     @property
     def idle(self) -> bool:

@@ -1,12 +1,13 @@
-"""Which groups of a trial get a cluster each: those that are proven to differ, and whose models do better.
+"""Which groups of a trial get a cluster each: those whose models suit them better than those of others do.
 
-A group is parted if its parts differ, or those inside it do, as a `duel` on the B halves proves; and if the best models
-inside it have less loss than its own. The groups come from the A halves alone, so the B halves had no part in them.
+A group is parted if a `duel` on the B halves proves that its parts differ, and if the best models inside it have less
+loss than its own. Groups and models come from the A halves alone, so the B halves had no part in them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.clustering import duel
@@ -31,6 +32,20 @@ class Parting:
     verdict: Verdict
 
 
+class Best(NamedTuple):
+    """The best that can be done inside a group.
+
+    Attributes:
+        losses: of each client, (m,).
+        leaves: the groups whose models are used.
+        p: the largest p of a duel that this rests on; 0 if on none.
+    """
+
+    losses: torch.Tensor
+    leaves: tuple[int, ...]
+    p: float
+
+
 def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
     """What is to be done after a trial.
 
@@ -39,32 +54,29 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
         round: of the answers.
         benefit: whether a split must pay.
     """
-    groups, told = trial.groups, trial.told
-    count = max(1, len(groups) // 2 - groups.proven)  # of splits that are still to be proven
+    groups, answered = trial.groups, trial.answered
 
-    def loss(node: int) -> float:
-        return float(trial.losses[groups.inside[node] & told, node].double().sum())
+    def best(node: int) -> Best:
+        whole, parts = Best(trial.losses[:, node], (node,), 0.0), groups.children(node)
+        if not parts or not all(bool((groups.inside[part] & answered).any()) for part in parts):
+            return whole
+        p = 0.0 if groups.proven and not node else _p(trial, node)
+        here, one, other = groups.inside[node] & answered, best(parts[0]), best(parts[1])
+        finer = torch.where(groups.inside[parts[0]], one.losses, other.losses)
+        finer = torch.where(groups.inside[parts[0]] | groups.inside[parts[1]], finer, whole.losses)
+        pays = float(finer[here].double().sum()) < float(whole.losses[here].double().sum())
+        if p > trial.level or (benefit and not pays):
+            return whole
+        return Best(finer, one.leaves + other.leaves, max(p, one.p, other.p))
 
-    def best(node: int) -> tuple[float, list[int], float]:
-        """Loss of the best models inside a group, theirs, and the least p of a split there."""
-        own, parts = loss(node), groups.children(node)
-        if not parts or not all(bool((groups.inside[part] & told).any()) for part in parts):
-            return own, [node], 1.0
-        found = [best(part) for part in parts]
-        known = groups.proven and not node
-        p = min(1.0 if known else _p(trial, parts) * count, *(each[2] for each in found))
-        pays = sum(each[0] for each in found) < own or not benefit
-        if pays and (known or p <= trial.level):
-            return sum(each[0] for each in found), [leaf for each in found for leaf in each[1]], p
-        return own, [node], p
-
-    least, leaves, p = best(0)
+    found = best(0)
     labels = torch.full((len(trial.clients),), -1)
-    for label, leaf in enumerate(leaves):
+    for label, leaf in enumerate(found.leaves):
         labels[groups.inside[leaf]] = label
-    rival = least if len(leaves) > 1 else sum(loss(part) for part in groups.children(0))
-    gain = (loss(0) - rival) / int(told.sum())
-    return Parting(trial.clients, labels, len(leaves), _told(trial, round, len(leaves), gain, p))
+    losses = found.losses if len(found.leaves) > 1 else _parted(trial, 0)  # of what was refused
+    gain = float((trial.losses[:, 0] - losses)[answered].double().mean())
+    p = found.p if len(found.leaves) > 1 or groups.proven else _p(trial, 0)
+    return Parting(trial.clients, labels, len(found.leaves), _told(trial, round, len(found.leaves), gain, p))
 
 
 def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Parting:
@@ -78,25 +90,36 @@ def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Par
     return Parting(clients, second.long(), 2, verdict)
 
 
-def _p(trial: Trial, parts: list[int]) -> float:
-    one, other = (trial.groups.inside[part] & trial.told for part in parts)
+def _parted(trial: Trial, node: int) -> torch.Tensor:
+    """Loss of each client by the models of the two parts of a group, (m,)."""
+    losses = trial.losses[:, node]
+    for part in trial.groups.children(node):
+        losses = torch.where(trial.groups.inside[part], trial.losses[:, part], losses)
+    return losses
+
+
+def _p(trial: Trial, node: int) -> float:
+    """That a group's two parts look so different by chance, among all splits that are to be proven."""
+    groups = trial.groups
+    first, second = groups.children(node)
+    one, other = (groups.inside[part] & trial.answered for part in (first, second))
     both = one | other
-    own, away = (
-        torch.where(one, trial.errors[:, first], trial.errors[:, second])[both]
-        for first, second in (parts, parts[::-1])
-    )
-    return duel(own, away, one[both], trial.samples[both])
+    own = torch.where(one, trial.errors[:, first], trial.errors[:, second])
+    away = torch.where(one, trial.errors[:, second], trial.errors[:, first])
+    return min(1.0, groups.unproven * duel(own[both], away[both], one[both], trial.samples[both]))
 
 
 def _told(trial: Trial, round: int, leaves: int, gain: float, p: float) -> Verdict:
     """The verdict, once it is known whether models of their own serve the groups better."""
     why, criteria = trial.verdict.why, trial.verdict.criteria
+    chance = f"p = {p:.2g}, level {trial.level:.2g}"
     if not trial.groups.proven:
-        chance = f"p = {p:.2g}, level {trial.level:.2g}"
         criteria = {"p": p, "level": trial.level}
         if p > trial.level:
             return Verdict(f"not split: {chance} in round {round}", criteria=criteria)
         why = f"round {round}: the models of others suit them less ({chance})"
+    elif leaves > 2:
+        why = f"{why}; inside, the models of others suit them less ({chance})"
     each = "a model for each side" if leaves <= 2 else f"a model for each of {leaves} groups"
     done = f"{each} lowers" if leaves > 1 else f"but {each} does not lower"
     why = f"{why}; {done} the loss of their members: by {gain:.2g} nats"

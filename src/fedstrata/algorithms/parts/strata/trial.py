@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.strata.branches import Branches, grown
-from fedstrata.core import Layout, Plan, Report, Result, Rows, Verdict
+from fedstrata.core import Layout, Plan, Problem, Report, Result, Rows, Verdict
 from fedstrata.lazy import torch
+
+PATIENCE = 10
+"""Rounds after which a trial is given up in which too few have answered."""
 
 WORST = 1e3
 """Loss in nats of a model that leads to nothing finite, or to more."""
@@ -31,6 +34,7 @@ class Trial:
         samples: independent ones that these are means of, (m,).
         level: up to which p splits are proven that are not yet, all together.
         verdict: of the test that came before.
+        round: in which it began.
     """
 
     clients: torch.Tensor
@@ -41,16 +45,18 @@ class Trial:
     samples: torch.Tensor
     level: float
     verdict: Verdict
+    round: int
 
     @property
-    def told(self) -> torch.Tensor:
+    def answered(self) -> torch.Tensor:
         """Who has said it, bool (m,)."""
         return ~self.losses[:, 0].isnan()
 
     @property
     def over(self) -> bool:
-        """Whether enough have."""
-        return 2 * int(self.told.sum()) >= len(self.clients)
+        """Whether enough have: half of all, and someone on each side."""
+        sides = self.groups.inside[self.groups.children(0)]
+        return 2 * int(self.answered.sum()) >= len(self.clients) and bool((sides & self.answered).any(dim=1).all())
 
     def only(self, kept: torch.Tensor) -> Trial | None:
         """That of some of the clients, by a bool (m,); None where a side is left without any."""
@@ -61,10 +67,12 @@ class Trial:
 
 
 def tried(
+    problem: Problem,
+    round: int,
     start: torch.Tensor,
+    sent: Sequence[Rows],
     clients: torch.Tensor,
     second: torch.Tensor | None,
-    sent: Sequence[Rows],
     level: float,
     verdict: Verdict,
     *,
@@ -73,10 +81,12 @@ def tried(
     """A trial of groups; None where nobody of a side has sent anything in this round, or nobody is to be parted.
 
     Args:
+        problem: fixed for the run.
+        round: in which it begins.
         start: the cluster's model, (p,).
+        sent: what members sent in this round, by fold.
         clients: who were compared, ids (m,).
         second: which of them are on the second side of a proven split, bool (m,); None without one.
-        sent: what members sent in this round, by fold.
         level: of all splits inside.
         verdict: of the test.
         inside: whether groups inside the two sides are sought as well.
@@ -87,11 +97,15 @@ def tried(
     groups = grown(clients, second, updates, inside=inside)
     if groups is None:
         return None
-    sender = groups.inside[:, torch.searchsorted(clients, ids)]
-    moves = [updates.values[some].double().mean(dim=0) for some in sender]
+    senders = groups.inside[:, torch.searchsorted(clients, ids)]
+    moves = torch.cat([_mean(problem, updates.at(some)) for some in senders])
     losses, errors = (torch.full((len(clients), len(groups)), torch.nan) for _ in range(2))
-    models, samples = start + torch.stack(moves).float(), torch.zeros(len(clients))
-    return Trial(clients, groups, models, losses, errors, samples, level, verdict)
+    return Trial(clients, groups, start + moves, losses, errors, torch.zeros(len(clients)), level, verdict, round)
+
+
+def _mean(problem: Problem, updates: Rows) -> torch.Tensor:
+    everyone = len(updates.clients)
+    return problem.mean(updates, torch.ones(everyone), torch.zeros(everyone, dtype=torch.int64), 1)
 
 
 def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
@@ -113,13 +127,23 @@ def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
     return replace(plan, models=models, work=work, ask={**plan.ask, "units": asked})
 
 
-def weighed(report: Report, trials: Sequence[Trial | None]) -> tuple[list[Trial | None], int]:
-    """The trials, with what their members that answered have said; and the first results that are not about them."""
+def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> tuple[list[Trial | None], int]:
+    """The trials, with what members said in a round; and the first results that are not about them.
+
+    Args:
+        report: of the plan.
+        round: of the answers.
+        trials: as in the plan.
+
+    Returns:
+        The trials, but those in which too few have answered for too long, and a position.
+    """
     if all(trial is None for trial in trials):
         return list(trials), 1
     losses, errors = report.results[1:3]
     units = report.facts.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
-    return [trial and _heard(trial, losses, errors, units) for trial in trials], 3
+    heard = [trial and _heard(trial, losses, errors, units) for trial in trials]
+    return [trial if trial and (trial.over or round < trial.round + PATIENCE) else None for trial in heard], 3
 
 
 def _heard(trial: Trial, losses: Result, errors: Result, units: Rows) -> Trial:
@@ -129,11 +153,11 @@ def _heard(trial: Trial, losses: Result, errors: Result, units: Rows) -> Trial:
         nodes = trial.groups.path(place)
         said[place, nodes] = losses.losses[row][0, : len(nodes)].nan_to_num(nan=WORST).clamp(max=WORST)
         wrong[place, nodes] = errors.losses[row][0, : len(nodes)]
-        samples[place] = units.of(torch.tensor([client])).flatten()[0] / 2
+        samples[place] = units.of(torch.tensor([client])).flatten()[0]
     return replace(trial, losses=said, errors=wrong, samples=samples)
 
 
 def _silent(trial: Trial, present: torch.Tensor) -> Iterator[tuple[int, int]]:
     """Place and id of those among some clients that have not said it yet."""
-    here = torch.isin(trial.clients, present) & ~trial.told
+    here = torch.isin(trial.clients, present) & ~trial.answered
     yield from zip(here.nonzero().flatten().tolist(), trial.clients[here].tolist(), strict=True)
