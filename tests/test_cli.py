@@ -18,6 +18,8 @@ from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, RecordError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
+from fedstrata.patience import Stopped
+from fedstrata.report.watching import Watcher
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 
@@ -126,6 +128,7 @@ RUNS = (
     Outcome("fedavg", 0, Path("c/fedavg-0"), {**dict.fromkeys(FIGURES, 2), "ari": None}, {0: 0.5}),
     Outcome("strata", 0, Path("c/strata-0"), error="ZeroDivisionError: division by zero"),
 )
+WRITTEN = [f"comparison: {Path('c/comparison.md')}", f"page: {Path('c/comparison.html')}"]
 
 
 @pytest.fixture
@@ -152,7 +155,7 @@ def test_compare_prints_the_table_the_share_and_what_failed(
     head, fedavg, strata, *rest = out.splitlines()
     assert head.split()[:3] == ["algorithm", "seeds", "accuracy"]
     assert fedavg.split()[:3] == ["fedavg", "1", "2.000"] and strata.split()[:4] == ["strata", "0,", "1", "failed"]
-    assert rest == ["trained 1,240 of 4,000 jobs; 31 %", f"comparison: {Path('c/comparison.md')}"]
+    assert rest == ["trained 1,240 of 4,000 jobs; 31 %", *WRITTEN]
     assert err == "fedstrata: strata with seed 0 failed: ZeroDivisionError: division by zero\n"
 
 
@@ -175,7 +178,8 @@ def test_compare_puts_finished_runs_into_a_table(
     Path("b").mkdir()
     assert status("compare", "a", "b") == 0
     assert asked == [[Path("a"), Path("b")], None]
-    assert capsys.readouterr().out.splitlines()[2:] == [f"comparison: {Path('c/comparison.md')}"]
+    out, err = capsys.readouterr()
+    assert out.splitlines()[2:] == WRITTEN and not err
 
 
 @pytest.mark.parametrize(
@@ -196,19 +200,34 @@ def test_compare_says_what_it_needs(
     assert message in capsys.readouterr().err and not compared
 
 
-def test_a_comparison_that_is_stopped_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [
+        (["run", "mine.toml", "--set", "seed=3"], "fedstrata run"),
+        (["run", "--resume", "--out", "runs/my a"], "fedstrata run"),
+        (
+            ["compare", "mine.toml", "--algorithms", "cfl, ifca", "--set", "seed=3", "--set", "data.name=a b"],
+            "fedstrata compare mine.toml '--algorithms=cfl, ifca' --set=seed=3 '--set=data.name=a b'",
+        ),
+        (
+            ["compare", "--algorithms", "cfl", "--seeds", "0,1", "--resume", "--out", "runs/my a"],
+            "fedstrata compare --algorithms=cfl --seeds=0,1",
+        ),
+    ],
+)
+def test_what_is_stopped_names_the_command_that_goes_on(
+    command: list[str], again: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = ["stopped; go on with --resume"]
+    stops: list[KeyboardInterrupt] = [Stopped("stopped after round 3", Path("runs/my a")), KeyboardInterrupt()]
 
     def stopped(*given: object, **options: object) -> None:
-        raise KeyboardInterrupt(*said)
+        raise stops.pop(0)
 
-    monkeypatch.setattr(fedstrata, "compare", stopped)
-    assert status("compare", "--algorithms", "cfl") == 130
-    assert capsys.readouterr().err == "fedstrata: stopped; go on with --resume\n"
-    said.clear()
-    assert status("compare", "--algorithms", "cfl") == 130
+    monkeypatch.setattr(fedstrata, command[0], stopped)
+    assert status(*command) == 130
+    said = f"fedstrata: stopped after round 3; go on with: {again} --resume --out 'runs/my a'\n"
+    assert capsys.readouterr().err == said
+    assert status(*command) == 130
     assert capsys.readouterr().err == ""
 
 
@@ -218,6 +237,32 @@ def test_report_builds_the_page_again(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert status("report", "a") == 0
     assert built == [Path("a")]
     assert capsys.readouterr().out == f"{Path('a/report.html')}\n"
+
+
+def test_report_builds_the_page_of_a_comparison_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedstrata.report.compared.build", lambda folder: folder / "comparison.html")
+    Path("c").mkdir()
+    Path("c/comparison.json").touch()
+    assert status("report", "c") == 0
+    assert capsys.readouterr().out == f"{Path('c/comparison.html')}\n"
+
+
+def test_watch_says_where_until_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(watcher: Watcher) -> None:
+        urls.append(watcher.url)
+        raise KeyboardInterrupt
+
+    urls: list[str] = []
+    monkeypatch.setattr(Watcher, "serve_forever", interrupted)
+    Path("a").mkdir()
+    assert status("watch", "a") == 0
+    assert capsys.readouterr() == (f"watching: {urls[0]} (Ctrl-C ends it)\n", "")
+    assert status("watch", "b") == 2 and status("watch", "a", "--port", "65536") == 2
+    assert "found no folder at b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -247,7 +292,7 @@ def test_help_names_the_commands(args: list[str], capsys: pytest.CaptureFixture[
     assert status(*args) == 0
     out = capsys.readouterr().out
     assert out.startswith("Usage: ")
-    assert all(f"  {command}  " in out for command in ("run", "compare", "report", "list"))
+    assert all(f"  {command}  " in out for command in ("run", "compare", "report", "watch", "list"))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

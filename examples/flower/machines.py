@@ -8,8 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+
+GRACE = 30.0
+"""Seconds in which processes end by themselves once they were told to."""
 
 
 class Machines:
@@ -27,6 +32,7 @@ class Machines:
         """Start nothing yet."""
         self._folder, self._port = folder, port
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._left = set[Process]()
         beside = Path(sys.executable).parent
         self.environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
 
@@ -37,21 +43,22 @@ class Machines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all that still runs."""
-        for name in list(self._running):
-            self.end(name)
+        """End all that still runs, and all that it started."""
+        self._signal(list(self._running), signal.SIGTERM)
+        if within(GRACE, self._gone):
+            return
+        for process, _ in self._left & processes().keys():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        if not within(GRACE, self._gone):
+            raise RuntimeError(f"processes do not end: {sorted(self._left & processes().keys())}")
 
     def server(self) -> None:
         """Start the SuperLink and wait until it listens."""
-        self._start("superlink", self._folder / "superlink.sh")
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return
-            if self._running["superlink"].poll() is not None:
-                break
-            time.sleep(0.2)
-        raise RuntimeError(f"the SuperLink does not listen; see {self.log('superlink')}")
+        process = self._start("superlink", self._folder / "superlink.sh")
+        within(120.0, lambda: listens(self._port) or process.poll() is not None)
+        if not listens(self._port):
+            raise RuntimeError(f"the SuperLink does not listen; see {self.log('superlink')}")
 
     def register(self) -> None:
         """Tell the SuperLink the nodes' public keys."""
@@ -64,35 +71,85 @@ class Machines:
         """Start the SuperNode of a client."""
         self._start(client, self._folder / "nodes" / client / "start.sh")
 
-    def end(self, name: str, sign: signal.Signals = signal.SIGTERM) -> None:
-        """End one of them with all that it started; what does not end by itself is killed."""
-        process = self._running.pop(name)
-        for sent in (sign, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, sent)
-            except ProcessLookupError:
-                break
-            _wait(process, 20.0)
-        process.wait()
+    def kill(self, name: str) -> None:
+        """End one of them as a crash does: what it started finds out by itself."""
+        self._signal([name], signal.SIGKILL)
 
     def log(self, name: str) -> Path:
         """What one of them said."""
         return self._folder / f"{name}.log"
 
-    def _start(self, name: str, script: Path) -> None:
+    def _start(self, name: str, script: Path) -> subprocess.Popen[bytes]:
         with self.log(name).open("ab") as log:
-            self._running[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 ["sh", str(script)], stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
+        self._running[name] = process
+        return process
+
+    def _gone(self) -> bool:
+        return not self._left & processes().keys()
+
+    def _signal(self, names: Iterable[str], sign: signal.Signals) -> None:
+        """Send a signal to groups of processes, and take leave of those that were started here."""
+        ending = [self._running.pop(name) for name in names]
+        # Flower starts programs in sessions of their own, which no signal to a group reaches.
+        self._left |= family({process.pid for process in ending})
+        for process in ending:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+        for process in ending:
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until a process and all that it started have ended, for so long at most."""
+Process = tuple[int, str]
+"""Id and time of the start: an id alone may be another process's by now."""
+
+
+def processes() -> dict[Process, int]:
+    """All that are alive on this machine, with the id of their parent."""
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=True)
+    rows = (line.split(maxsplit=3) for line in listing.stdout.splitlines())
+    return {(int(id), start): int(parent) for id, parent, state, start in rows if not state.startswith("Z")}
+
+
+def family(ids: set[int]) -> set[Process]:
+    """Processes, and all that they started, in whatever session."""
+    alive = processes()
+    found = {process for process in alive if process[0] in ids}
+    below = {process for process, parent in alive.items() if parent in ids} - found
+    return found | (family({id for id, _ in found | below}) if below else set())
+
+
+def within(seconds: float, what: Callable[[], bool]) -> bool:
+    """Wait until something is so; False when it is not by then."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        process.poll()  # until it is taken leave of, it counts as running
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.2)
+    while not what():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def listens(port: int) -> bool:
+    """Whether a server does, on this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_ports(count: int) -> int:
+    """The first of so many neighbouring ports of which none is in use."""
+    # Below the range from which systems take the near ends of connections; tests side by side start elsewhere.
+    for first in range(20_000 + os.getpid() % 500 * 20, 32_000, count):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise RuntimeError(f"expected {count} free ports between 20000 and 32000, found none")

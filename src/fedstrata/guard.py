@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedstrata.core import Report
 from fedstrata.lazy import torch
@@ -26,3 +28,9 @@ def guard(report: Report) -> tuple[Report, tuple[int, ...]]:
     kept = tuple(result.only(~torch.isin(result.updates.clients, rejected)) for result in report.results)
     facts = {name: rows.without(rejected) for name, rows in report.facts.items()}
     return replace(report, results=kept, facts=facts), tuple(sorted(bad))
+
+
+def missed(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Events that say why clients are missing, those of one reason together; some may only have been scored."""
+    whys = dict.fromkeys(reasons.values())
+    return [{"kind": kind, "clients": [c for c, other in reasons.items() if other == why], "why": why} for why in whys]

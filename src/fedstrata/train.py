@@ -10,6 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment, dumps
 from fedstrata.core import Clients, Plan, Report, State, Tree, Use
-from fedstrata.guard import guard
+from fedstrata.guard import guard, missed
 from fedstrata.patience import Patience, Stopped
 from fedstrata.probe import gaps
 from fedstrata.progress import Line, Progress
@@ -49,10 +50,19 @@ class Run:
 
 
 class Answer(NamedTuple):
-    """What came back for a plan, and the seconds it took; of work shared with other runs, this one's part."""
+    """What came back for a plan.
+
+    Attributes:
+        report: of those that answered.
+        seconds: it took; of work shared with other runs, this one's part.
+        absent: client -> why it did not answer, where that is known.
+        rejected: client -> why its answer is not in the report.
+    """
 
     report: Report
     seconds: float
+    absent: Mapping[int, str] = MappingProxyType({})
+    rejected: Mapping[int, str] = MappingProxyType({})
 
 
 Steps = Generator[Plan, Answer, Run]
@@ -192,6 +202,7 @@ def _round(
         _finish(setting, folder, scored, record, uses, answer.report, show)
     sound, rejected = guard(answer.report)
     report = replace(sound, cohort=plan.cohort)
+    events += missed("absent", answer.absent) + missed("rejected", answer.rejected)
     spoilt = list(setting.clients.store.spoilt(round))
     if spoilt:
         events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
@@ -215,8 +226,8 @@ def _round(
         "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
         **_bytes(setting, plan, answer.report),
         "cohort": cohort.tolist(),
-        "absent": absent.tolist(),
-        "rejected": list(rejected),
+        "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
+        "rejected": sorted({*rejected, *answer.rejected}),
         "events": [*events, *(dict(event) for event in notes.events)],
         "figures": dict(notes.figures),
         "seconds": planning + answer.seconds + perf_counter() - began,

@@ -1,6 +1,8 @@
 from pathlib import Path
 
-from fedstrata.comparison.table import TITLES, Figure, Outcome, cells, markdown, rows
+from fedstrata.comparison.table import Outcome, markdown, rows
+from fedstrata.report.compared.records import Figure
+from fedstrata.report.compared.table import TITLES, cells
 
 
 def run(algorithm: str, seed: int, accuracy: float, clusters: int, ari: float | None = 1.0) -> Outcome:

@@ -1,12 +1,18 @@
+import html
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from comparing import KEYS
 
 import fedstrata as fs
 from fedstrata.comparison import tabulate
+from fedstrata.config import choose_all, dumps
 from fedstrata.errors import RecordError
 
 
@@ -30,7 +36,11 @@ def test_finished_runs_give_the_same_table_as_their_comparison(tmp_path: Path) -
     assert [each["folder"] for each in content["runs"]][:2] == ["../../both/fedavg-0", "../../both/ifca-0"]
     assert content["runs"][3]["clients"].keys() == {str(client) for client in range(8)}
     assert content["experiment"]["rounds"] == 2 and content["jobs"] is None
+    assert table.differences == both.differences and len(both.differences) == 1
+    lead = content["differences"][0]
+    assert lead["seeds"] == [0, 1] and lead["mean"] == sum(lead["values"]) / 2 and lead["above"] <= 2
     written = (both.folder / "comparison.md").read_text(encoding="utf-8")
+    assert f"- {lead['algorithm']} is above {lead['other']} in {lead['above']} of 2 seeds, by 0." in written
     assert "8 clients, partition rotation, network mlp, 2 rounds, seeds 0, 1." in written and str(both.jobs) in written
     assert "jobs" not in (table.folder / "comparison.md").read_text(encoding="utf-8")
 
@@ -47,18 +57,78 @@ def test_what_cannot_be_compared_is_refused() -> None:
         tabulate([first, again])
     with pytest.raises(RecordError, match="found another 'local' in other than in first"):
         tabulate([first, other])
-    (again / "summary.json").unlink()
-    with pytest.raises(RecordError, match=r"expected a finished run in again, found no summary\.json"):
-        tabulate([again])
-    (other / "clients" / "00001.parquet").unlink()
-    with pytest.raises(RecordError, match=r"expected the scores of the clients in other/clients/00001\.parquet"):
-        tabulate([other])
-    with pytest.raises(RecordError, match=r"expected a run folder at runs, found no experiment\.toml"):
-        tabulate([Path("runs")])
-    Path("keys").mkdir()
-    Path("keys", "experiment.toml").write_text('[algorithm]\nname = "cfl"\n')
-    with pytest.raises(RecordError, match=r"expected a finished run in keys, found no summary\.json"):
-        tabulate([first, Path("keys")])
+    with pytest.raises(RecordError, match=r"expected a run folder at runs, found no experiment to read"):
+        tabulate([Path("runs"), Path("runs")])
     with pytest.raises(RecordError, match="'first': expected a new or empty run folder"):
         tabulate([first], first)
     assert not Path("runs").exists()
+
+
+def damage(folder: Path, name: str, **changes: Any) -> None:
+    """Other values for some keys of the summary, or a file that is cut off."""
+    path = folder / name
+    if changes:
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    else:
+        path.write_bytes(path.read_bytes()[:40])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("summary.json", {}, "expected a summary in JSON"),
+        ("summary.json", {"rounds": "four"}, "expected the summary of a run, found ValueError"),
+        ("summary.json", {"acc_client": None}, "expected a number for acc_client, found None"),
+        ("summary.json", {"seconds": float("inf")}, "expected a number for seconds, found inf"),
+        ("clients/00001.parquet", {}, "expected the scores of the clients in"),
+        ("experiment.toml", {}, "expected a run folder at broken, found no experiment to read: Unterminated"),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(name: str, changes: dict[str, Any], why: str) -> None:
+    whole, broken = run("whole", {"name": "fedavg"}), run("broken", {"name": "ifca", "k": 2})
+    damage(broken, name, **changes)
+    comparison = tabulate([broken, whole])
+    assert [row.algorithm for row in comparison.table] == ["fedavg"] and list(comparison.left_out) == [broken]
+    (trouble,) = comparison.troubles
+    assert trouble.startswith("broken is left out: ") and why in trouble
+    assert trouble in (comparison.folder / "comparison.md").read_text(encoding="utf-8")
+    told = json.loads((comparison.folder / "comparison.json").read_text())["left_out"]
+    assert told == [{"folder": "../../broken", "why": comparison.left_out[broken]}]
+    with pytest.raises(RecordError, match=why):
+        tabulate([broken])
+
+
+def test_a_run_without_its_algorithm_or_a_score_for_every_client_is_left_out() -> None:
+    whole, broken = run("whole", {"name": "fedavg"}), run("broken", {"name": "ifca", "k": 2})
+    nameless = run("nameless", {"name": "fedavg"}, seed=1)
+    (nameless / "experiment.toml").write_text("seed = 1\n")
+    pq.write_table(pa.table({"client": [0, 1], "accuracy": [0.5, None]}), broken / "clients" / "00001.parquet")
+    why = tabulate([whole, broken, nameless]).left_out
+    assert "expected an accuracy for every client" in why[broken]
+    assert "expected the experiment of a run, with its algorithm, data and seed" in why[nameless]
+
+
+def test_a_comparison_that_goes_on_names_a_run_that_was_damaged_since() -> None:
+    fs.compare(KEYS, ["fedavg", "ifca"], out="both", sets=["rounds=1"], quiet=True)
+    damage(Path("both/ifca-0"), "clients/00001.parquet")
+    again = fs.compare(KEYS, ["fedavg", "ifca"], out="both", sets=["rounds=1"], resume=True, quiet=True)
+    assert [run.algorithm for run in again.runs] == ["fedavg"] and list(again.left_out) == [Path("both/ifca-0")]
+
+
+def test_the_page_says_how_to_make_the_comparison_again() -> None:
+    both = fs.compare(KEYS, ["fedavg", "ifca"], [0, 1], "both", sets=["rounds=1"], quiet=True)
+    page = (both.folder / "comparison.html").read_text(encoding="utf-8")
+    command, text = (html.unescape(part) for part in re.findall(r"<pre.*?><code>(.*?)</code></pre>", page, re.DOTALL))
+    assert command == "fedstrata compare experiment.toml --algorithms fedavg,ifca --seeds 0,1 --out again"
+    Path("experiment.toml").write_text(text, encoding="utf-8")
+    experiments, _ = choose_all("experiment.toml", ["fedavg", "ifca"], [0, 1], out="again")
+    for experiment, run in zip(experiments, both.runs, strict=True):
+        made = tomllib.loads((run.folder / "experiment.toml").read_text())
+        again = tomllib.loads(dumps(experiment))
+        for keys in (made, again):
+            del keys["engine"]
+            keys.pop("algorithms", None)  # of the others
+        assert again == made
+    table = tabulate([run.folder for run in both.runs], Path("tables/all"))
+    page = (table.folder / "comparison.html").read_text(encoding="utf-8")
+    assert "fedstrata compare ../../both/fedavg-0 ../../both/ifca-0 ../../both/fedavg-1 " in page

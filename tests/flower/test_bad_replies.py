@@ -144,9 +144,9 @@ def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_clie
     remote, _ = here.remote(twist=twist)
     assert same(rounds(here, remote.run), without_the_bad(here))
     (line,) = here.lines
-    assert line.startswith("round 2: client 2 is absent: ") and reason in line and "\n" not in line
+    assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
     assert len(line) < 340
-    assert list(remote.journey.absent) == [BAD]
+    assert list(remote.journey.rejected) == [BAD] and remote.journey.absent == {}
 
 
 def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> None:
@@ -163,7 +163,7 @@ def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> 
 
     remote, _ = here.remote(twist=twist)
     assert same(rounds(here, remote.run), without_the_bad(here))
-    assert here.lines == ["round 2: client 2 is absent: expected an answer of round 2, found round 1"]
+    assert here.lines == ["round 2: client 2 is rejected: expected an answer of round 2, found round 1"]
 
 
 def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) -> None:

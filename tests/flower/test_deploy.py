@@ -164,7 +164,7 @@ SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
 
 
 def test_a_federation_survives_its_file(tmp_path: Path) -> None:
-    federation = Federation(("a", "b"), SAMPLES, Rules(30.0, 0.5, 2, 4), 1, 10.0, (0, 1), "public.npz")
+    federation = Federation(("a", "b"), SAMPLES, Rules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
     write_federation(tmp_path / "federation.toml", federation)
     assert read_federation(tmp_path / "federation.toml") == federation
     write_federation(tmp_path / "federation.toml", replace(federation, rounds=Rules(), truth=(), public=""))

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,13 @@ def test_a_node_is_read_from_its_configuration() -> None:
 def test_a_configuration_that_lacks_something_says_what(key: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"node configuration: expected {key} to be a text, found {value!r}; start"):
         Device.of({**CONFIG, key: value})
+
+
+def test_a_device_loads_no_pages_and_no_statistics() -> None:
+    """Every message starts a process: what it loads is what a round takes."""
+    heavy = "{'scipy', 'sklearn', 'plotly', 'jinja2', 'matplotlib', 'ray'}"
+    code = f"import sys, fedstrata.flower.client_app; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def reason(reply: Message) -> str:

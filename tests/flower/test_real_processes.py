@@ -1,24 +1,29 @@
-"""Real processes and sockets on 127.0.0.1, with TLS and keys: what is lost comes back, and costs what it should."""
+"""Real processes and sockets on 127.0.0.1, with TLS and keys: what is lost comes back, and costs what it should.
+
+What a process does when is not left to chance: a device works only while its folder is free, and a test can hold it.
+"""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from machines import Machines, free_ports, within
+from safetensors import safe_open
 
 from fedstrata.config import load
 from fedstrata.core import Plan, Report
-from fedstrata.errors import EngineError
 from fedstrata.flower import deploy
+from fedstrata.flower.alone import alone
 from fedstrata.flower.certificates import certify, keys
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.remote import Rules
@@ -26,18 +31,11 @@ from fedstrata.setting import prepare
 from fedstrata.train import Answer, ask, steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
-sys.path.append(str(EXAMPLES))
-
-if TYPE_CHECKING:
-    from examples.flower.machines import Machines
-else:
-    from machines import Machines
 
 pytestmark = pytest.mark.deploy
 
-PORT = 8310
 EXPERIMENT: dict[str, Any] = {
-    "rounds": 5,
+    "rounds": 3,
     "data": {"name": "digits", "clients": 3, "samples": 24, "test": 0.2},
     "partition": {"scheme": "rotation", "groups": 3},
     "model": {"name": "mlp", "hidden": [8]},
@@ -45,57 +43,93 @@ EXPERIMENT: dict[str, Any] = {
     "algorithm": {"name": "fedper"},
     "engine": {"name": "loop", "device": "cpu"},
 }
-PATIENCE = 300.0
+PATIENCE = 900.0
+"""Seconds until a test gives up; a machine may be busy."""
+
+WORKING = "ROUND {}]"
+"""What a SuperNode says when it takes a message of a round."""
+
+
+class Federation(NamedTuple):
+    """Three nodes that are up, and an intruder who claims a client's key."""
+
+    folder: Path
+    machines: Machines
+    spare: int
+    started: list[subprocess.Popen[str]]
+
+    def state(self, client: str) -> Path:
+        return self.folder / "nodes" / client / "state"
+
+    def said(self, name: str) -> str:
+        return self.machines.log(name).read_text()
+
+    def start(self, command: str, *words: str, out: Path) -> subprocess.Popen[str]:
+        """A command of fedstrata's that goes on beside the test."""
+        line = [sys.executable, "-m", "fedstrata", "deploy", command, *words, "--federation", str(self.folder)]
+        with out.with_suffix(".log").open("a") as log:
+            self.started.append(subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, text=True))
+        return self.started[-1]
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Machines]]:
-    """A federation of three nodes that is up."""
-    folder = tmp_path_factory.mktemp("real") / "federation"
-    deploy.init(folder, EXPERIMENT, port=PORT)
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder, port = tmp_path_factory.mktemp("real") / "federation", free_ports(6)
+    deploy.init(folder, EXPERIMENT, port=port)
     path = folder / "federation.toml"
-    write_federation(path, replace(read_federation(path), rounds=Rules(deadline=120.0, least=2)))
-    with Machines(folder, PORT) as machines:
+    write_federation(path, replace(read_federation(path), rounds=Rules(deadline=600.0, least=2)))
+    intrude(folder, port)
+    with Machines(folder, port) as machines:
         machines.server()
         machines.register()
-        for client in range(3):
-            machines.node(f"site-{client}")
-        yield folder, machines
+        for client in ("site-0", "site-1", "site-2", "intruder"):
+            machines.node(client)
+        started: list[subprocess.Popen[str]] = []
+        try:
+            yield Federation(folder, machines, port + 5, started)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+def intrude(folder: Path, port: int) -> None:
+    """A node with a key of its own, registered as such, whose configuration says that it is the client site-0."""
+    own, other = folder / "nodes" / "site-0", folder / "nodes" / "intruder"
+    keys(other, "key")
+    for name in ("ca.crt", "data.npz"):
+        shutil.copy(own / name, other / name)
+    (other / "start.sh").write_text((own / "start.sh").read_text().replace(f"--port {port + 1}", f"--port {port + 4}"))
+    with (folder / "register.sh").open("a") as script:
+        script.write("flwr supernode register nodes/intruder/key.pub here --name intruder\n")
 
 
 def until(what: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
+    """Wait for something that other processes do."""
+    assert within(PATIENCE, what), "it did not happen"
 
 
-def running(folder: Path, out: Path) -> tuple[threading.Thread, list[BaseException]]:
-    """A run that goes on beside the test."""
-    failed: list[BaseException] = []
-
-    def go() -> None:
-        try:
-            deploy.run(EXPERIMENT, folder, out)
-        except EngineError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    return thread, failed
+def kept(state: Path) -> set[int]:
+    """Rounds of which a device keeps tensors of the newest run."""
+    files = sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        return set()
+    with safe_open(files[-1], framework="pt") as file:
+        return {int(name.split("/")[2]) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def absences(out: Path) -> dict[int, list[int]]:
-    """Who did not answer in each round."""
-    return {line["round"]: [int(client) for client in line["absent"]] for line in rounds(out / "network")}
+def missed(out: Path) -> dict[int, list[int]]:
+    """Who was absent in each round; nobody's answer is rejected here."""
+    lines = rounds(out / "network")
+    assert not any(line["rejected"] for line in lines)
+    return {line["round"]: [int(client) for client in line["absent"]] for line in lines}
 
 
-def by_simulator(out: Path, absent: dict[int, list[int]]) -> None:
+def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
     """The run with clients that do not answer in some rounds."""
     experiment = load(EXPERIMENT)
     setting = prepare(experiment)
@@ -114,85 +148,108 @@ def by_simulator(out: Path, absent: dict[int, list[int]]) -> None:
         return
 
 
-def same_models(one: Path, other: Path) -> bool:
-    pairs = [(path, other / "models" / path.name) for path in (one / "models").iterdir()]
-    return all(path.read_bytes() == twin.read_bytes() for path, twin in pairs)
+def same_run(out: Path, twin: Path) -> None:
+    """The same models, and the same accuracies, which are those of the clients' own layers as well."""
+    for path in (twin / "models").iterdir():
+        assert path.read_bytes() == (out / "models" / path.name).read_bytes(), path.name
+    assert [each["acc_client"] for each in rounds(out)] == [each["acc_client"] for each in rounds(twin)]
 
 
-def test_a_node_that_is_killed_in_mid_round_costs_its_rows_and_comes_back_with_its_own_layers(
-    up: tuple[Path, Machines], tmp_path: Path
-) -> None:
-    folder, machines = up
+@pytest.fixture(scope="module")
+def lost(up: Federation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which a SuperNode is killed while its client is at work in round 2, and started again."""
+    folder, machines = up.folder, up.machines
+    out = tmp_path_factory.mktemp("lost") / "real"
+    with ExitStack() as others, ExitStack() as victim:
+        with alone(up.state("site-0")):
+            # While site-0 is held, the first round lasts, and nobody can be at work in the second.
+            run = up.start("run", str(folder / "experiment.toml"), "--out", str(out), out=out)
+            until(lambda: kept(up.state("site-1")) == kept(up.state("site-2")) == {1} or run.poll() is not None)
+            others.enter_context(alone(up.state("site-1")))
+            victim.enter_context(alone(up.state("site-2")))
+        until(lambda: WORKING.format(2) in up.said("site-2"))
+        activated = up.said("site-2").count("SuperNode ID")
+        machines.kill("site-2")
+        machines.node("site-2")
+        # Should what it was training live on, it comes too late.
+        victim.close()
+        # While site-1 is held, the second round lasts.
+        until(lambda: up.said("site-2").count("SuperNode ID") > activated)
+    assert run.wait(PATIENCE) == 0, out.with_suffix(".log").read_text()
+    return out
+
+
+def test_a_node_that_is_killed_in_mid_round_costs_its_row_in_that_round_alone(lost: Path) -> None:
+    assert missed(lost) == {1: [], 2: [2], 3: [], 4: []}
+
+
+def test_a_node_that_is_started_again_goes_on_with_its_own_layers(lost: Path, tmp_path: Path) -> None:
+    by_simulator(tmp_path / "simulated", {2: [2]})
+    same_run(lost, tmp_path / "simulated")
+
+
+def test_a_node_that_claims_a_taken_client_key_is_refused_and_the_run_goes_on(lost: Path) -> None:
+    said = lost.with_suffix(".log").read_text()
+    assert "claims the client site-0, but is registered as intruder" in said
+
+
+def test_a_superlink_that_is_killed_is_started_again_and_the_run_resumed(up: Federation, tmp_path: Path) -> None:
+    folder, machines = up.folder, up.machines
     out = tmp_path / "real"
-    thread, failed = running(folder, out)
-    until(lambda: (out / "checkpoint/00001.sha256").exists())
-    machines.end("site-2", signal.SIGKILL)
-    machines.node("site-2")
-    thread.join()
-    assert not failed
-    absent = absences(out)
-    # It was working in round 2 when it died; once the SuperLink has believed that, the new process is let in.
-    assert absent[1] == [] and absent[2] == [2] and absent[5] == []
-    assert all(gone in ([], [2]) for gone in absent.values())
-    by_simulator(tmp_path / "simulated", absent)
-    assert same_models(out, tmp_path / "simulated")
-    records = [rounds(path) for path in (out, tmp_path / "simulated")]
-    assert [each["acc_client"] for each in records[0]] == [each["acc_client"] for each in records[1]]
-
-
-def test_a_superlink_that_is_killed_is_started_again_and_the_run_resumed(
-    up: tuple[Path, Machines], tmp_path: Path
-) -> None:
-    folder, machines = up
-    out = tmp_path / "real"
-    thread, failed = running(folder, out)
-    until(lambda: (out / "checkpoint/00002.sha256").exists())
-    machines.end("superlink", signal.SIGKILL)
-    thread.join()
-    assert failed and not (out / "summary.json").exists()
+    before = up.said("site-2").count(WORKING.format(2))
+    with ExitStack() as held:
+        with alone(up.state("site-0")):
+            run = up.start("run", str(folder / "experiment.toml"), "--out", str(out), out=out)
+            until(lambda: kept(up.state("site-1")) == {1} or run.poll() is not None)
+            held.enter_context(alone(up.state("site-1")))
+        until(lambda: up.said("site-2").count(WORKING.format(2)) > before)
+        machines.kill("superlink")
+    assert run.wait(PATIENCE) == 1 and "deploy resume" in out.with_suffix(".log").read_text()
+    assert not (out / "summary.json").exists()
     machines.server()
-    deploy.resume(out, folder)
-    by_simulator(tmp_path / "simulated", absences(out))
-    assert same_models(out, tmp_path / "simulated")
+    assert up.start("resume", str(out), out=out).wait(PATIENCE) == 0, out.with_suffix(".log").read_text()
+    assert missed(out) == {1: [], 2: [], 3: [], 4: []}
+    by_simulator(tmp_path / "simulated", {})
+    same_run(out, tmp_path / "simulated")
 
 
 @pytest.mark.parametrize(
     ("authority", "key", "said"),
     [
         ("other.crt", "key", "CERTIFICATE_VERIFY_FAILED"),
-        ("ca.crt", "other", "[code: 2004]"),
         ("ca.crt", None, "[code: 2001]"),
+        ("ca.crt", "other", "[code: 2004]"),
+        ("ca.crt", "key", "[code: 2004]"),
     ],
+    ids=["wrong certificate", "no key", "unregistered key", "key in use"],
 )
-def test_a_node_with_a_wrong_certificate_or_key_or_none_is_refused(
-    up: tuple[Path, Machines], authority: str, key: str | None, said: str, tmp_path: Path
+def test_a_node_that_may_not_come_in_is_refused(
+    up: Federation, authority: str, key: str | None, said: str, tmp_path: Path
 ) -> None:
-    folder, machines = up
-    node, log = folder / "nodes/site-0", tmp_path / "log"
+    node, log = up.folder / "nodes/site-0", tmp_path / "log"
     certify(tmp_path / "elsewhere", "localhost")
     keys(tmp_path, "other")
     for path in (node / "key", node / "ca.crt"):
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "other.crt").symlink_to(tmp_path / "elsewhere/ca.crt")
-    command = [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"127.0.0.1:{PORT}"]
-    command += ["--host", "127.0.0.1", "--port", str(PORT + 20), "--root-certificates", authority]
+    command = [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"127.0.0.1:{up.spare - 5}"]
+    command += ["--host", "127.0.0.1", "--port", str(up.spare), "--root-certificates", authority]
     command += [] if key is None else ["--auth-supernode-private-key", key]
     with log.open("wb") as room:
         refused = subprocess.Popen(
-            command, cwd=tmp_path, stdout=room, stderr=room, env=machines.environment, start_new_session=True
+            command, cwd=tmp_path, stdout=room, stderr=room, env=up.machines.environment, start_new_session=True
         )
         try:
             until(lambda: said in log.read_text() or refused.poll() is not None)
             assert said in log.read_text()
         finally:
-            os.killpg(refused.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(refused.pid, signal.SIGKILL)
             refused.wait()
 
 
 def test_the_example_ends_with_the_labels_and_models_of_the_simulator(tmp_path: Path) -> None:
-    small = {"rounds": "2", "clients": "3", "groups": "3", "samples": "24", "data": "digits", "port": str(PORT + 30)}
-    words = [word for key, value in small.items() for word in (f"--{key}", value)]
-    command = [sys.executable, str(EXAMPLES / "loopback.py"), *words, "--folder", str(tmp_path / "example")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    command = [sys.executable, str(EXAMPLES / "loopback.py"), "--rounds", "2", "--folder", str(tmp_path / "example")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "labels equal in 2 of 2 rounds" in done.stdout
+    assert "labels equal in 2 of 2 rounds, 4 of 4 files of models equal" in done.stdout

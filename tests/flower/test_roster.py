@@ -25,6 +25,25 @@ def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() ->
     assert late.of(2) == ("c", late.seats["c"]) and late.of(0) is None
 
 
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        (replace(FIRST, train=21), "node 1 claims the client a with 21 training samples: expected 1 to 20"),
+        (replace(FIRST, train=0), "node 1 claims the client a with 0 training samples: expected 1 to 20"),
+        (replace(FIRST, test=-1), "node 1 claims the client a with -1 test samples: expected 1 to 20"),
+    ],
+)
+def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused(claim: Claim, message: str) -> None:
+    """Its weight in the mean is what it says, and nobody can count."""
+    bounded = replace(EMPTY, most=20)
+    assert claimed(bounded, FIRST).seats == MET.seats
+    with pytest.raises(InputError, match=message):
+        claimed(bounded, claim)
+    assert claimed(EMPTY, replace(FIRST, train=10**9)).seats["a"].train == 10**9
+    with pytest.raises(InputError, match="with 0 test samples: expected at least 1"):
+        claimed(EMPTY, replace(FIRST, test=0))
+
+
 def test_no_id_is_left_for_a_stranger() -> None:
     full = claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2))
     with pytest.raises(InputError, match="a node claims the client d: expected one of a, b; no id is left"):

@@ -1,6 +1,7 @@
 """A whole run over real messages: the records of the simulator, identity, newcomers, resuming."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load
 from fedstrata.errors import EngineError, InputError
+from fedstrata.flower.alone import alone
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.remote import Rules
@@ -220,6 +222,30 @@ def test_what_a_network_cannot_do_is_said_before_anything_is_sent(
     assert grid.asked == []
 
 
+def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+
+    def spoil(message: Message, reply: Message) -> list[Message]:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        if (node, kind, message.metadata.group_id) == (102, "train", "2"):
+            reply.content.config_records["result-0.settings"]["size"] = -5
+        return [] if (node, kind) == (104, "train") else [reply]
+
+    grid.twist = spoil
+    driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"}, rounds=2)
+    first, second = records(tmp_path / "run")
+    late: dict[str, Any] = {"kind": "absent", "clients": [4], "why": "no answer in time"}
+    bad: dict[str, Any] = {
+        "kind": "rejected",
+        "clients": [2],
+        "why": "expected result 0 to be of 1 to 32 samples, found -5",
+    }
+    assert (first["absent"], first["rejected"], first["events"]) == ([4], [], [late])
+    assert (second["absent"], second["rejected"], second["events"]) == ([4], [2], [late, bad])
+    page = (tmp_path / "run/report.html").read_text()
+    assert late["why"] in page and bad["why"] in page
+
+
 def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:
     grid, members = here
     finished = driven(grid, replace(members, rounds=Rules(enough=0.5)), tmp_path / "run", algorithm={"name": "fedavg"})
@@ -243,3 +269,24 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
     driven(grid, replace(members, patience=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.whoami"]
     assert asked == [100, 101, 102, 103, 104, 105, 102]
+
+
+def test_a_server_application_waits_until_a_lost_one_has_ended(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One whose SuperLink was killed still works in the run folder for a while."""
+    said: list[str] = []
+
+    def second() -> None:
+        driven(*here, tmp_path / "run", rounds=1)
+        said.append("second")
+
+    thread = threading.Thread(target=second)
+    with alone(tmp_path / "run/network"):
+        thread.start()
+        while "another server application still works in this run folder" not in capsys.readouterr().err:
+            assert thread.is_alive()
+        assert not (tmp_path / "run/rounds.jsonl").exists()
+        said.append("first")
+    thread.join()
+    assert said == ["first", "second"] and (tmp_path / "run/summary.json").exists()

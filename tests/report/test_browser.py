@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from synthetic_comparison import compare, edit
 from synthetic_run import write
 
-from fedstrata.report import build
+from fedstrata.report import build, compared
+from fedstrata.report.watching import Watcher
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -59,7 +62,13 @@ def browser() -> Iterator[Browser]:
 def opened(browser: Browser) -> Iterator[Open]:
     pages: list[Page] = []
 
-    def open_(folder: Path, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Opened:
+    def open_(
+        place: Path | str,
+        width: int = 1280,
+        scheme: Literal["light", "dark"] = "light",
+        make: Callable[[Path], Path] = build,
+    ) -> Opened:
+        """The page that is made of a folder, or the one at an address."""
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         pages.append(page)
         page.set_default_timeout(PATIENCE)
@@ -67,9 +76,9 @@ def opened(browser: Browser) -> Iterator[Open]:
         page.on("console", lambda said: found.errors.append(said.text))
         page.on("pageerror", lambda error: found.errors.append(str(error)))
         page.on("request", lambda asked: found.fetched.append(asked.url))
-        path = build(folder)
-        page.goto(path.as_uri())
-        found.fetched.remove(path.as_uri())
+        address = place if isinstance(place, str) else make(place).as_uri()
+        page.goto(address)
+        found.fetched.remove(address)
         return found
 
     yield open_
@@ -230,3 +239,86 @@ def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) 
     assert page.locator("main img").count() == 0
     assert found.errors == []
     assert found.fetched == []
+
+
+def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, tmp_path: Path) -> None:
+    found = opened(compare(tmp_path).folder, make=compared.build)
+    page = found.page
+    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 4
+    assert page.evaluate(FITS)
+    page.locator("#accuracy-by-bytes .nsewdrag").first.hover(position={"x": 200, "y": 100})
+    expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=PATIENCE)
+    page.locator("summary").click()
+    assert page.locator("details li").count() == 3
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(FITS)
+    assert found.errors == []
+    assert [url for url in found.fetched if not url.startswith(("data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_about_a_comparison_stands_out(
+    scheme: Literal["light", "dark"], opened: Open, tmp_path: Path
+) -> None:
+    assert opened(compare(tmp_path).folder, scheme=scheme, make=compared.build).page.evaluate(CONTRAST) == []
+
+
+def test_html_in_the_names_of_a_comparison_never_runs(opened: Open, tmp_path: Path) -> None:
+    file = compare(tmp_path).folder / "comparison.json"
+    file.write_text(file.read_text().replace('"strata"', json.dumps(EVIL)), encoding="utf-8")
+    keys = {"rounds": EVIL, EVIL: {EVIL: EVIL}, "data": {"name": EVIL, "clients": EVIL}}
+    edit(file, experiment=keys, left_out=[{"folder": EVIL, "why": EVIL}])
+    found = opened(file.parent, make=compared.build)
+    page = found.page
+    page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})
+    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=PATIENCE)
+    assert EVIL in page.locator("h1").inner_text()
+    assert page.evaluate("window.ran") is None and page.locator("main img").count() == 0
+    assert (found.errors, found.fetched) == ([], [])
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[Watcher]:
+    with Watcher(write(tmp_path / "run", count=8, finished=False)) as served:
+        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield served
+        served.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_watched_page_renews_itself_where_the_reader_is(
+    width: int, watcher: Watcher, opened: Open, tmp_path: Path
+) -> None:
+    found = opened(watcher.url, width=width)
+    frame = found.page.frame_locator("iframe:not(.coming)")
+    expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=PATIENCE)
+    frame.locator("#round").focus()
+    found.page.keyboard.press("ArrowRight")
+    chosen = frame.locator("#explorer output").inner_text()
+    before = found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY")
+    assert chosen != "1" and before > 0
+    write(tmp_path / "more", count=9, finished=False)
+    shutil.copytree(tmp_path / "more", tmp_path / "run", dirs_exist_ok=True)
+    expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=PATIENCE)
+    assert frame.locator("#explorer output").inner_text() == chosen
+    assert found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY") == before
+    assert found.page.title().startswith("layercfl on digits")
+    assert found.page.frames[-1].evaluate(FITS)
+    assert found.errors == []
+    assert all(url.startswith((watcher.url, "data:", "blob:")) for url in found.fetched)
+
+
+def test_a_page_whose_watcher_has_ended_says_so_and_stays(opened: Open, tmp_path: Path) -> None:
+    with Watcher(write(tmp_path / "run", count=3)) as watcher:
+        thread = threading.Thread(target=watcher.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        page = opened(watcher.url).page
+        frame = page.frame_locator("iframe:not(.coming)")
+        expect(frame.locator(".lead")).to_contain_text("20 clients", timeout=PATIENCE)
+        expect(page.locator("#ended")).to_be_hidden()
+        watcher.shutdown()
+        thread.join()
+    expect(page.locator("#ended")).to_be_visible(timeout=PATIENCE)
+    expect(frame.locator(".lead")).to_contain_text("20 clients")

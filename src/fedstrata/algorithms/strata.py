@@ -19,11 +19,12 @@ from fedstrata.algorithms.parts.proof.testimony import shown
 from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.strata.calm import listened, listening
 from fedstrata.algorithms.parts.strata.docket import docket, due
+from fedstrata.algorithms.parts.strata.judging import offered, weighed
 from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
 from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
-from fedstrata.algorithms.parts.strata.trial import offered, tried, weighed
+from fedstrata.algorithms.parts.strata.trial import tried
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
 from fedstrata.lazy import torch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,22 +14,38 @@ commands = typer.Typer()
 
 @commands.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
     figures: Annotated[
         str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
     ] = None,
 ) -> None:
-    """Build the report of a run again, from its records alone."""
+    """Build the page of a run or of a comparison again, from its records alone."""
     if figures is not None:
         from fedstrata.report.files import save
 
         for path in save(folder, figures):
             print(path)
         return
-    from fedstrata.report import build
+    from fedstrata.report import build, compared
 
-    build(folder)
-    print(folder / "report.html")
+    if (folder / "comparison.json").is_file():
+        print(compared.build(folder))
+    else:
+        build(folder)
+        print(folder / "report.html")
+
+
+@commands.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is one that is free.")] = 0,
+) -> None:
+    """Serve the page of a run while it goes on, on 127.0.0.1 alone; Ctrl-C ends it."""
+    from fedstrata.report.watching import Watcher
+
+    with Watcher(folder, port) as watcher, suppress(KeyboardInterrupt):
+        print(f"watching: {watcher.url} (Ctrl-C ends it)", flush=True)
+        watcher.serve_forever()
 
 
 @commands.command("assign")

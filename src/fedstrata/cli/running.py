@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import fedstrata
 from fedstrata.cli.options import Experiment, Quiet, RunFolder, Sets
 from fedstrata.cli.output import fail, short, show
 from fedstrata.errors import ExperimentError
+from fedstrata.patience import Stopped
 
 commands = typer.Typer()
 
@@ -25,7 +27,10 @@ def run_(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment, by default handwritten digits in four hidden groups, and write its report."""
-    run = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
+    try:
+        run = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
+    except KeyboardInterrupt as stop:
+        raise _stopped(stop, "run") from None
     measures = {key: value for key, value in run.summary.items() if not isinstance(value, Mapping | list)}
     show(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
     for node in run.tree:
@@ -74,19 +79,27 @@ def compare_(
                 experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
             )
         except KeyboardInterrupt as stop:
-            # One that came in the middle of a round has nothing to say.
-            raise typer.Exit(fail(stop, 130) if stop.args else 130) from None
+            keys = [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
+            raise _stopped(stop, "compare", *given, f"--algorithms={algorithms}", *keys) from None
     from fedstrata.comparison import TITLES, cells
 
     show(TITLES, [cells(row) for row in comparison.table], headed=True)
     if comparison.jobs:
         print(comparison.jobs)
     print(f"comparison: {comparison.folder / 'comparison.md'}")
-    failed = [run for run in comparison.runs if run.error]
-    for run in failed:
-        fail(f"{run.algorithm} with seed {run.seed} failed: {run.error}", 1)
-    if failed:
+    print(f"page: {comparison.folder / 'comparison.html'}")
+    for trouble in comparison.troubles:
+        fail(trouble, 1)
+    if comparison.troubles:
         raise typer.Exit(1)
+
+
+def _stopped(stop: KeyboardInterrupt, *command: str) -> typer.Exit:
+    """Say how to go on, as it can be typed; whoever did not wait for the end of the round is told nothing."""
+    if isinstance(stop, Stopped):
+        again = shlex.join(["fedstrata", *command, "--resume", "--out", str(stop.folder)])
+        fail(f"{stop.where}; go on with: {again}", 130)
+    return typer.Exit(130)
 
 
 def _numbers(text: str | None) -> list[int] | None:

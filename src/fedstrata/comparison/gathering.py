@@ -5,21 +5,23 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedstrata.comparison.document import Comparison, write
 from fedstrata.comparison.ledger import Jobs
-from fedstrata.comparison.table import Failure, Outcome
+from fedstrata.comparison.table import Failure, Outcome, measured
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folder import numbered, vacant
 from fedstrata.errors import RecordError
 from fedstrata.records import Folder
+from fedstrata.report.compared.table import COLUMNS
 
-FREE = ("algorithm", "algorithms", "seed", "engine", "probe")
+FREE = ("algorithm", "algorithms", "seed", "engine", "probe", "records")
 """What runs that are compared may differ in."""
 
 
@@ -37,47 +39,59 @@ def conclude(experiments: Sequence[Experiment], out: Path, failures: Mapping[Pat
         failures: by run folder; all other runs are finished.
         jobs: that were shared.
     """
-    runs = []
+    runs, left_out = list[Outcome](), dict[Path, str]()
     for experiment in experiments:
         folder = folder_of(out, experiment)
         outcome = Outcome(experiment.algorithm.name, experiment.seed, folder)
-        failure = failures.get(folder)
-        runs.append(replace(outcome, **asdict(failure)) if failure else _told(outcome))
-    return write(Comparison(out, _common(tomllib.loads(dumps(experiments[0]))), tuple(runs), jobs))
+        if folder in failures:
+            runs.append(replace(outcome, **asdict(failures[folder])))
+            continue
+        try:
+            runs.append(replace(outcome, **_told(folder)._asdict()))
+        except RecordError as error:
+            left_out[folder] = str(error)
+    return write(Comparison(out, _common(tomllib.loads(dumps(experiments[0]))), tuple(runs), jobs, left_out))
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
     """Compare finished runs.
 
     Args:
-        folders: of the runs. Those of one algorithm with different keys are told apart by these.
+        folders: of the runs. Those of one algorithm with different keys are told apart by these. One that is damaged
+            or not finished is left out.
         out: folder of the comparison; None is ``runs/compare``, numbered from the second on.
 
     Raises:
-        RecordError: when one of them is no finished run, when they are not of one experiment but for algorithm and
+        RecordError: when none of them is a finished run, when they are not of one experiment but for algorithm and
             seed, when two are the same run, or when the folder holds something.
     """
     folder_out = numbered("compare", resume=False) if out is None else out
     vacant(folder_out)
-    settings = {folder: _settings(folder) for folder in folders}
-    first = _common(settings[folders[0]])
+    settings, said, left_out = dict[Path, Mapping[str, Any]](), dict[Path, _Told](), dict[Path, str]()
+    for folder in folders:
+        try:
+            settings[folder], said[folder] = _settings(folder), _told(folder)
+        except RecordError as error:
+            left_out[folder] = str(error)
+    if not settings:
+        raise RecordError(next(iter(left_out.values())))
+    origin, *_ = settings
+    first, names, runs = _common(settings[origin]), _called(settings), list[Outcome]()
     for folder, found in settings.items():
         own = _common(found)
         wrong = [key for key in {**first, **own} if own.get(key) != first.get(key)]
         if wrong:
             raise RecordError(
-                f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {folders[0]}; "
+                f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {origin}; "
                 "compare runs that differ in algorithm and seed only"
             )
-    names, runs = _called(settings), list[Outcome]()
-    for folder, found in settings.items():
-        run = Outcome(names[folder], found["seed"], folder)
+        run = Outcome(names[folder], found["seed"], folder, *said[folder])
         same = [other.folder for other in runs if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
         if same:
             twice = f"{run.algorithm} with seed {run.seed}"
             raise RecordError(f"expected different runs, found {twice} in {same[0]} and in {folder}; leave one out")
-        runs.append(_told(run))
-    return write(Comparison(folder_out, first, tuple(runs)))
+        runs.append(run)
+    return write(Comparison(folder_out, first, tuple(runs), left_out=left_out))
 
 
 def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +102,16 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The experiment of a run."""
+    path = folder / "experiment.toml"
     try:
-        found = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecordError(f"expected a run folder at {folder}, found no experiment.toml to read: {error}") from None
-    Folder(folder).summary()
+        raise RecordError(f"expected a run folder at {folder}, found no experiment to read: {error}") from None
+    tables = (found.get("algorithm"), found.get("data"))
+    if not all(isinstance(table, dict) and "name" in table for table in tables) or "seed" not in found:
+        raise RecordError(
+            f"{path}: expected the experiment of a run, with its algorithm, data and seed; restore it or run again"
+        )
     return found
 
 
@@ -106,12 +125,33 @@ def _called(settings: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     return called
 
 
-def _told(run: Outcome) -> Outcome:
-    """A run with what its folder says."""
-    summary = Folder(run.folder).summary()
-    last = run.folder / "clients" / f"{summary['rounds']:05d}.parquet"
+class _Told(NamedTuple):
+    """What the folder of a finished run says."""
+
+    summary: Mapping[str, Any]
+    clients: Mapping[int, float]
+
+
+def _told(folder: Path) -> _Told:
+    summary, path = Folder(folder).summary(), folder / "summary.json"
     try:
-        scores = pq.read_table(last, columns=["client", "accuracy"])
+        measures = {key: measured(summary, key) for key in COLUMNS}
+        last = folder / "clients" / f"{summary['rounds']:05d}.parquet"
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
+    for key, value in measures.items():
+        if not _finite(value) and (key, value) != ("ari", None):  # which a partition without hidden truth has not
+            raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
+    try:
+        clients, accuracies = pq.read_table(last, columns=["client", "accuracy"]).to_pydict().values()
     except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"expected the scores of the clients in {last}, found: {error}; leave the run out") from None
-    return replace(run, summary=summary, clients=dict(zip(*scores.to_pydict().values(), strict=True)))
+        raise RecordError(
+            f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
+        ) from None
+    if not all(map(_finite, accuracies)):
+        raise RecordError(f"{last}: expected an accuracy for every client, found others; restore it or run again")
+    return _Told(summary, dict(zip(clients, accuracies, strict=True)))
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)

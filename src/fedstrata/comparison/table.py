@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from fedstrata.records import worse_off
-from fedstrata.report.words import DASH, duration, size
+from fedstrata.report.compared.records import Figure, Row
+from fedstrata.report.compared.table import COLUMNS, TITLES, cells
 
 REFERENCE = "fedavg"
 """The algorithm with which clients may have been better off."""
@@ -58,44 +59,6 @@ class Failure:
         return cls(line, "".join(traceback.format_exception(error)))
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A number over seeds.
-
-    Attributes:
-        mean: over the seeds that have it.
-        spread: standard deviation (n - 1); None for a single seed.
-        least: of all.
-        most: of all.
-    """
-
-    mean: float
-    spread: float | None
-    least: float
-    most: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """One algorithm.
-
-    Attributes:
-        algorithm: what it is called.
-        seeds: that it was run with.
-        failed: those of them with which it failed.
-        figures: by the name of the measure; None where no seed has it.
-        worse_off: clients that were better off with FedAvg and the same seed; None where that is not known.
-        clients: that were compared so.
-    """
-
-    algorithm: str
-    seeds: tuple[int, ...]
-    failed: tuple[int, ...]
-    figures: Mapping[str, Figure | None]
-    worse_off: int | None
-    clients: int
-
-
 def rows(outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
     """A row for each algorithm, in the order of their first runs."""
     reference = {outcome.seed: outcome.clients for outcome in outcomes if outcome.algorithm == REFERENCE}
@@ -116,10 +79,16 @@ def _row(name: str, runs: Sequence[Outcome], reference: Mapping[int, Mapping[int
         algorithm=name,
         seeds=tuple(run.seed for run in runs),
         failed=tuple(run.seed for run in runs if run.summary is None),
-        figures={key: _figure(map(read, summaries)) for key, (_, read, _) in MEASURES.items()},
+        figures={key: _figure(measured(summary, key) for summary in summaries) for key in COLUMNS},
         worse_off=sum(worse_off(own, others) for own, others in pairs) if pairs else None,
         clients=sum(len(own) for own, _ in pairs),
     )
+
+
+def measured(summary: Mapping[str, Any], key: str) -> float | None:
+    """What a summary says of a column of the table."""
+    value: float | None = summary["bytes_down"] + summary["bytes_up"] if key == "bytes" else summary[key]
+    return value
 
 
 def _figure(values: Iterable[float | None]) -> Figure | None:
@@ -127,41 +96,6 @@ def _figure(values: Iterable[float | None]) -> Figure | None:
     if not known:
         return None
     return Figure(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
-
-
-def _share(figure: Figure) -> str:
-    """A fraction with its standard deviation."""
-    return f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}")
-
-
-def _count(figure: Figure) -> str:
-    """A number of things with its range."""
-    if figure.least == figure.most:
-        return f"{figure.mean:.0f}"
-    return f"{figure.mean:.1f} ({figure.least:.0f} to {figure.most:.0f})"
-
-
-MEASURES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float | None], Callable[[Figure], str]]] = {
-    "acc_client": ("accuracy", lambda summary: summary["acc_client"], _share),
-    "acc_worst": ("worst client", lambda summary: summary["acc_worst"], _share),
-    "clusters": ("clusters", lambda summary: summary["clusters"], _count),
-    "ari": ("ARI", lambda summary: summary["ari"], _share),
-    "rounds_to_partition": ("partition in round", lambda summary: summary["rounds_to_partition"], _count),
-    "bytes": ("bytes", lambda summary: summary["bytes_down"] + summary["bytes_up"], lambda figure: size(figure.mean)),
-    "seconds": ("time", lambda summary: summary["seconds"], lambda figure: duration(figure.mean)),
-}
-"""Name -> title, how it is read from a summary, and how it is shown."""
-
-TITLES = ("algorithm", "seeds", *(title for title, _, _ in MEASURES.values()), "worse off than with fedavg")
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """A row as it is shown, under `TITLES`."""
-    finished = len(row.seeds) - len(row.failed)
-    seeds = f"{finished}" + (f", {len(row.failed)} failed" if row.failed else "")
-    shown = ((row.figures[key], show) for key, (_, _, show) in MEASURES.items())
-    losers = DASH if row.worse_off is None else f"{row.worse_off} of {row.clients}"
-    return row.algorithm, seeds, *(DASH if figure is None else show(figure) for figure, show in shown), losers
 
 
 def markdown(table: Sequence[Row]) -> str:

@@ -1,11 +1,14 @@
 """The ClientApp, imported by Flower alone, in a process of its own for every message."""
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstrata.flower import device
 
 app = ClientApp()
+# The bits of a sum depend on how many threads share it.
+torch.set_num_threads(1)
 
 
 @app.train()

@@ -20,6 +20,9 @@ from fedstrata.flower.extra import flower
 FILE = "federation.toml"
 """What a federation's own file is called, in its folder."""
 
+NETWORK = "network"
+"""Folder inside a run folder: the run's name on the devices, who was met, and what became of every round's messages."""
+
 
 def init(
     folder: Path | str, source: Source = None, sets: Sequence[str] = (), host: str = "127.0.0.1", port: int = 8000

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from fedstrata.core import Layout
 from fedstrata.engine import Loop, Store
 from fedstrata.errors import FedstrataError, InputError
+from fedstrata.flower.alone import alone
 from fedstrata.flower.answers import Answer, write_answer
 from fedstrata.flower.letter import Letter, one
 from fedstrata.flower.messages import read_letter, reply
@@ -24,10 +24,12 @@ from fedstrata.flower.samples import holdings_of
 from fedstrata.flower.terms import read_terms
 from fedstrata.models import layout_of
 from fedstrata.records.checkpoint import replace_file
-from fedstrata.train import one_thread
 
 if TYPE_CHECKING:
     from flwr.app import Message
+
+RUNS = 8
+"""Runs of which a device keeps tensors: one that was stopped may be resumed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def answer(message: Message, device: Device) -> Message:
 
     def work() -> Letter:
         letter = read_letter(message.content)
-        with _alone(device.state):
+        # A late process of the same node may still be at work.
+        with alone(device.state):
             return _work(letter, device)
 
     return _told(message, work)
@@ -113,17 +116,20 @@ def _work(letter: Letter, device: Device) -> Letter:
     network = terms.network(0)
     layout = layout_of(network)
     order, shelf = read_order(letter, layout), device.state / f"{terms.run}.safetensors"
-    store = _stored(shelf)
+    kept = _kept(shelf, order)
+    store = Store()
+    store.restore(kept)
     lacking = _lacking(order, layout, store)
     if lacking:
         return Letter({"lacking": {"tensors": lacking}})
-    with one_thread():
-        loop = Loop(network, layout, holdings_of(device.data, order.client, terms), store, terms.precision)
-        report = loop.run(order.plan)
+    holdings = holdings_of(device.data, order.client, terms)
+    report = Loop(network, layout, holdings, store, terms.precision).run(order.plan)
     end = f"/{order.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
-        replace_file(shelf, to_bytes(store.tensors()))
+        # More than the engine keeps: the server may go back to its second-newest checkpoint.
+        replace_file(shelf, to_bytes({**kept, **store.tensors()}))
+        _forget(device.state)
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
     return write_answer(Answer(report, stored, spoilt), order, layout, terms.run)
@@ -140,23 +146,22 @@ def _lacking(order: Order, layout: Layout, store: Store) -> list[str]:
     ]
 
 
-def _stored(shelf: Path) -> Store:
-    store = Store()
-    if shelf.exists():
-        try:
-            store.restore(from_bytes(shelf.read_bytes()))
-        except SafetensorError as error:
-            raise InputError(f"{shelf}: expected the client's own layers, found {error}; remove the file") from None
-    return store
+def _kept(shelf: Path, order: Order) -> dict[str, Tensor]:
+    """What the device keeps and the server counts on, by name as in `Store`.
 
-
-@contextmanager
-def _alone(state: Path) -> Iterator[None]:
-    """Wait for another process of the same node: a late one may still be at work."""
+    Later rounds than the order's stay too, unread: the order may be an old one that was held up.
+    """
+    if not shelf.exists():
+        return {}
     try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"state-dir {str(state)!r}: expected a folder that can be made: {error.strerror}") from None
-    with (state / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        found = from_bytes(shelf.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"{shelf}: expected the client's own layers, found {error}; remove the file") from None
+    rounds = {name: int(name.split("/")[2]) for name in found}
+    return {name: found[name] for name, round in rounds.items() if round in order.counted or round > order.plan.round}
+
+
+def _forget(state: Path) -> None:
+    """Remove the tensors of all but the newest runs."""
+    for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-RUNS]:
+        old.unlink()

@@ -26,6 +26,7 @@ class Federation:
         rounds: when a round is over.
         start: clients that must be there before the first round; 0 is all that are listed.
         patience: seconds that the server waits for them.
+        most: samples that a client may say it has; 0 is as many as it says.
         truth: hidden group of each client, (n,), where it is known: for measures alone.
         public: ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
     """
@@ -35,6 +36,7 @@ class Federation:
     rounds: Rules = field(default_factory=Rules)
     start: int = 0
     patience: float = 300.0
+    most: int = 0
     truth: tuple[int, ...] = ()
     public: str = ""
 

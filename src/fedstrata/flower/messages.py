@@ -8,10 +8,10 @@ import torch
 
 from fedstrata.errors import InputError
 from fedstrata.flower.extra import flower
-from fedstrata.flower.letter import Letter, one
+from fedstrata.flower.letter import Letter, Record, one
 
 if TYPE_CHECKING:
-    from flwr.app import Message, RecordDict
+    from flwr.app import ConfigRecord, Message, RecordDict
 
 WORK, WHOAMI = "train", "query.whoami"
 """Types of messages: score and train; say who you are."""
@@ -39,12 +39,16 @@ def read_letter(content: RecordDict) -> Letter:
     Raises:
         InputError: when an array cannot be read.
     """
-    settings = {name.removesuffix(".settings"): dict(record) for name, record in content.config_records.items()}
+    settings = {name.removesuffix(".settings"): _plain(record) for name, record in content.config_records.items()}
     arrays = {
         name.removesuffix(".arrays"): {key: _tensor(key, array) for key, array in record.items()}
         for name, record in content.array_records.items()
     }
-    return Letter(settings, arrays)  # type: ignore[arg-type]  # bytes, which no letter of ours has, are refused where read
+    return Letter(settings, arrays)
+
+
+def _plain(record: ConfigRecord) -> Record:
+    return dict(record)  # type: ignore[arg-type]  # bytes, which no letter of ours has, are refused where read
 
 
 def _tensor(name: str, array: Any) -> torch.Tensor:
@@ -67,19 +71,28 @@ def reply(message: Message, letter: Letter) -> Message:
     return answer
 
 
+def excuse(message: Message) -> str:
+    """Why a reply answers nothing: an error of Flower's, or what the device could not do; empty when it is an answer.
+
+    Raises:
+        InputError: when the device's reason is none.
+    """
+    if message.has_error():
+        reason = " ".join((message.error.reason or "").split())
+        return f"Flower reports error {message.error.code}: {reason[-LONGEST:] or 'no reason given'}"
+    failed = message.content.config_records.get("failed.settings")
+    return "" if failed is None else f"its device says: {one(_plain(failed), 'reason', str)[:LONGEST]}"
+
+
 def content_of(message: Message) -> Letter:
     """The letter in a reply.
 
     Raises:
-        InputError: when there is none, but an error of Flower's or the reason why the device could not do it.
+        InputError: when there is none, but an excuse.
     """
-    if message.has_error():
-        reason = " ".join((message.error.reason or "").split())
-        raise InputError(f"Flower reports error {message.error.code}: {reason[-LONGEST:] or 'no reason given'}")
-    letter = read_letter(message.content)
-    if "failed" in letter.settings:
-        raise InputError(f"its device says: {one(letter.record('failed'), 'reason', str)[:LONGEST]}")
-    return letter
+    if reason := excuse(message):
+        raise InputError(reason)
+    return read_letter(message.content)
 
 
 def weight(content: RecordDict) -> int:

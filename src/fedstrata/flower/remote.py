@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -17,7 +18,7 @@ from fedstrata.errors import EngineError, InputError
 from fedstrata.flower.answers import Answer, Bounds, nobody, read_answer
 from fedstrata.flower.exchange import Clock, Grid, replies
 from fedstrata.flower.letter import Letter, several
-from fedstrata.flower.messages import LONGEST, WORK, content_of, message_to, weight, write_letter
+from fedstrata.flower.messages import LONGEST, WORK, excuse, message_to, read_letter, weight, write_letter
 from fedstrata.flower.orders import Order, order, write_order
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.samples import no_holdings
@@ -62,12 +63,14 @@ class Journey:
     """What became of one plan on the network.
 
     Attributes:
-        absent: client -> why it did not answer, or why its answer was not taken.
+        absent: client -> why it did not answer.
+        rejected: client -> why its answer was not taken.
         down: bytes of the messages' contents.
         up: bytes of the replies' contents, of those that were not taken too.
     """
 
     absent: Mapping[int, str]
+    rejected: Mapping[int, str]
     down: int
     up: int
 
@@ -78,6 +81,7 @@ class _Tally:
 
     answers: dict[int, Answer] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
+    rejected: dict[int, str] = field(default_factory=dict)
     lacking: list[int] = field(default_factory=list)
     down: int = 0
     up: int = 0
@@ -111,7 +115,7 @@ class Remote:
         clock: Clock | None = None,
     ) -> None:
         """Send nothing yet."""
-        self.store, self.roster, self.journey = Store(), roster, Journey({}, 0, 0)
+        self.store, self.roster, self.journey = Store(), roster, Journey({}, {}, 0, 0)
         self._grid, self._terms, self._rules = grid, terms, rules or Rules()
         self._tell, self._clock = tell, clock or Clock()
         module = terms.network(0)
@@ -130,19 +134,21 @@ class Remote:
         """
         ids = {client for part in (plan.cohort, *(use.clients for use in plan.score)) for client in part.tolist()}
         # Without a score there is no record of the round before.
-        counted = set(plan.score[0].clients.tolist()) if plan.score else ids
-        least = min(self._rules.least, len(counted))
+        scored = set(plan.score[0].clients.tolist()) if plan.score else ids
+        least = min(self._rules.least, len(scored))
         for _ in range(self._rules.tries):
             tally = self._ask(plan, sorted(ids))
-            self.journey = Journey(dict(sorted(tally.absent.items())), tally.down, tally.up)
-            for client, reason in self.journey.absent.items():
-                self._tell(f"round {plan.round}: client {client} is absent: {reason}")
-            found = len(counted & tally.answers.keys())
+            absent, rejected = (dict(sorted(reasons.items())) for reasons in (tally.absent, tally.rejected))
+            self.journey = Journey(absent, rejected, tally.down, tally.up)
+            for what, reasons in (("absent", absent), ("rejected", rejected)):
+                for client, reason in reasons.items():
+                    self._tell(f"round {plan.round}: client {client} is {what}: {reason}")
+            found = len(scored & tally.answers.keys())
             if found >= least:
                 return self._taken(plan, dict(sorted(tally.answers.items())))
-            self._tell(f"round {plan.round}: {found} of {len(counted)} answered, {least} are needed")
+            self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
         raise EngineError(
-            f"round {plan.round}: expected at least {least} of {len(counted)} clients to answer, found fewer in each "
+            f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
             f"of {self._rules.tries} tries; see to the nodes, then resume the run"
         )
 
@@ -150,7 +156,11 @@ class Remote:
         """Send a plan until there are enough answers or time is up."""
         end, tally = self._clock.now() + self._rules.deadline, _Tally()
         enough = ceil(self._rules.enough * len(clients))
-        orders = {c: order(plan, c, self._layout, self.store.read(c, before=plan.round)) for c in clients}
+        counted = _counted(self.store)
+        orders = {
+            client: order(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
+            for client in clients
+        }
         self._collect(orders, tally, enough, end)
         if tally.lacking and len(tally.answers) < enough:
             # What a device has lost it is sent again, at once.
@@ -158,7 +168,7 @@ class Remote:
             self._collect(again, tally, enough, end)
         late = "no answer in time" if len(tally.answers) < enough else f"the first {enough} had answered"
         for client in clients:
-            if client not in tally.answers:
+            if client not in tally.answers and client not in tally.rejected:
                 tally.absent.setdefault(client, late)
         return tally
 
@@ -179,8 +189,11 @@ class Remote:
             tally.down += weight(content)
         for client, message in replies(self._grid, messages, seconds, self._clock):
             try:
-                letter = content_of(message)
+                if reason := excuse(message):
+                    tally.absent[client] = reason
+                    continue
                 tally.up += weight(message.content)
+                letter = read_letter(message.content)
                 if "lacking" in letter.settings:
                     names = several(letter.record("lacking"), "tensors", str)
                     tally.absent[client] = f"its device has lost {', '.join(names)}"
@@ -189,7 +202,8 @@ class Remote:
                     tally.answers[client] = read_answer(letter, orders[client], self._layout, bounds[client])
                     tally.absent.pop(client, None)
             except InputError as error:
-                tally.absent[client] = " ".join(str(error).split())[:LONGEST]
+                tally.absent.pop(client, None)
+                tally.rejected[client] = " ".join(str(error).split())[:LONGEST]
             if len(tally.answers) >= enough:
                 return
 
@@ -204,3 +218,12 @@ class Remote:
         nothing = tuple(nobody(fit, self._layout) for fit in plan.work)
         reports = [replace(a.report, results=a.report.results or nothing) for a in answers.values()]
         return merge(replace(plan, score=cut), reports) if reports else Report(nothing)
+
+
+def _counted(store: Store) -> Mapping[int, set[int]]:
+    """Rounds of which each client has tensors."""
+    rounds = defaultdict[int, set[int]](set)
+    for name in store.tensors():
+        client, _, round = map(int, name.split("/"))
+        rounds[client].add(round)
+    return rounds

@@ -24,8 +24,8 @@ class Seat:
         public: its public key, in hexadecimal digits.
         registered: whether the server's operator has registered the node under the client's key.
         joined: round of its first cohort.
-        train: samples that it trains on.
-        test: samples that it tests on.
+        train: samples that it says it trains on; nobody can count them.
+        test: samples that it says it tests on.
     """
 
     client: int
@@ -66,11 +66,14 @@ class Roster:
         known: keys whose place is their id; others get the next free one.
         clients: n, those that join later included.
         seats: key -> client.
+        most: samples that a client may say it has, of either kind; 0 for any number. Its weight in the mean is what it
+            says.
     """
 
     known: tuple[str, ...]
     clients: int
     seats: Mapping[str, Seat] = field(default_factory=dict)
+    most: int = 0
 
     def __post_init__(self) -> None:
         """Refuse more keys than clients, and a key twice."""
@@ -88,9 +91,13 @@ class Roster:
             online: ids of the nodes that are there now.
 
         Raises:
-            InputError: when the key is another node's, or the node another client's.
+            InputError: when the key is another node's, or the node another client's, or the samples cannot be so many.
         """
         who, held = f"node {claim.node} claims the client {claim.key}", self.seats.get(claim.key)
+        for kind, count in (("training", claim.train), ("test", claim.test)):
+            if count < 1 or 0 < self.most < count:
+                expected = f"1 to {self.most}" if self.most else "at least 1"
+                raise InputError(f"{who} with {count} {kind} samples: expected {expected}")
         if claim.name not in ("", claim.key):
             raise InputError(f"{who}, but is registered as {claim.name}")
         for key, seat in self.seats.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
@@ -18,6 +19,8 @@ from fedstrata.config import Experiment, choose
 from fedstrata.data import Dataset
 from fedstrata.engine import settle
 from fedstrata.errors import DataError, ExperimentError
+from fedstrata.flower.alone import alone
+from fedstrata.flower.deploy import NETWORK
 from fedstrata.flower.exchange import Clock, Grid
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.greeting import Greeter
@@ -33,8 +36,8 @@ from fedstrata.records.checkpoint import replace_file
 from fedstrata.setting import Setting, problem_of, rehearse
 from fedstrata.train import Answer, Run, ask, one_thread, steps
 
-NETWORK = "network"
-"""Folder inside a run folder: the run's name on the devices, who was met, and what became of every round's messages."""
+WAITING = "another server application still works in this run folder; waiting until it has ended"
+"""One whose SuperLink was killed lives on while it tries to reach it, and is ended at last when there is a new one."""
 
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
@@ -78,11 +81,11 @@ def drive(
         clock: what the time is.
     """
     _possible(experiment, federation, public)
-    with one_thread(), Line(quiet=False) as line:
+    folder = out / NETWORK
+    with one_thread(), Line(quiet=False) as line, alone(folder, partial(line.keep, WAITING)):
         tell, clock = line.keep, clock or Clock()
-        folder = out / NETWORK
         terms = terms_of(experiment, federation, _name(folder))
-        roster = load_roster(folder / "roster.json", Roster(federation.clients, terms.clients))
+        roster = load_roster(folder / "roster.json", Roster(federation.clients, terms.clients, most=federation.most))
         layout = layout_of(terms.network(0))
         greeter = Greeter(grid, terms, layout, federation.patience, tell, clock)
         wanted = federation.start or len(federation.clients)
@@ -96,8 +99,8 @@ def drive(
             while True:
                 plan = ask(running, answer)
                 began = perf_counter()
-                answered = remote.run(plan)
-                answer = Answer(answered, perf_counter() - began)
+                answered, journey = remote.run(plan), remote.journey
+                answer = Answer(answered, perf_counter() - began, journey.absent, journey.rejected)
                 _note(folder, plan.round, remote, answer.seconds)
                 remote.roster = greeter.meet(remote.roster, plan.round + 1)
                 save_roster(folder / "roster.json", remote.roster)
@@ -174,7 +177,6 @@ def _name(folder: Path) -> str:
     """What the run is called on the devices; the same when it is resumed."""
     path = folder / "run"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, token_hex(8).encode())
     return path.read_text()
 
@@ -190,7 +192,8 @@ def _note(folder: Path, round: int, remote: Remote, seconds: float) -> None:
     journey = remote.journey
     record = {
         "round": round,
-        "absent": {str(client): reason for client, reason in journey.absent.items()},
+        "absent": journey.absent,
+        "rejected": journey.rejected,
         "bytes_down": journey.down,
         "bytes_up": journey.up,
         "seconds": seconds,

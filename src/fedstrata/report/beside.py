@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FREE = ("algorithm", "algorithms", "engine", "probe")
+FREE = ("algorithm", "algorithms", "engine", "probe", "records")
 """Tables of the experiment in which the two may differ."""
 
 

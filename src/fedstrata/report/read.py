@@ -56,7 +56,7 @@ def read(folder: Path) -> Records:
     except ValueError as error:
         raise RecordError(f"{folder / 'experiment.toml'} is not TOML ({error}); restore it or run again") from None
     notes: list[str] = []
-    rounds = _rounds(folder, notes)
+    rounds = rounds_of(folder, notes)
     tree = _tree(folder, notes)
     summary = _summary(folder, notes)
     return Records(
@@ -83,7 +83,12 @@ def _bytes(folder: Path, name: str) -> bytes:
         raise RecordError(f"{folder / name} cannot be read ({error}); restore it or run again") from None
 
 
-def _rounds(folder: Path, notes: list[str]) -> tuple[Round, ...]:
+def rounds_of(folder: Path, notes: list[str]) -> tuple[Round, ...]:
+    """The rounds of a run folder; a note says if the last line is cut off.
+
+    Raises:
+        RecordError: when they are missing, or unreadable before the last line.
+    """
     # Bytes, for a line may be cut off inside a letter.
     lines = _bytes(folder, "rounds.jsonl").splitlines()
     rounds: list[Round] = []

@@ -1,0 +1,102 @@
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstrata.comparison.differences import differences
+from fedstrata.comparison.table import Outcome, rows
+from fedstrata.report.compared.records import Difference
+from fedstrata.report.compared.table import leaders, matrix, told
+
+SUMMARY = {
+    "acc_worst": 0.1,
+    "clusters": 1,
+    "ari": None,
+    "rounds_to_partition": 1,
+    "bytes_down": 1,
+    "bytes_up": 1,
+    "seconds": 1.0,
+}
+
+
+def runs(**accuracies: dict[int, float]) -> list[Outcome]:
+    return [
+        Outcome(name, seed, Path(f"{name}-{seed}"), {**SUMMARY, "acc_client": accuracy}, {})
+        for name, found in accuracies.items()
+        for seed, accuracy in found.items()
+    ]
+
+
+def test_algorithms_are_compared_with_the_same_seeds_and_the_better_one_is_named_first() -> None:
+    """With seeds 1 and 2 strata is 0.25 and 0.5 above; seed 0 failed, and fedavg has no seed 3."""
+    found = differences(
+        [
+            *runs(fedavg={0: 0.25, 1: 0.25, 2: 0.25}, strata={3: 1.0, 2: 0.75, 1: 0.5}),
+            Outcome("strata", 0, Path("strata-0"), error="ValueError: no"),
+        ]
+    )
+    assert found == (Difference("strata", "fedavg", (1, 2), (0.25, 0.5)),)
+    assert (found[0].mean, found[0].above, found[0].larger) == (0.375, 2, True)
+    assert found[0].spread == pytest.approx(0.125 * 2**0.5)  # sqrt((0.125 ** 2 + 0.125 ** 2) / 1)
+    assert told(found[0]) == "strata is above fedavg in 2 of 2 seeds, by 0.375 ± 0.177; larger than the seeds' spread"
+
+
+def test_a_difference_that_the_seeds_do_not_agree_about_is_not_larger_than_their_spread() -> None:
+    (found,) = differences(runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.375}))
+    assert found.mean == 0.0625
+    assert told(found) == "ifca is above cfl in 1 of 2 seeds, by 0.062 ± 0.265; not larger than the seeds' spread"
+
+
+def test_one_seed_has_no_spread_and_what_is_equal_is_called_so() -> None:
+    alone, equal = differences(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
+    assert told(alone) == "ifca is above cfl with seed 4, by 0.125; from one seed a spread cannot be known"
+    assert (alone.spread, alone.larger) == (None, None)
+    assert told(equal) == "ifca equals fedavg in 1 of 1 seed" and equal.larger is None
+    (both,) = differences(runs(cfl={0: 0.5, 1: 0.25}, ifca={0: 0.5, 1: 0.25}))
+    assert told(both) == "cfl equals ifca in 2 of 2 seeds" and both.larger is False
+
+
+def test_the_first_sentence_is_about_the_two_that_are_most_accurate() -> None:
+    def said(outcomes: list[Outcome]) -> str:
+        return leaders(rows(outcomes), differences(outcomes))
+
+    assert said([Outcome("cfl", 0, Path("cfl-0"), error="ValueError: no")]) == "No run of this comparison is finished."
+    assert said(runs(cfl={0: 0.5})) == "cfl has an accuracy of 0.500."
+    assert said(runs(fedavg={0: 0.25}, cfl={0: 0.375}, ifca={0: 0.5})) == (
+        "ifca is the most accurate of 3 algorithms: 0.500. "
+        "It is above cfl with seed 0, by 0.125; from one seed a spread cannot be known."
+    )
+    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})) == "ifca is the most accurate of 2 algorithms: 0.625."
+    # The seed that only ifca has is what lifts it.
+    assert said(runs(cfl={0: 0.5}, ifca={0: 0.25, 1: 1.0})) == (
+        "ifca is the most accurate of 2 algorithms: 0.625 ± 0.530. "
+        "With the same seeds, cfl is above ifca with seed 0, by 0.250; from one seed a spread cannot be known."
+    )
+
+
+def test_a_cell_says_how_far_its_row_is_above_its_column() -> None:
+    outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.625}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
+    table = matrix(rows(outcomes), differences(outcomes))
+    dash = ("\N{EN DASH}", "", "")
+    lag = ("\N{MINUS SIGN}0.188 ± 0.088", "0 of 2", "below")
+    lead, even = ("+0.188 ± 0.088", "2 of 2", "above"), ("0.000 ± 0.000", "0 of 2", "")
+    assert table == [
+        [dash, lag, dash, even],
+        [lead, dash, dash, lead],
+        [dash, dash, dash, dash],
+        [even, lag, dash, dash],
+    ]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 64)] * 3), min_size=1, max_size=4))
+def test_every_pair_has_one_difference_whatever_the_order_of_the_runs(table: list[tuple[int, int, int]]) -> None:
+    """Accuracies in 64ths: sums are exact."""
+    found = []
+    for order in permutations(range(3)):
+        given = {"abc"[place]: {seed: row[place] / 64 for seed, row in enumerate(table)} for place in order}
+        pairs = differences(runs(**given))
+        assert len(pairs) == 3 and all(each.mean >= 0 for each in pairs)
+        found.append({frozenset((each.algorithm, each.other)): (each.mean, each.spread) for each in pairs})
+    assert all(each == found[0] for each in found)
