@@ -110,7 +110,7 @@ def test_the_slider_goes_through_the_rounds_and_the_list_through_the_layers(open
     page = found.page
     shown = "document.getElementById('examinations').data[0].z.flat().filter(value => value !== null).length"
     assert page.locator("#explorer output").inner_text() == "2"
-    assert "Node 0 split into 1 and 2 on linear1 in round 3." in page.locator("#examined").inner_text()
+    assert "Node 0 split into 1, 2 and 3 on linear1 in round 3." in page.locator("#examined").inner_text()
     assert page.evaluate(shown) == 20 * 19
     page.locator("#round").focus()
     page.keyboard.press("ArrowRight")
