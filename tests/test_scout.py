@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedstrata import cli
-from fedstrata.algorithms.parts.proof.voters import Hearing
+from fedstrata.algorithms.parts.proof.hearings import Hearing
 from fedstrata.algorithms.parts.recursive.bootstrap import disagreement, pair, twins
 from fedstrata.algorithms.parts.scout.finding import Finding, View
 from fedstrata.algorithms.parts.scout.look import LEVEL, conclude, due, level_of, twinned

@@ -162,10 +162,9 @@ def test_all_splits_share_the_level() -> None:
 def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     one = trial(0.0, 0.9, proven=True, losses=(3.0, 2.0, 1.0))
     tree = grown(torch.arange(4), torch.tensor([False, False, False, True]), PAIRS.at(torch.tensor([0, 2, 3])))
-    assert members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
-    some = {name: getattr(one, name)[:, :5] for name in ("losses", "errors")}
-    errors = torch.where(tree.inside.T, 0.0, 0.9) if tree else some["errors"]
-    found = parting(replace(one, groups=tree, losses=some["losses"], errors=errors), 5, benefit=True)
+    assert tree is not None and members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
+    errors = torch.where(tree.inside.T, 0.0, 0.9)
+    found = parting(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, benefit=True)
     assert found.count == 3 and found.groups.tolist() == [0, -1, 1, 2]
 
 

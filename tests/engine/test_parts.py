@@ -94,8 +94,13 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
 
 def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, layout, start = loop_of([12])
-    judged, evaluate = list[int](), engine._evaluate
-    monkeypatch.setattr(engine, "_evaluate", lambda *args: (judged.append(1), evaluate(*args))[1])
+    judged, evaluate = list[object](), engine._evaluate
+
+    def counting(row: torch.Tensor, index: torch.Tensor) -> tuple[int, float]:
+        judged.append(row)
+        return evaluate(row, index)
+
+    monkeypatch.setattr(engine, "_evaluate", counting)
     fit = fit_of(layout, [[0, 1]], train=layout.nothing, compare="B")
     plan = plan_of(torch.stack([start, start + 0.1]), fit, replace(fit, by="errors"), replace(fit, compare="A"))
     assert [result.losses.shape for result in engine.run(plan).results] == [(1, 2)] * 3

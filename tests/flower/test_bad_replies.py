@@ -93,7 +93,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "too many samples": (put("result-0", "size", 33), "to be of 1 to 32 samples, found 33"),
     "samples of another type": (put("result-0", "size", 3.5), "expected size to be of type int, found 3.5"),
     "a model that was not offered": (put("result-0", "given", 1), "trained from an offered model, found 1"),
-    "losses": (put("result-0", "losses", [-1.0]), "to have 1 losses, none negative"),
+    "losses": (put("result-0", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
     "losses of texts": (put("result-0", "losses", ["a"]), "expected losses to be a list of float"),
     "round": (put("answer", "round", 1), "expected an answer of round 2, found round 1"),
     "client": (put("answer", "client", 3), "expected an answer of client 2, found client 3"),

@@ -153,7 +153,8 @@ def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
             return Result(Rows(nobody, torch.empty(0, LAYOUT.p)), nobody, nobody, torch.empty(0, width))
         row = draw(rows(1))
         row[:, LAYOUT.columns(tuple(not sent for sent in fit.upload))] = 0.0
-        losses = [draw(st.one_of(st.just(float("nan")), st.floats(0, 9, width=32))) for _ in fit.offers[0].tolist()]
+        most = 1 if fit.by == "errors" else 9
+        losses = [draw(st.one_of(st.just(float("nan")), st.floats(0, most, width=32))) for _ in fit.offers[0].tolist()]
         taken = torch.tensor([draw(st.sampled_from(models))])
         return Result(Rows(ids, row), taken, torch.tensor([draw(st.integers(1, 9))]), torch.tensor([losses]))
 
@@ -181,6 +182,26 @@ def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer
     ]
     # What was taken is told in terms of the plan for everyone.
     assert same(read, replace(answer, report=replace(answer.report, results=tuple(results))))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "units", "message"),
+    [
+        (1.5, 4.0, r"expected result 0 to have 1 errors, each of 0 to 1, found \[1.5\]"),
+        (0.5, 10.0, "expected 0 to 9 independent samples, found 10"),
+        (0.5, -1.0, "expected 0 to 9 independent samples, found -1"),
+    ],
+)
+def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
+    wrong: float, units: float, message: str
+) -> None:
+    fit = replace(whole_fit(), by="errors", upload=LAYOUT.nothing)
+    ids = torch.tensor([0])
+    asked = order(Plan(1, 0, ids, torch.ones(1, LAYOUT.p), (fit,), ask={"units": torch.tensor([True])}), 0, LAYOUT, ())
+    result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[wrong]]))
+    told = Answer(Report((result,), facts={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
+    with pytest.raises(InputError, match=message):
+        read_answer(write_answer(told, asked, LAYOUT, "run"), asked, LAYOUT, Bounds("run", 9, 5, SIZES))
 
 
 def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from math import exp
 
-from fedstrata.clustering.arrays import Array, tensor
+from fedstrata.clustering.arrays import Array, Numbers, tensor
 
 
-def advantage(own: Array, other: Array, first: Array) -> float:
+def advantage(own: Numbers, other: Numbers, first: Array) -> float:
     """By how much the models of two groups suit their own clients better, the means over both groups added.
 
     Args:
@@ -31,7 +31,7 @@ def advantage(own: Array, other: Array, first: Array) -> float:
     return float(away[group].mean() + away[~group].mean())
 
 
-def duel(own: Array, other: Array, first: Array, samples: Array) -> float:
+def duel(own: Numbers, other: Numbers, first: Array, samples: Numbers) -> float:
     """A bound on the probability of such an `advantage`, if all clients share one distribution.
 
     Args:

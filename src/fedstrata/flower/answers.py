@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan
 
 import torch
 
@@ -117,8 +117,9 @@ def _result(letter: Letter, place: int, fit: Fit, order: Order, layout: Layout, 
         raise InputError(f"expected result {place} to be trained from an offered model, found {given}")
     if not 1 <= size <= bounds.train:
         raise InputError(f"expected result {place} to be of 1 to {bounds.train} samples, found {size}")
-    if len(losses) != width or any(not (isnan(loss) or loss >= 0) for loss in losses):
-        raise InputError(f"expected result {place} to have {width} losses, none negative, found {losses}")
+    most = 1.0 if fit.by == "errors" else inf
+    if len(losses) != width or any(not (isnan(loss) or 0 <= loss <= most) for loss in losses):
+        raise InputError(f"expected result {place} to have {width} {fit.by}, each of 0 to {most:g}, found {losses}")
     row = torch.zeros(layout.p)
     unnamed(letter.arrays.get(f"update-{place}", {}), fit.upload, layout, row)
     for slot, span in zip(layout.slots, layout.spans, strict=True):
@@ -150,4 +151,7 @@ def _facts(letter: Letter, order: Order, bounds: Bounds) -> dict[str, Rows]:
         if values.dtype != torch.float32 or tuple(values.shape) != wanted or not bool(values.isfinite().all()):
             found = f"{values.dtype} {tuple(values.shape)}"
             raise InputError(f"expected the fact {name} to be finite torch.float32 {wanted}, found {found}")
+        # Who claims more samples than it has could prove any two clients different.
+        if name == "units" and not 0 <= float(values) <= bounds.train:
+            raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
     return {name: Rows(torch.tensor([order.client]), told[name][None]) for name in order.plan.ask}
