@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -28,6 +28,7 @@ def blobs(m: int, k: int, seed: int, d: int = 8) -> tuple[Tensor, Tensor]:
 @few
 @given(st.integers(1, 5), seeds, st.booleans(), st.integers(300, 600))
 def test_separate_groups_are_found_from_a_sample_in_any_order_of_points(k: int, seed: int, told: bool, m: int) -> None:
+    assume(told or k > 1)  # where a lone group has no step between its merge heights is chance
     points, truth = blobs(m, k, seed, d=20)
     given_k = k if told else None
     labels = cluster_many(points, draw(seed), given_k, sample=100)
