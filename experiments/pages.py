@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from descriptions import FACTS, clustering, facts, key_table, keys_of, paragraphs
 from outcomes import table
-from tables import ROOT, filled
+from tables import ROOT, filled, renewed
 from tables import main as fill
 
 from fedstrata.algorithms import ALGORITHMS
@@ -198,13 +198,8 @@ def every_key() -> str:
 
 
 def compared(text: str) -> str:
-    """A page with its tables of facts made anew: what is between ``<!-- facts NAME NAME -->`` and ``<!-- end -->``."""
-    return re.sub(
-        r"(<!-- facts ([\w ]+) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{_of_all(match[2].split(), 'algorithms/')}{match[3]}",
-        text,
-        flags=re.DOTALL,
-    )
+    """A page with its tables of facts, named after ``facts``, made anew."""
+    return renewed(text, "facts", lambda *names: _of_all(names, "algorithms/"))
 
 
 def _link(name: str, folder: str = "") -> str:

@@ -46,9 +46,14 @@ def documents() -> list[Path]:
 
 def filled(text: str) -> str:
     """A document with its tables made anew."""
+    return renewed(text, "table", lambda name, *args: TABLES[name](*args))
+
+
+def renewed(text: str, kind: str, made: Callable[..., str]) -> str:
+    """A document with all anew between ``<!-- KIND WORD WORD -->`` and ``<!-- end -->``, made from the words."""
     return re.sub(
-        r"(<!-- table (\w+) ?(\w*) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{TABLES[match[2]](*match[3].split())}{match[4]}",
+        rf"(<!-- {kind} ([\w ]+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{made(*match[2].split())}{match[3]}",
         text,
         flags=re.DOTALL,
     )

@@ -14,6 +14,8 @@ FedstrataError
 A message is one line: what was expected, what was found, what to do.
 """
 
+from collections.abc import Mapping
+
 
 class FedstrataError(Exception):
     """The root: catch it to catch everything that fedstrata raises on purpose."""
@@ -53,3 +55,19 @@ class EngineError(FedstrataError):
 
 class ContractError(FedstrataError):
     """An algorithm or an engine broke a rule of `fedstrata.core`."""
+
+
+def insist(what: str, rules: Mapping[str, bool], found: object) -> None:
+    """Refuse input that breaks a rule.
+
+    Args:
+        what: is looked at.
+        rules: in words, and whether they hold.
+        found: in its place.
+
+    Raises:
+        InputError: for the first rule that does not hold.
+    """
+    for rule, holds in rules.items():
+        if not holds:
+            raise InputError(f"{what}: expected that {rule}, found {found}")

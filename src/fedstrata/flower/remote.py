@@ -14,7 +14,7 @@ from torch import Tensor
 from fedstrata.core import Plan, Report
 from fedstrata.engine import Loop, Store
 from fedstrata.engine.workers.sharding import merge
-from fedstrata.errors import EngineError, InputError
+from fedstrata.errors import EngineError, InputError, insist
 from fedstrata.flower.answers import Answer, Bounds, nobody, read_answer
 from fedstrata.flower.exchange import Clock, Grid, replies
 from fedstrata.flower.letter import Letter, several
@@ -53,9 +53,7 @@ class Rules:
             "least is at least 1": self.least >= 1,
             "tries is at least 1": self.tries >= 1,
         }
-        for rule, holds in rules.items():
-            if not holds:
-                raise InputError(f"rounds: expected that {rule}, found {self}")
+        insist("rounds", rules, self)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from math import prod
 from torch import nn
 
 from fedstrata.core import VECTORS, Layout
-from fedstrata.errors import InputError
+from fedstrata.errors import InputError, insist
 from fedstrata.flower.letter import Letter, Record, one, several
 from fedstrata.models import layout_of, make
 
@@ -53,9 +53,7 @@ class Samples:
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
         }
-        for rule, holds in rules.items():
-            if not holds:
-                raise InputError(f"samples: expected that {rule}, found {self}")
+        insist("samples", rules, self)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Pages:
         """A page as it is now; None where there is none."""
         if path == FRAME:
             script = self._templates.get_template("watch_script.html").render()
-            content = {"name": self._folder.name, "script": Markup(script), "hash": hashed(script), "page": PAGE}
+            content = {"title": self._folder.name, "script": Markup(script), "hash": hashed(script), "page": PAGE}
             return Page("frame", self._templates.get_template("watch.html").render(content))
         folder = self._place(path)
         if folder is None:
@@ -97,7 +97,7 @@ class Pages:
 
     def _waiting(self, folder: Path, trouble: str, runs: Sequence[str]) -> str:
         template = self._templates.get_template("waiting.html")
-        return template.render(name=folder.name, trouble=trouble, runs=runs)
+        return template.render(title=folder.name, trouble=trouble, runs=runs)
 
 
 def _runs(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ loss than its own. Groups and models come from the A halves alone, so the B halv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -62,8 +63,7 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
             return whole
         p = 0.0 if groups.proven and not node else _p(trial, node)
         here, one, other = groups.inside[node] & answered, best(parts[0]), best(parts[1])
-        finer = torch.where(groups.inside[parts[0]], one.losses, other.losses)
-        finer = torch.where(groups.inside[parts[0]] | groups.inside[parts[1]], finer, whole.losses)
+        finer = _parted(trial, node, (one.losses, other.losses))
         pays = float(finer[here].double().sum()) < float(whole.losses[here].double().sum())
         if p > trial.level or (benefit and not pays):
             return whole
@@ -73,7 +73,8 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
     labels = torch.full((len(trial.clients),), -1)
     for label, leaf in enumerate(found.leaves):
         labels[groups.inside[leaf]] = label
-    losses = found.losses if len(found.leaves) > 1 else _parted(trial, 0)  # of what was refused
+    refused = [trial.losses[:, part] for part in groups.children(0)]
+    losses = found.losses if len(found.leaves) > 1 else _parted(trial, 0, refused)
     gain = float((trial.losses[:, 0] - losses)[answered].double().mean())
     p = found.p if len(found.leaves) > 1 or groups.proven else _p(trial, 0)
     return Parting(trial.clients, labels, len(found.leaves), _told(trial, round, len(found.leaves), gain, p))
@@ -90,11 +91,11 @@ def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Par
     return Parting(clients, second.long(), 2, verdict)
 
 
-def _parted(trial: Trial, node: int) -> torch.Tensor:
-    """Loss of each client by the models of the two parts of a group, (m,)."""
+def _parted(trial: Trial, node: int, of_parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Loss of each client if a group is parted, by the losses of each part, (m,); who is in none keeps its own."""
     losses = trial.losses[:, node]
-    for part in trial.groups.children(node):
-        losses = torch.where(trial.groups.inside[part], trial.losses[:, part], losses)
+    for part, own in zip(trial.groups.children(node), of_parts, strict=True):
+        losses = torch.where(trial.groups.inside[part], own, losses)
     return losses
 
 
