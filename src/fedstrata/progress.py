@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -175,7 +176,7 @@ class Progress:
 
 
 class Race:
-    """Shows how far several algorithms are that are advanced side by side, one seed after the other.
+    """Shows how far several algorithms are side by side, with one seed after the other or with several at once.
 
     Args:
         rounds: of every run.
@@ -188,19 +189,25 @@ class Race:
         self._rounds, self._seeds, self._line = rounds, tuple(seeds), line
         self._events = Events(line, "run", "round")
         self._began, self._shown = perf_counter(), 0
-        self._accuracies: dict[str, float] = {}
+        self._running: tuple[int, ...] = ()
+        self._accuracies: dict[str, dict[int, float]] = {}
 
-    def begin(self, seed: int) -> None:
-        """Go on to a seed."""
-        self._seed, self._accuracies = seed, {}
+    @property
+    def where(self) -> str:
+        """Which seeds are running."""
+        return f"seed{'s' if len(self._running) > 1 else ''} {ranges(self._running)}"
 
-    def note(self, algorithm: str, record: Mapping[str, Any]) -> None:
-        """Take in a finished round of one algorithm; what happened in it stays on the screen."""
-        self._accuracies[algorithm] = record["acc_client"]
-        self._events.add([f"{algorithm}-{self._seed}", record["round"]], happenings(record))
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Go on to some seeds."""
+        self._running, self._accuracies = tuple(seeds), {}
+
+    def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
+        """Take in a finished round of one run; what happened in it stays on the screen."""
+        self._accuracies.setdefault(algorithm, {})[seed] = record["acc_client"]
+        self._events.add([f"{algorithm}-{seed}", record["round"]], happenings(record))
 
     def show(self, round: int, share: float) -> None:
-        """Show the round that all have finished.
+        """Show the round that all have finished; of several seeds, the mean accuracy.
 
         Args:
             round: counted from 1; nothing is shown of round 0.
@@ -209,10 +216,10 @@ class Race:
         if not round:
             return
         self._shown += 1
-        place = self._seeds.index(self._seed)
-        ahead = (len(self._seeds) - place) * self._rounds - round
+        place = self._seeds.index(self._running[-1]) + 1
+        ahead = (len(self._seeds) - place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
-        accuracies = "  ".join(f"{name} {accuracy:.3f}" for name, accuracy in self._accuracies.items())
-        where = f"seed {self._seed} ({place + 1}/{len(self._seeds)})"
+        accuracies = "  ".join(f"{name} {mean(by_seed.values()):.3f}" for name, by_seed in self._accuracies.items())
+        where = f"{self.where} ({place}/{len(self._seeds)})"
         here = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         self._line.show(f"{where}  {here}  {accuracies}  jobs {100 * share:.0f} %  {left:.0f} s left")

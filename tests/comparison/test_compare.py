@@ -11,7 +11,7 @@ import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
 from fedstrata.core import Plan, Report
-from fedstrata.engine import Loop
+from fedstrata.engine import Loop, run_together
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.patience import Stopped
 from fedstrata.progress import Race
@@ -78,6 +78,43 @@ def test_worker_processes_change_no_bit_of_a_comparison(tmp_path: Path) -> None:
     for run in ("fedavg-0", "cfl-0", "ditto-0"):
         one, other = (tmp_path / name / run for name in ("loop", "processes"))
         assert (files(one), records(one)) == (files(other), records(other))
+
+
+def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but rounding may depend on who else is in the batch."""
+    batches, batched = list[list[int]](), ["engine.name=batched"]
+
+    def counted(pairs: Any) -> Any:
+        batches.append([plan.seed for _, plan in pairs])
+        return run_together(pairs)
+
+    monkeypatch.setattr("fedstrata.engine.choice.run_together", counted)
+    together = compare(tmp_path / "all", seeds=[0, 1], sets=batched)
+    assert together.jobs and batches == [[0, 1]] * 5  # four rounds, and the scores of the last
+    for seed in (0, 1):
+        alone = compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched)
+        for run, other in zip((run for run in together.runs if run.seed == seed), alone.runs, strict=True):
+            assert run.summary and other.summary
+            assert run.summary["acc_client"] == pytest.approx(other.summary["acc_client"], abs=0.03)
+            assert run.summary["clusters"] == other.summary["clusters"]
+
+
+def test_a_run_that_fails_in_a_batch_of_seeds_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update, plan = Ditto.update, AdaCFL.plan
+
+    def failing(ditto: Ditto, problem: Any, state: Any, report: Report) -> Any:
+        return update(ditto, problem, state, report) if problem.seed or state.round < 1 else [][0]
+
+    def strange(adacfl: AdaCFL, problem: Any, state: Any, cohort: Any) -> Plan:
+        wanted = plan(adacfl, problem, state, cohort)
+        wrong = state.round == 1 and problem.seed == 1
+        return type(wanted)(**{**vars(wanted), "ask": {"age": cohort >= 0}}) if wrong else wanted
+
+    monkeypatch.setattr(Ditto, "update", failing)
+    monkeypatch.setattr(AdaCFL, "plan", strange)
+    found = compare(tmp_path / "all", ("fedavg", "ditto", "adacfl"), seeds=[0, 1], sets=["engine.name=batched"])
+    failed = {(run.algorithm, run.seed): run.error.partition(":")[0] for run in found.runs if run.error}
+    assert failed == {("ditto", 0): "IndexError", ("adacfl", 1): "ContractError"}
 
 
 def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
@@ -187,7 +224,7 @@ def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, mo
         holdings.append(weakref.ref(setting.holdings))
         return setting
 
-    monkeypatch.setattr("fedstrata.comparison.run.prepare", watched)
+    monkeypatch.setattr("fedstrata.comparison.lineup.prepare", watched)
     monkeypatch.setattr(Ditto, "update", lambda *given: [][0])
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1], sets=["rounds=1"])
     assert [bool(run.error) for run in comparison.runs] == [False, True, False, True] and kept == [False]
@@ -199,7 +236,7 @@ def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(tmp_path: Path, mo
             raise PartitionError("1000 deals left some client short")
         return prepare(experiment)
 
-    monkeypatch.setattr("fedstrata.comparison.run.prepare", scarce)
+    monkeypatch.setattr("fedstrata.comparison.lineup.prepare", scarce)
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2])
     assert [bool(run.summary) for run in comparison.runs] == [True, True, False, False, True, True]
     assert comparison.table[0].failed == (1,)

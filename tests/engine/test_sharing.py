@@ -11,7 +11,7 @@ from small import fit_of, loop_of, plan_of
 from fedstrata.core import Plan, Recipe, Report, Use
 from fedstrata.engine import Loop
 from fedstrata.engine.merging import merge
-from fedstrata.engine.sharing import Answers, Devices, shares, together
+from fedstrata.engine.sharing import Answers, Devices, Turn, all_together, costs, together
 from fedstrata.errors import ContractError
 from turns import same
 
@@ -138,6 +138,23 @@ def test_predictions_are_those_of_the_engine() -> None:
     assert torch.equal(Devices(engine).predict(start[None], inputs), engine.predict(start[None], inputs))
 
 
+def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """18 samples of three clients and as many again: two epochs of one federation cost twice the one of the other."""
+    ticks = iter([0.0, 6.0])  # of what is shared; nothing is private, so all other readings may be the same
+    monkeypatch.setattr("fedstrata.engine.sharing.perf_counter", lambda: next(ticks, 6.0))
+    turns, plans = [], []
+    for seed, epochs in ((7, 1), (8, 2)):
+        engine, layout, start = loop_of(SIZES)
+        fit = fit_of(layout, [[0]] * 3, recipe=Recipe(epochs=epochs, batch=5, lr=0.1))
+        plans.append(replace(plan_of(start[None], fit), seed=seed))
+        turns.append(Turn([plans[-1]] * 2, engine, [Devices(engine)] * 2))
+    found = all_together(turns)
+    assert [answers.done for answers in found] == [3, 3]
+    assert [answers.seconds for answers in found] == [(1.0, 1.0), (2.0, 2.0)]
+    for plan, answers in zip(plans, found, strict=True):
+        assert same(answers.reports, (alone(plan),) * 2)
+
+
 def test_what_is_asked_and_scored_is_shared_as_well() -> None:
     engine, layout, start = loop_of(SIZES)
     runs: list[Plan] = []
@@ -204,7 +221,7 @@ def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
     second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), score=(use,))
     merged, wishes = merge([first, second])
     assert merged is not None
-    assert shares(merged, wishes, engine.run(merged)) == pytest.approx((32 / 120, 88 / 120))
+    assert costs(merged, wishes, engine.run(merged)) == (32, 88)
     assert sum(answer(engine, first, second).seconds) > 0
 
 

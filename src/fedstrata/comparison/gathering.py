@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from fedstrata.comparison.document import Comparison, write
 from fedstrata.comparison.ledger import Jobs
-from fedstrata.comparison.table import Failure, Outcome, measured
+from fedstrata.comparison.table import Failure, Outcome, Who, measured
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folder import numbered, vacant
 from fedstrata.errors import RecordError
@@ -30,21 +30,22 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def conclude(experiments: Sequence[Experiment], out: Path, failures: Mapping[Path, Failure], jobs: Jobs) -> Comparison:
+def conclude(experiments: Sequence[Experiment], out: Path, failures: Mapping[Who, Failure], jobs: Jobs) -> Comparison:
     """Write down what came of a comparison.
 
     Args:
         experiments: of all runs.
         out: folder of the comparison.
-        failures: by run folder; all other runs are finished.
+        failures: why runs are not finished; all others are.
         jobs: that were shared.
     """
     runs, left_out = list[Outcome](), dict[Path, str]()
     for experiment in experiments:
         folder = folder_of(out, experiment)
-        outcome = Outcome(experiment.algorithm.name, experiment.seed, folder)
-        if folder in failures:
-            runs.append(replace(outcome, **asdict(failures[folder])))
+        who = Who(experiment.seed, experiment.algorithm.name)
+        outcome = Outcome(who.algorithm, who.seed, folder)
+        if who in failures:
+            runs.append(replace(outcome, **asdict(failures[who])))
             continue
         try:
             runs.append(replace(outcome, **_told(folder)._asdict()))

@@ -1,13 +1,13 @@
-"""Runs on one federation, advanced round by round side by side."""
+"""Runs on one federation or on several, advanced round by round side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedstrata.comparison.table import Failure
+from fedstrata.comparison.table import Failure, Who
 from fedstrata.core import Clients, Plan
-from fedstrata.engine.sharing import together
+from fedstrata.engine.sharing import Turn, all_together
 from fedstrata.train import Answer, Steps, ask
 
 
@@ -18,82 +18,111 @@ class Lane:
     Attributes:
         steps: the run, not begun.
         devices: of its algorithm.
+        engine: computes for all algorithms of the seed.
     """
 
     steps: Steps
     devices: Clients
+    engine: Clients
+
+
+Count = Callable[[int, int, Mapping[str, int], int], None]
+"""Told, for a seed and a round, how many local jobs each algorithm asked for, and how many were done."""
 
 
 class Lockstep:
-    """Runs of several algorithms with one seed, by the name of the algorithm.
+    """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
 
     One that fails drops out, and the others go on.
 
     Args:
-        lanes: by name.
-        engine: computes for all of them.
+        lanes: of the runs.
 
     Attributes:
-        failures: why runs dropped out, by name.
+        failures: why runs dropped out.
     """
 
-    def __init__(self, lanes: Mapping[str, Lane], engine: Clients) -> None:
+    def __init__(self, lanes: Mapping[Who, Lane]) -> None:
         """Begin every run, up to what it first asks of the clients."""
-        self.failures: dict[str, Failure] = {}
-        self._lanes, self._engine = lanes, engine
-        self._plans: dict[str, Plan] = {}
-        for name in lanes:
-            self._advance(name)
+        self.failures: dict[Who, Failure] = {}
+        self._lanes = lanes
+        self._plans: dict[Who, Plan] = {}
+        for who in lanes:
+            self._advance(who)
 
     @property
     def round(self) -> int | None:
         """The next round; runs that are further on wait for it. None when all are over."""
         return min((plan.round for plan in self._plans.values()), default=None)
 
-    def step(self, count: Callable[[Mapping[str, int], int], None]) -> None:
+    def step(self, count: Count) -> None:
         """Do the next round.
 
         Args:
-            count: told how many local jobs each run asked for, and how many were done, before any run goes on.
+            count: told of every seed before any run goes on.
         """
-        answers, done = self._answered({name: plan for name, plan in self._plans.items() if plan.round == self.round})
-        count({name: sum(len(part.sizes) for part in answer.report.results) for name, answer in answers.items()}, done)
-        for name, answer in answers.items():
-            self._advance(name, answer)
+        round = self.round
+        assert round is not None
+        turn = [who for who, plan in self._plans.items() if plan.round == round]
+        answers, done = self._answered(turn)
+        for seed in _seeds(turn):
+            jobs = {who.algorithm: _jobs(answer) for who, answer in answers.items() if who.seed == seed}
+            count(seed, round, jobs, done.get(seed, 0))
+        for who, answer in answers.items():
+            self._advance(who, answer)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
-        for name in self._plans:
-            self._lanes[name].steps.close()
+        for who in self._plans:
+            self._lanes[who].steps.close()
 
-    def _answered(self, turn: Mapping[str, Plan]) -> tuple[dict[str, Answer], int]:
-        """What comes back for each plan, and how many jobs were done."""
+    def _answered(self, turn: Sequence[Who]) -> tuple[dict[Who, Answer], dict[int, int]]:
+        """What comes back for each run, and how many jobs were done for each seed."""
+        seeds = {seed: [who for who in turn if who.seed == seed] for seed in _seeds(turn)}
         try:
-            common = together(list(turn.values()), self._engine, [self._lanes[name].devices for name in turn])
+            found = all_together([self._turn(runs) for runs in seeds.values()])
         except Exception as error:
-            return self._one_by_one(turn, error)
-        return dict(zip(turn, map(Answer, common.reports, common.seconds), strict=True)), common.done
-
-    def _one_by_one(self, turn: Mapping[str, Plan], error: Exception) -> tuple[dict[str, Answer], int]:
-        """What comes back when one of the plans cannot be answered; alone it is the only one to fail."""
-        answers, done = dict[str, Answer](), 0
-        for name, plan in turn.items():
-            if len(turn) == 1:
-                self._drop(name, error)
-            else:
-                own, jobs = self._answered({name: plan})
-                answers, done = answers | own, done + jobs
+            return self._apart([*seeds.values()], error)
+        answers, done = dict[Who, Answer](), dict[int, int]()
+        for (seed, runs), common in zip(seeds.items(), found, strict=True):
+            answers |= zip(runs, map(Answer, common.reports, common.seconds), strict=True)
+            done[seed] = common.done
         return answers, done
 
-    def _advance(self, name: str, answer: Answer | None = None) -> None:
+    def _turn(self, runs: Sequence[Who]) -> Turn:
+        lanes = [self._lanes[who] for who in runs]
+        return Turn([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
+
+    def _apart(self, seeds: Sequence[Sequence[Who]], error: Exception) -> tuple[dict[Who, Answer], dict[int, int]]:
+        """What comes back when something cannot be answered; alone it is the only one to fail."""
+        parts = seeds if len(seeds) > 1 else [[who] for who in seeds[0]]
+        answers, done = dict[Who, Answer](), dict[int, int]()
+        if len(parts) == 1:
+            self._drop(parts[0][0], error)
+            return answers, done
+        for part in parts:
+            own, jobs = self._answered(part)
+            answers |= own
+            done |= {seed: done.get(seed, 0) + count for seed, count in jobs.items()}
+        return answers, done
+
+    def _advance(self, who: Who, answer: Answer | None = None) -> None:
         """Let a run take its answer, up to what it asks next."""
         try:
-            self._plans[name] = ask(self._lanes[name].steps, answer)
+            self._plans[who] = ask(self._lanes[who].steps, answer)
         except StopIteration:
-            del self._plans[name]
+            del self._plans[who]
         except Exception as error:
-            self._drop(name, error)
+            self._drop(who, error)
 
-    def _drop(self, name: str, error: Exception) -> None:
-        self._plans.pop(name, None)
-        self.failures[name] = Failure.of(error)
+    def _drop(self, who: Who, error: Exception) -> None:
+        self._plans.pop(who, None)
+        self.failures[who] = Failure.of(error)
+
+
+def _seeds(turn: Iterable[Who]) -> list[int]:
+    return list(dict.fromkeys(who.seed for who in turn))
+
+
+def _jobs(answer: Answer) -> int:
+    return sum(len(part.sizes) for part in answer.report.results)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedstrata.records import worse_off
 from fedstrata.report.compared.records import Figure, Row
@@ -15,6 +15,18 @@ from fedstrata.report.compared.table import COLUMNS, TITLES, cells
 
 REFERENCE = "fedavg"
 """The algorithm with which clients may have been better off."""
+
+
+class Who(NamedTuple):
+    """Which run it is.
+
+    Attributes:
+        seed: of the run; runs of one seed are on the same federation.
+        algorithm: by name.
+    """
+
+    seed: int
+    algorithm: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.core import Clients, Fit, Plan, Report, Result, Rows, Score, Use, empty_rows
-from fedstrata.engine.choice import Engine
+from fedstrata.engine.choice import Engine, answered
 from fedstrata.engine.merging import Place, Wish, merge
 from fedstrata.engine.store import Store
 
@@ -69,48 +69,79 @@ class Answers:
 NOTHING = Report(())
 
 
-def together(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> Answers:
-    """Have plans for one round of the same federation answered, equal jobs once.
+@dataclass(frozen=True)
+class Turn:
+    """One round of several algorithms on the same federation.
 
-    Args:
-        plans: of several algorithms.
+    Attributes:
+        plans: of the algorithms.
         engine: does what they share, on devices that keep nothing.
         devices: of each algorithm; do what is private.
+    """
+
+    plans: Sequence[Plan]
+    engine: Clients
+    devices: Sequence[Clients]
+
+
+def together(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> Answers:
+    """Have plans for one round of the same federation answered, equal jobs once; see `Turn`.
 
     Raises:
         ContractError: when the plans are of several rounds or seeds.
     """
-    merged, wishes = merge(plans)
+    (answers,) = all_together([Turn(plans, engine, devices)])
+    return answers
+
+
+def all_together(turns: Sequence[Turn]) -> tuple[Answers, ...]:
+    """Have plans on several federations answered, those of each as in `together`; what engines can is one batch.
+
+    Raises:
+        ContractError: when the plans of a turn are of several rounds or seeds.
+    """
+    wanted = [merge(turn.plans) for turn in turns]
     began = perf_counter()
-    common = NOTHING if merged is None else engine.run(merged)
-    spent = perf_counter() - began
-    private, seconds = list[Report](), [spent * part for part in shares(merged, wishes, common)]
-    for place, (wish, own) in enumerate(zip(wishes, devices, strict=True)):
+    asked = [(turn.engine, merged) for turn, (merged, _) in zip(turns, wanted, strict=True) if merged is not None]
+    told = iter(answered(asked))
+    common = [NOTHING if merged is None else next(told) for merged, _ in wanted]
+    spent, found = perf_counter() - began, list[Answers]()
+    borne = [costs(merged, wishes, report) for (merged, wishes), report in zip(wanted, common, strict=True)]
+    each = spent / (sum(map(sum, borne)) or 1)
+    for turn, (_, wishes), report, own in zip(turns, wanted, common, borne, strict=True):
+        private, seconds = _apart(turn, wishes)
+        done = sum(len(result.sizes) for answer in (report, *private) for result in answer.results)
+        times = tuple(each * cost + more for cost, more in zip(own, seconds, strict=True))
+        found.append(Answers(cut(wishes, report, private), times, done))
+    return tuple(found)
+
+
+def _apart(turn: Turn, wishes: Sequence[Wish]) -> tuple[list[Report], list[float]]:
+    """What each algorithm's own devices do, and the seconds it took."""
+    reports, seconds = list[Report](), list[float]()
+    for wish, own in zip(wishes, turn.devices, strict=True):
         began = perf_counter()
-        private.append(NOTHING if wish.private is None else own.run(wish.private))
-        seconds[place] += perf_counter() - began
-    done = sum(len(result.sizes) for report in (common, *private) for result in report.results)
-    return Answers(cut(wishes, common, private), tuple(seconds), done)
+        reports.append(NOTHING if wish.private is None else own.run(wish.private))
+        seconds.append(perf_counter() - began)
+    return reports, seconds
 
 
-def shares(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[float, ...]:
-    """The part of the merged plan's cost that each plan bears; 1 together, or 0 where nothing was done.
+def costs(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[float, ...]:
+    """The part of the merged plan's cost that each plan bears; 0 where nothing was done.
 
     Several that asked for a job bear it in equal parts. It costs as many passes forward as it takes samples; a
     training step counts as three. What clients tell about their data is free.
     """
-    costs: dict[Place, float] = {}
+    known: dict[Place, float] = {}
     for slot, (fit, result) in enumerate(zip(merged.work if merged else (), common.results, strict=True)):
         passes = STEP * fit.recipe.epochs * any(fit.train) + (~result.losses.isnan()).sum(dim=1)
         spent = zip(result.updates.clients.tolist(), (result.sizes * passes).tolist(), strict=True)
-        costs |= {("work", slot, client): cost for client, cost in spent}
+        known |= {("work", slot, client): cost for client, cost in spent}
     for slot, score in enumerate(common.scores):
         spent = zip(score.clients.tolist(), score.samples.tolist(), strict=True)
-        costs |= {("score", slot, client): cost for client, cost in spent}
+        known |= {("score", slot, client): cost for client, cost in spent}
     askers = Counter(place for wish in wishes for place in wish.places)
-    borne = [sum(costs.get(place, 0.0) / askers[place] for place in wish.places) for wish in wishes]
-    total = sum(borne)
-    return tuple(cost / total if total else 0.0 for cost in borne)
+    return tuple(sum(known.get(place, 0.0) / askers[place] for place in wish.places) for wish in wishes)
 
 
 def cut(wishes: Sequence[Wish], common: Report, private: Sequence[Report]) -> tuple[Report, ...]:
