@@ -96,6 +96,18 @@ COMPARED = {
 }
 """The tables of `compared`, by name."""
 
+PRECISE = tuple(
+    (experiment, f"partition={partition}", f"{data}, {title}")
+    for experiment, data in (("strata_mnist", "MNIST"), ("strata_cifar10", "CIFAR-10"))
+    for partition, title in (
+        ('{scheme="rotation",groups=4}', "4 rotations"),
+        ('{scheme="majority",groups=4,share=0.8}', "4 majorities of 0.8"),
+    )
+)
+"""Experiment, changes and title of what was also trained in bfloat16."""
+
+HALF = 'engine.precision="bfloat16"'
+
 HEAD = "data | method | seeds | accuracy | least client | clusters | ARI | settled in round"
 LOSERS = "worse off than with FedAvg | worse off than alone"
 
@@ -214,3 +226,22 @@ def _titled(variant: str) -> str:
     """An algorithm, and which keys of the file it changes."""
     name, *changes = variant.split("+")
     return ", ".join([name, *(f"`{change.removeprefix('algorithm.')}`" for change in changes)])
+
+
+def precision() -> str:
+    """Accuracy and agreement of training in bfloat16, beside float32 with the same seeds."""
+    rows = list[tuple[str, ...]]()
+    for experiment, on, title in PRECISE:
+        for name, method in (("fedavg", "FedAvg"), ("strata", "Strata")):
+            half = results(experiment, f"{name}+{HALF}+{on}")
+            seeds = {run["seed"] for run in half}
+            full = [run for run in results(experiment, f"{name}+{on}") if run["seed"] in seeds]
+            if not half or len(full) < len(half):
+                rows.append((title, method, "", MISSING, *[""] * 4))
+                continue
+            gaps = [b["acc_client"] - a["acc_client"] for a, b in zip(full, half, strict=True)]
+            spread = f"{mean(gaps):+.3f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
+            agreement = [listed(runs, itemgetter("ari")) for runs in (full, half)]
+            accuracies = [average(runs, "acc_client") for runs in (full, half)]
+            rows.append((title, method, f"{len(half)}", *accuracies, spread, *agreement))
+    return table("data | method | seeds | float32 | bfloat16 | difference | ARI, float32 | ARI, bfloat16", rows)

@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
-from comparisons import compared, identical, join, scouted
+from comparisons import compared, identical, join, precision, scouted
 from outcomes import MISSING, listed, results, table, worse
 from proofs import PROOFS
 
@@ -123,6 +123,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "compared": compared,
     "scouted": scouted,
     "join": join,
+    "precision": precision,
     **PROOFS,
 }
 """What a document may name, with at most one word behind it."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import outcomes
 import pytest
-from comparisons import COMPARED, compared, identical, join, scouted
+from comparisons import COMPARED, HALF, compared, identical, join, precision, scouted
 from outcomes import MISSING, beside, counted, results, worse
 from tables import TABLES, filled
 
@@ -136,6 +136,20 @@ def test_newcomers_are_shown_around_the_round_in_which_they_come(folder: Path) -
     events = [{"round": 2, "kind": "join"}, {"round": 2, "kind": "found"}, {"round": 2, "kind": "place"}]
     write(folder, "adacfl_newcomers", run("adacfl", 0, [0.25], events=events))
     assert rows(join()) == [["0", "2", "0.100", "0.200", "0.300", "0.250", "1", "1.00"]]
+
+
+def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
+    on = 'partition={scheme="rotation",groups=4}'
+    write(
+        folder,
+        "strata_mnist",
+        *(run(f"fedavg+{on}", seed, [accuracy]) for seed, accuracy in enumerate((0.5, 0.75, 0.0))),
+        *(run(f"fedavg+{HALF}+{on}", seed, [accuracy], ari=0.5) for seed, accuracy in enumerate((0.625, 0.625))),
+        run(f"strata+{HALF}+{on}", 0, [0.5]),
+    )
+    first, second, *_ = rows(precision())
+    assert first[2:] == ["2", "0.625", "0.625", "+0.000 (-0.125 to +0.125)", "1.00, 1.00", "0.50, 0.50"]
+    assert second[1:4] == ["Strata", "", MISSING]  # float32 has not been run
 
 
 @pytest.mark.parametrize(
