@@ -105,6 +105,7 @@ WANDERS = {
     "hicfl-reorganise": "clusters are merged",
     "hicfl-reorganise_early": "clusters are merged",
     "ifca": "every client chooses among all models in every round",
+    "strata": "after a split members of the new clusters may go over to another of them",
 }
 """Cases in which clients may leave their branch of the tree, and why."""
 

@@ -37,7 +37,8 @@ def test_two_groups_are_tested_in_round_2_tried_in_round_3_and_then_have_a_model
         "round 2, conv: the groups found in one part of the data hold in the other (Z = 13.0, p = 0.001, level 0.025)"
     )
     assert root.why.startswith(f"{said}; a model for each side lowers the loss of their members: by ")
-    assert turns[-1].why(1).startswith("not split: p = ") and turns[-1].why(1).endswith(", level 0.025 in round 6")
+    # Each side was tested in round 2 already, at 0.05 / (1 * 2), and now at 0.05 / (2 * 3).
+    assert turns[-1].why(1).startswith("not split: p = ") and turns[-1].why(1).endswith(", level 0.0083 in round 6")
     assert {matrix.layer for matrix in turns[1].notes.matrices} == {"conv", "fc", "all"}
 
 
@@ -238,7 +239,35 @@ def test_three_alike_clients_stay_together_and_every_trial_costs_level() -> None
 def test_groups_inside_share_one_chance_of_being_torn_over_all_trials() -> None:
     turns = drive(Strata(), Folded(TWO), 3)
     assert turns[1].state.memories[0].trial.level == 0.025  # 0.05 / (1 * 2)
-    assert [memory.trials for memory in turns[2].state.memories] == [1, 1] and spent(turns[2]) == [0, 0]
+    assert [memory.trials for memory in turns[2].state.memories] == [1, 1] and spent(turns[2]) == [1, 1]
+
+
+def test_what_the_same_folds_show_inside_the_sides_is_proven_with_the_split() -> None:
+    """Two and two of four groups of ten are alike; the first test finds both pairs, those of the sides all four."""
+    clients = Folded([group for group in range(4) for _ in range(10)], apart=3.0)
+    turns = drive(Strata(), clients, 3)
+    trial, apart = turns[1].state.memories[0].trial, [list(range(start, start + 10)) for start in range(0, 40, 10)]
+    assert trial.groups.proven == 3 and sorted(groups_of(turns[2].state)) == apart
+    inside = trial.groups.inside[3:7]
+    assert sorted(group.nonzero().flatten().tolist() for group in inside) == apart
+    assert trial.groups.tested[:7].all() and not trial.groups.tested[7:].any()
+    why = turns[2].why()
+    assert (
+        why.count("p = 0.001") == 3
+        and "; so do groups inside them (conv: p = 0.001, conv: p = 0.001, level 0.025); " in why
+    )
+    assert spent(turns[2]) == [1] * 4  # each has been tested as what it is now
+
+
+def test_groups_inside_are_tested_once_whatever_becomes_of_the_trial() -> None:
+    """The B halves that judge show the point of the other group, so nothing pays."""
+    clients = Folded(TWO)
+    clients.points["B"] = clients.points["B"].roll(10, dims=0)
+    turns = drive(Strata(), clients, 4)
+    assert not split_by(turns)
+    first, again = turns[1].state.memories[0], turns[3].state.memories[0]
+    assert first.trial.groups.tested[1:3].all() and again.refused
+    assert again.trial is not None and again.trial.groups.tested.tolist() == [True, False, False]
 
 
 def test_four_folds_tell_apart_what_two_could_not() -> None:
@@ -349,7 +378,7 @@ def more(turns: list[Turn], clients: Folded) -> float:
         # groups' models; then the tests of the groups.
         pytest.param(Folded([0] * 4 + [1] * 4, seed=1), 2 + 6 / 6 + 4 / 3 + 6 * 2, id="8 in 2 groups"),
         pytest.param(
-            Folded([0] * 5 + [1] * 5 + [2] * 5 + [3] * 5), 1 + 9.2 / 6 + 2 * 4 / 3 + 6 * 2, id="20 in 4 groups"
+            Folded([0] * 5 + [1] * 5 + [2] * 5 + [3] * 5), 1 + 7.8 / 6 + 2 * 4 / 3 + 6 * 2, id="20 in 4 groups"
         ),
     ],
 )
@@ -372,7 +401,7 @@ def test_groups_that_never_pay_and_have_four_folds_cost_39_percent_of_50_rounds(
     turns = drive(Strata(alpha=0.5), clients, 50)  # so that no level asks for many re-arrangements
     assert not split_by(turns) and spent(turns[-1]) == [8]
     # Groups inside the sides are judged in the first trial alone, later ones are of two models.
-    assert more(turns, clients) == pytest.approx(8 * 2 + 6.25 / 6 + 7 * 2 / 6)
+    assert more(turns, clients) == pytest.approx(8 * 2 + 5.5 / 6 + 7 * 2 / 6)
 
 
 def test_groups_are_found_and_nobody_is_lost_when_a_round_asks_three_in_ten() -> None:

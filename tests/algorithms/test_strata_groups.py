@@ -6,7 +6,7 @@ from math import exp, log
 import pytest
 import torch
 
-from fedstrata.algorithms.parts.strata.branches import Branches, grown
+from fedstrata.algorithms.parts.strata.branches import Branches, forked, grown, rooted
 from fedstrata.algorithms.parts.strata.parting import halved, parting
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Rows, Verdict
@@ -21,6 +21,11 @@ def members(tree: Branches | None) -> list[list[int]]:
     return [group.nonzero().flatten().tolist() for group in tree.inside]
 
 
+def sides(*second: bool) -> Branches:
+    """A proven split into two."""
+    return forked(rooted(len(second)), 0, torch.tensor(second))
+
+
 PAIRS = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2])
 
 
@@ -33,20 +38,36 @@ def test_average_linkage_parts_clients_from_the_top() -> None:
 
 
 def test_a_proven_split_comes_first_and_each_side_is_parted_by_itself() -> None:
-    second = torch.tensor([False, True, False, True])
+    second = sides(False, True, False, True)
     tree = grown(torch.arange(4), second, PAIRS)
     assert members(tree)[:3] == [[0, 1, 2, 3], [0, 2], [1, 3]] and len(members(tree)) == 7
     assert members(grown(torch.arange(4), second, PAIRS, inside=False)) == [[0, 1, 2, 3], [0, 2], [1, 3]]
 
 
+def test_proven_splits_inside_a_side_come_before_all_that_are_to_be_proven() -> None:
+    """Clients 0 and 1, 2 and 3 are told apart from 4 and 5, and from each other."""
+    six = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2], [0.0, 9.0], [0.5, 9.0])
+    proven = forked(
+        sides(False, False, False, False, True, True), 1, torch.tensor([False, False, True, True, True, True])
+    )
+    assert members(proven)[3:] == [[0, 1], [2, 3]] and proven.parents.tolist() == [-1, 0, 0, 1, 1]
+    tree = grown(torch.arange(6), proven, six)
+    assert tree is not None and tree.proven == 2 and tree.unproven == 3 and members(tree)[:5] == members(proven)
+    assert sorted(members(tree)[5:]) == [[0], [1], [2], [3], [4], [5]]
+    assert tree.path(0) == [0, 1, 3, *sorted(members(tree).index([client]) for client in (0, 1))]
+    assert [tree.known(node) for node in (1, 4, 5)] == [True, True, False]
+    assert members(grown(torch.arange(6), proven, six.at(torch.tensor([0, 2, 4])), inside=False)) == members(proven)
+    assert grown(torch.arange(6), proven, six.at(torch.tensor([0, 1, 4])), inside=False) is None
+
+
 def test_a_client_judges_the_models_of_its_groups_and_what_is_to_be_proven_those_beside() -> None:
-    tree = grown(torch.arange(4), torch.tensor([False, False, True, True]), PAIRS)
+    tree = grown(torch.arange(4), sides(False, False, True, True), PAIRS)
     assert tree is not None and tree.path(0) == [0, 1, 3, 4]  # not the other side, of which it is proven
-    assert replace(tree, proven=False).path(0) == [0, 1, 2, 3, 4]
+    assert replace(tree, proven=0).path(0) == [0, 1, 2, 3, 4]
 
 
 def test_who_sent_nothing_is_on_a_side_and_in_no_group_inside_it() -> None:
-    second = torch.tensor([False, False, False, True, True])
+    second = sides(False, False, False, True, True)
     some = rows([1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0], ids=[4, 6, 8, 9])
     tree = grown(torch.tensor([4, 5, 6, 8, 9]), second, some)
     assert members(tree)[1:3] == [[0, 1, 2], [3, 4]]
@@ -54,7 +75,7 @@ def test_who_sent_nothing_is_on_a_side_and_in_no_group_inside_it() -> None:
 
 
 def test_nobody_is_parted_where_a_side_has_sent_nothing_or_one_client_is_alone() -> None:
-    assert grown(torch.arange(3), torch.tensor([False, False, True]), rows([1.0], [2.0])) is None
+    assert grown(torch.arange(3), sides(False, False, True), rows([1.0], [2.0])) is None
     assert grown(torch.tensor([7]), None, rows([1.0], ids=[7])) is None
 
 
@@ -76,7 +97,7 @@ def trial(
     own: float, beside: float, *, proven: bool, losses: tuple[float, float, float], samples: float = 100
 ) -> Trial:
     """Two pairs; all err `own` by the model of their group, `beside` by another; loss of the root, a pair, a client."""
-    tree = grown(torch.arange(4), torch.tensor([False, False, True, True]) if proven else None, PAIRS)
+    tree = grown(torch.arange(4), sides(False, False, True, True) if proven else None, PAIRS)
     assert tree is not None
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
@@ -115,6 +136,16 @@ def test_a_proven_split_needs_to_pay_and_the_groups_inside_it_a_proof() -> None:
     assert found.count == 1 and "but a model for each side does not lower the loss" in found.verdict.why
 
 
+def test_what_is_proven_inside_a_side_needs_no_duel_and_is_known_to_be_tested() -> None:
+    tree = replace(forked(sides(False, False, True, True), 1, torch.tensor([False, True, True, True])), proven=2)
+    tree = replace(tree, tested=torch.tensor([True, True, False, False, True]))
+    one = trial(0.2, 0.25, proven=True, losses=(3.0, 2.0, 1.0))
+    losses = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)
+    found = parting(replace(one, groups=tree, losses=losses, errors=one.errors[:, :5]), 5, benefit=True)
+    assert found.groups.tolist() == [0, 1, 2, 2] and found.tested == (False, True, False)
+    assert found.verdict.why == "proven; a model for each of 3 groups lowers the loss of their members: by 1.5 nats"
+
+
 def test_a_proof_inside_a_group_does_not_part_the_group() -> None:
     """The models of the pairs suit all, though inside them each model suits its client alone."""
     one = trial(0.0, 0.9, proven=False, losses=(3.0, 2.0, 1.0))
@@ -126,7 +157,7 @@ def test_a_proof_inside_a_group_does_not_part_the_group() -> None:
 def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
     """All losses are equal; client 1 is in no group inside its side, which counts one more than its parts."""
     one = trial(0.0, 0.9, proven=True, losses=(1.0, 1.0, 1.0))
-    tree = grown(torch.arange(4), torch.tensor([False, False, False, True]), PAIRS.at(torch.tensor([0, 2, 3])))
+    tree = grown(torch.arange(4), sides(False, False, False, True), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None
     errors = torch.where(tree.inside.T, 0.0, 0.9)
     found = parting(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, benefit=True)
@@ -161,7 +192,7 @@ def test_all_splits_share_the_level() -> None:
 
 def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     one = trial(0.0, 0.9, proven=True, losses=(3.0, 2.0, 1.0))
-    tree = grown(torch.arange(4), torch.tensor([False, False, False, True]), PAIRS.at(torch.tensor([0, 2, 3])))
+    tree = grown(torch.arange(4), sides(False, False, False, True), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None and members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
     errors = torch.where(tree.inside.T, 0.0, 0.9)
     found = parting(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, benefit=True)

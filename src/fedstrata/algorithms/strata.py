@@ -22,7 +22,7 @@ from fedstrata.algorithms.parts.strata.docket import docket, due
 from fedstrata.algorithms.parts.strata.judging import offered, weighed
 from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
 from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
-from fedstrata.algorithms.parts.strata.ruling import rule
+from fedstrata.algorithms.parts.strata.ruling import proven, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import tried
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
@@ -113,7 +113,9 @@ class Strata:
                 splits[cluster] = halved(ruling.clients, found.proposal, verdict)
             elif found.confirmed:
                 inside, spend = ruling.groups and not memory.refused, level(self.alpha, memory.trials)
-                memory = memory.on(attempt(ruling.clients, found.proposal, spend, verdict, inside=inside))
+                sides, more = proven(layout, ruling, draw, spend * inside)
+                told = replace(verdict, why=verdict.why + more)
+                memory = memory.on(attempt(ruling.clients, sides, spend, told, inside=inside))
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)

@@ -18,17 +18,19 @@ APART = 3.0
 
 @dataclass(frozen=True)
 class Branches:
-    """A tree of groups; node 0 is everyone, and every other stands behind its parent.
+    """A tree of groups; node 0 is everyone, and every other stands behind its parent, those of proven splits first.
 
     Attributes:
         inside: who is in each group, bool (q, m).
         parents: of each group, (q,) int64; -1 for the first.
-        proven: whether it is known already that the first split parts clients that differ.
+        tested: whether the folds of a group were tested, bool (q,).
+        proven: number of splits of which it is known already that they part clients that differ.
     """
 
     inside: torch.Tensor
     parents: torch.Tensor
-    proven: bool
+    tested: torch.Tensor
+    proven: int
 
     def __len__(self) -> int:
         """Number of groups, q."""
@@ -43,11 +45,15 @@ class Branches:
         """The two parts of a group, or none."""
         return (self.parents == node).nonzero().flatten().tolist()
 
+    def known(self, node: int) -> bool:
+        """Whether a group comes from a proven split."""
+        return node <= 2 * self.proven
+
     def path(self, place: int) -> list[int]:
         """The groups whose models a client is to judge, ascending: its own, and of what is to be proven the others."""
         own, beside = self.inside[:, place], self.inside[self.parents.clamp(min=0), place]
-        judged = own | (beside & (self.parents > 0)) if self.proven else own | beside
-        return judged.nonzero().flatten().tolist()
+        beside[: 2 * self.proven + 1] = False
+        return (own | beside).nonzero().flatten().tolist()
 
     def only(self, kept: torch.Tensor) -> Branches | None:
         """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""
@@ -55,41 +61,62 @@ class Branches:
         return replace(self, inside=inside) if all(bool(inside[side].any()) for side in self.children(0)) else None
 
 
-def grown(clients: torch.Tensor, second: torch.Tensor | None, updates: Rows, *, inside: bool = True) -> Branches | None:
-    """Groups of clients inside a proven split, or of clients of whom nothing is proven yet.
+def rooted(m: int) -> Branches:
+    """The tree of which there is nothing but everyone, of m clients."""
+    return Branches(torch.ones(1, m, dtype=torch.bool), torch.tensor([-1]), torch.tensor([True]), 0)
+
+
+def forked(tree: Branches, node: int, second: torch.Tensor) -> Branches:
+    """A tree of proven splits with one more, of a group that has no parts yet.
+
+    Args:
+        tree: as it is.
+        node: of the group.
+        second: which of all clients are on its second side, bool (m,).
+    """
+    here = tree.inside[node]
+    return Branches(
+        torch.cat([tree.inside, (here & ~second)[None], (here & second)[None]]),
+        torch.cat([tree.parents, torch.tensor([node, node])]),
+        torch.cat([tree.tested, torch.tensor([False, False])]),
+        tree.proven + 1,
+    )
+
+
+def grown(clients: torch.Tensor, proven: Branches | None, updates: Rows, *, inside: bool = True) -> Branches | None:
+    """Groups of clients inside proven splits, or of clients of whom nothing is proven yet.
 
     Args:
         clients: who were compared, ids (m,).
-        second: which of them are on the second side of the proven split, bool (m,); None without one.
-        updates: by one half of their data; who sent none is on a side, and in no group inside it.
-        inside: whether the sides are parted further.
+        proven: the tree of proven splits; None without one.
+        updates: by one half of their data; who sent none is in proven groups, and in no group inside them.
+        inside: whether the proven groups are parted further.
 
     Returns:
-        The tree; None where a side of the first split has sent nothing, or there is nobody to part.
+        The tree; None where a proven group has sent nothing, or there is nobody to part.
     """
-    places, m = torch.searchsorted(clients, updates.clients), len(clients)
-    side = torch.zeros(len(places), dtype=torch.int64) if second is None else second[places].long()
-    if len(side.unique()) < (1 if second is None else 2):
+    places, tree = torch.searchsorted(clients, updates.clients), rooted(len(clients)) if proven is None else proven
+    if not len(places) or not bool(tree.inside[:, places].any(dim=1).all()):
         return None
-    nodes, parents = [torch.ones(m, dtype=torch.bool)], [-1]
-    if second is not None:
-        nodes, parents = [*nodes, ~second, second], [*parents, 0, 0]
-    first = len(nodes) - int(side.max()) - 1  # the whole, or the first side
-    known = {tuple((side == top).nonzero().flatten().tolist()): first + top for top in side.unique().tolist()}
-    tree = splits(_apart(updates.values, side)) if inside else []
-    for _, *parts in [split for split in tree if split[0] < APART][:MOST]:
+    leaves = [node for node in range(len(tree)) if not tree.children(node)]
+    leaf = torch.tensor([next(node for node in leaves if tree.inside[node, place]) for place in places.tolist()])
+    nodes, parents = list(tree.inside), tree.parents.tolist()
+    known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves}
+    finer = splits(_apart(updates.values, leaf)) if inside else []
+    for _, *parts in [split for split in finer if split[0] < APART][:MOST]:
         parent = known[tuple(sorted(parts[0] + parts[1]))]
         for part in parts:
             known[part] = len(nodes)
-            nodes.append(torch.zeros(m, dtype=torch.bool).index_fill(0, places[list(part)], True))
+            nodes.append(torch.zeros(len(clients), dtype=torch.bool).index_fill(0, places[list(part)], True))
             parents.append(parent)
-    return Branches(torch.stack(nodes), torch.tensor(parents), second is not None) if len(nodes) > 1 else None
+    tested = torch.cat([tree.tested, torch.zeros(len(nodes) - len(tree), dtype=torch.bool)])
+    return Branches(torch.stack(nodes), torch.tensor(parents), tested, tree.proven) if len(nodes) > 1 else None
 
 
-def _apart(rows: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
-    """One minus the cosine of what is left of rows (m, p) without the mean of their side; more across sides, (m, m)."""
+def _apart(rows: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """One minus the cosines of rows (m, p) without the mean of their leaf; more across leaves, (m, m)."""
     distance = torch.full((len(rows), len(rows)), APART, dtype=torch.float64).fill_diagonal_(0.0)
-    for top in side.unique():
-        here = (side == top).nonzero().flatten()
+    for top in leaf.unique():
+        here = (leaf == top).nonzero().flatten()
         distance[here[:, None], here] = 1 - cosine(rows[here] - rows[here].mean(dim=0))
     return distance

@@ -18,7 +18,7 @@ class Memory:
     Attributes:
         evidence: about its members; None before the first twin round.
         tests: that it was put to.
-        trials: of it, and of the clusters that it comes from, in which duels might have parted its members.
+        trials: of it, and of the clusters that it comes from, in which groups inside it were looked for.
         heard: the last round in which it, or the cluster that it was split from, was to be tested; 0 before the first.
         answered: the most members that answered in a round so far.
         settling: rounds for which its members may still go over to the other side of its split.
@@ -43,11 +43,12 @@ class Memory:
 
     def on(self, trial: Trial | None) -> Memory:
         """With a trial that begins, if any does."""
-        return replace(self, trial=trial, trials=self.trials + (trial is not None and trial.groups.unproven > 0))
+        looked = trial is not None and (trial.groups.unproven > 0 or trial.groups.proven > 1)
+        return replace(self, trial=trial, trials=self.trials + looked)
 
     def after(self, trial: Trial, *, made: bool) -> Memory:
         """When a trial is over, and a split was made or not."""
-        dear = trial.groups.proven and trial.groups.unproven > 0
+        dear = trial.groups.proven > 0 and len(trial.groups) > 3
         return replace(self, trial=None, refused=self.refused or (dear and not made))
 
     @property

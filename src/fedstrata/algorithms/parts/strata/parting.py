@@ -23,14 +23,19 @@ class Parting:
     Attributes:
         clients: who were compared, ids (m,).
         groups: of each, (m,); -1 where it is not known, because its side was parted without it.
-        count: of groups; 1 if everyone stays together.
+        tested: whether each of these groups was put to a test of its own; a single one if everyone stays together.
         verdict: why.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
-    count: int
+    tested: tuple[bool, ...]
     verdict: Verdict
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return len(self.tested)
 
 
 class Best(NamedTuple):
@@ -61,7 +66,7 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
         whole, parts = Best(trial.losses[:, node], (node,), 0.0), groups.children(node)
         if not parts or not all(bool((groups.inside[part] & answered).any()) for part in parts):
             return whole
-        p = 0.0 if groups.proven and not node else _p(trial, node)
+        p = 0.0 if groups.known(parts[0]) else _p(trial, node)
         here, one, other = groups.inside[node] & answered, best(parts[0]), best(parts[1])
         finer = _parted(trial, node, (one.losses, other.losses))
         pays = float(finer[here].double().sum()) < float(whole.losses[here].double().sum())
@@ -77,7 +82,8 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
     losses = found.losses if len(found.leaves) > 1 else _parted(trial, 0, refused)
     gain = float((trial.losses[:, 0] - losses)[answered].double().mean())
     p = found.p if len(found.leaves) > 1 or groups.proven else _p(trial, 0)
-    return Parting(trial.clients, labels, len(found.leaves), _told(trial, round, len(found.leaves), gain, p))
+    tested = tuple(bool(groups.tested[leaf]) for leaf in found.leaves)
+    return Parting(trial.clients, labels, tested, _told(trial, round, found.leaves, gain, p))
 
 
 def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Parting:
@@ -88,7 +94,7 @@ def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Par
         second: which of them are on the second side, bool (m,).
         verdict: of the test.
     """
-    return Parting(clients, second.long(), 2, verdict)
+    return Parting(clients, second.long(), (False, False), verdict)
 
 
 def _parted(trial: Trial, node: int, of_parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -110,18 +116,18 @@ def _p(trial: Trial, node: int) -> float:
     return min(1.0, groups.unproven * duel(own[both], away[both], one[both], trial.samples[both]))
 
 
-def _told(trial: Trial, round: int, leaves: int, gain: float, p: float) -> Verdict:
+def _told(trial: Trial, round: int, leaves: Sequence[int], gain: float, p: float) -> Verdict:
     """The verdict, once it is known whether models of their own serve the groups better."""
-    why, criteria = trial.verdict.why, trial.verdict.criteria
+    why, criteria, groups = trial.verdict.why, trial.verdict.criteria, trial.groups
     chance = f"p = {p:.2g}, level {trial.level:.2g}"
-    if not trial.groups.proven:
+    if not groups.proven:
         criteria = {"p": p, "level": trial.level}
         if p > trial.level:
             return Verdict(f"not split: {chance} in round {round}", criteria=criteria)
         why = f"round {round}: the models of others suit them less ({chance})"
-    elif leaves > 2:
+    elif not all(map(groups.known, leaves)):
         why = f"{why}; inside, the models of others suit them less ({chance})"
-    each = "a model for each side" if leaves <= 2 else f"a model for each of {leaves} groups"
-    done = f"{each} lowers" if leaves > 1 else f"but {each} does not lower"
+    each = "a model for each side" if len(leaves) <= 2 else f"a model for each of {len(leaves)} groups"
+    done = f"{each} lowers" if len(leaves) > 1 else f"but {each} does not lower"
     why = f"{why}; {done} the loss of their members: by {gain:.2g} nats"
     return replace(trial.verdict, why=why, criteria={**criteria, "gain": gain})

@@ -81,11 +81,12 @@ def divide(
         members = labels == cluster
         if cluster in splits:
             split = splits[cluster]
-            for group in range(split.count):
+            for group, tested in enumerate(split.tested):
                 clients = split.clients[split.groups == group]
                 divided[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
-                memories.append(Memory(trials=memory.trials, heard=memory.heard, settling=rounds))
+                tests = memory.trials if tested else 0
+                memories.append(Memory(tests=tests, trials=memory.trials, heard=memory.heard, settling=rounds))
         elif bool(members.any()) or not memory.settling or state.tree[int(state.nodes[cluster])].parent not in peopled:
             divided[members] = len(parents)
             parents.append(cluster)

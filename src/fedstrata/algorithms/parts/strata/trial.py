@@ -66,13 +66,13 @@ def tried(
     start: torch.Tensor,
     sent: Sequence[Rows],
     clients: torch.Tensor,
-    second: torch.Tensor | None,
+    proven: Branches | None,
     level: float,
     verdict: Verdict,
     *,
     inside: bool = True,
 ) -> Trial | None:
-    """A trial of groups; None where nobody of a side has sent anything in this round, or nobody is to be parted.
+    """A trial of groups; None where nobody of a proven group has sent anything in this round, or there is one client.
 
     Args:
         problem: fixed for the run.
@@ -80,15 +80,15 @@ def tried(
         start: the cluster's model, (p,).
         sent: what members sent in this round, by fold.
         clients: who were compared, ids (m,).
-        second: which of them are on the second side of a proven split, bool (m,); None without one.
+        proven: the tree of proven splits; None without one.
         level: of all splits inside.
         verdict: of the test.
-        inside: whether groups inside the two sides are sought as well.
+        inside: whether groups inside the proven ones are sought as well.
     """
     halves = sent[: (len(sent) + 1) // 2]
     ids = clients[torch.isin(clients, halves[0].clients)]
     updates = Rows(ids, torch.stack([half.of(ids) for half in halves]).mean(dim=0))
-    groups = grown(clients, second, updates, inside=inside)
+    groups = grown(clients, proven, updates, inside=inside)
     if groups is None:
         return None
     senders = groups.inside[:, torch.searchsorted(clients, ids)]
