@@ -35,7 +35,8 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}")
     print(f"{', '.join(names)} on {given.experiment or 'the default experiment'}, seeds {given.seeds}")
     with TemporaryDirectory() as folder:  # so that neither side pays for loading libraries
-        comparison.compare(*choose_all(given.experiment, names, seeds, ["rounds=1"], Path(folder)), quiet=True)
+        warm = choose_all(given.experiment, names, seeds[:1], [*given.sets, "rounds=1"], Path(folder))
+        comparison.compare(*warm, quiet=True)
     ratios, costs = list[float](), list[float]()
     for _ in range(given.pairs):
         with TemporaryDirectory() as folder:

@@ -106,7 +106,7 @@ PRECISE = tuple(
 )
 """Experiment, changes and title of what was also trained in bfloat16."""
 
-HALF = 'engine.precision="bfloat16"'
+BFLOAT16 = 'engine.precision="bfloat16"'
 
 HEAD = "data | method | seeds | accuracy | least client | clusters | ARI | settled in round"
 LOSERS = "worse off than with FedAvg | worse off than alone"
@@ -233,15 +233,15 @@ def precision() -> str:
     rows = list[tuple[str, ...]]()
     for experiment, on, title in PRECISE:
         for name, method in (("fedavg", "FedAvg"), ("strata", "Strata")):
-            half = results(experiment, f"{name}+{HALF}+{on}")
-            seeds = {run["seed"] for run in half}
+            short = results(experiment, f"{name}+{BFLOAT16}+{on}")
+            seeds = {run["seed"] for run in short}
             full = [run for run in results(experiment, f"{name}+{on}") if run["seed"] in seeds]
-            if not half or len(full) < len(half):
+            if not short or len(full) < len(short):
                 rows.append((title, method, "", MISSING, *[""] * 4))
                 continue
-            gaps = [b["acc_client"] - a["acc_client"] for a, b in zip(full, half, strict=True)]
+            gaps = [b["acc_client"] - a["acc_client"] for a, b in zip(full, short, strict=True)]
             spread = f"{mean(gaps):+.3f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
-            agreement = [listed(runs, itemgetter("ari")) for runs in (full, half)]
-            accuracies = [average(runs, "acc_client") for runs in (full, half)]
-            rows.append((title, method, f"{len(half)}", *accuracies, spread, *agreement))
+            agreement = [listed(runs, itemgetter("ari")) for runs in (full, short)]
+            accuracies = [average(runs, "acc_client") for runs in (full, short)]
+            rows.append((title, method, f"{len(short)}", *accuracies, spread, *agreement))
     return table("data | method | seeds | float32 | bfloat16 | difference | ARI, float32 | ARI, bfloat16", rows)

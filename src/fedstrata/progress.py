@@ -190,7 +190,7 @@ class Race:
         self._events = Events(line, "run", "round")
         self._began, self._shown = perf_counter(), 0
         self._running: tuple[int, ...] = ()
-        self._accuracies: dict[str, dict[int, float]] = {}
+        self._accuracies: dict[str, dict[int, tuple[int, float]]] = {}
 
     @property
     def where(self) -> str:
@@ -203,7 +203,7 @@ class Race:
 
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
         """Take in a finished round of one run; what happened in it stays on the screen."""
-        self._accuracies.setdefault(algorithm, {})[seed] = record["acc_client"]
+        self._accuracies.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
         self._events.add([f"{algorithm}-{seed}", record["round"]], happenings(record))
 
     def show(self, round: int, share: float) -> None:
@@ -217,9 +217,12 @@ class Race:
             return
         self._shown += 1
         place = self._seeds.index(self._running[-1]) + 1
+        accuracies = []
+        for name, by_seed in self._accuracies.items():
+            here = [accuracy for reached, accuracy in by_seed.values() if reached == round]
+            accuracies += [f"{name} {mean(here):.3f}"] if here else []
         ahead = (len(self._seeds) - place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
-        accuracies = "  ".join(f"{name} {mean(by_seed.values()):.3f}" for name, by_seed in self._accuracies.items())
         where = f"{self.where} ({place}/{len(self._seeds)})"
-        here = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
-        self._line.show(f"{where}  {here}  {accuracies}  jobs {100 * share:.0f} %  {left:.0f} s left")
+        when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
+        self._line.show(f"{where}  {when}  {'  '.join(accuracies)}  jobs {100 * share:.0f} %  {left:.0f} s left")

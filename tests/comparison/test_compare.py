@@ -1,17 +1,22 @@
 import json
 import signal
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from comparing import KEYS, files, left, records
+from safetensors.torch import load_file
 
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
+from fedstrata.comparison.ledger import Jobs
 from fedstrata.core import Plan, Report
 from fedstrata.engine import Loop, run_together
+from fedstrata.engine.batched import MEMORY
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.patience import Stopped
 from fedstrata.progress import Race
@@ -88,15 +93,48 @@ def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monk
         batches.append([plan.seed for _, plan in pairs])
         return run_together(pairs)
 
-    monkeypatch.setattr("fedstrata.engine.choice.run_together", counted)
+    monkeypatch.setattr("fedstrata.engine.sharing.run_together", counted)
     together = compare(tmp_path / "all", seeds=[0, 1], sets=batched)
-    assert together.jobs and batches == [[0, 1]] * 5  # four rounds, and the scores of the last
-    for seed in (0, 1):
-        alone = compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched)
-        for run, other in zip((run for run in together.runs if run.seed == seed), alone.runs, strict=True):
-            assert run.summary and other.summary
-            assert run.summary["acc_client"] == pytest.approx(other.summary["acc_client"], abs=0.03)
-            assert run.summary["clusters"] == other.summary["clusters"]
+    assert batches == [[0, 1]] * 5  # four rounds, and the scores of the last; what is private is no part of it
+    alone = [compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched) for seed in (0, 1)]
+    counted_alone = [each.jobs for each in alone if each.jobs]
+    assert together.jobs == Jobs(sum(each.asked for each in counted_alone), sum(each.trained for each in counted_alone))
+    runs = {(run.algorithm, run.seed): run.folder for run in together.runs}
+    for other in (*alone[0].runs, *alone[1].runs):
+        for path in (other.folder / "models").glob("*.safetensors"):
+            mine, theirs = load_file(runs[other.algorithm, other.seed] / "models" / path.name), load_file(path)
+            assert all(torch.allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-4) for name in theirs)
+
+
+def test_what_does_not_fit_in_one_batch_is_done_seed_by_seed_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = list[int]()
+
+    def small(pairs: Any) -> Any:
+        batches.append(len(pairs))
+        if len(pairs) > 1:
+            raise torch.OutOfMemoryError("too much")
+        return run_together(pairs)
+
+    sets = ["engine.name=batched", "rounds=2"]
+    monkeypatch.setattr("fedstrata.engine.sharing.run_together", small)
+    found = compare(tmp_path / "all", ("fedavg", "cfl"), seeds=[0, 1], sets=sets)
+    assert batches == [2, *[1] * 6] and all(run.summary for run in found.runs)
+
+
+def test_seeds_are_one_batch_as_far_as_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for the digits, 1797 x 64 numbers, and the updates of one run of 8 clients and 1,210 weights, twice each."""
+    seeds, begin = list[list[int]](), Race.begin
+
+    def noted(race: Race, running: Sequence[int]) -> None:
+        seeds.append(list(running))
+        begin(race, running)
+
+    monkeypatch.setattr(Race, "begin", noted)
+    monkeypatch.setitem(MEMORY, "cpu", 4 * 2 * (1797 * 64 + 8 * 1210))
+    compare(tmp_path / "all", ("fedavg",), seeds=[0, 1, 2], sets=["engine.name=batched", "rounds=1"])
+    assert seeds == [[0, 1], [2]]
 
 
 def test_a_run_that_fails_in_a_batch_of_seeds_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +167,12 @@ def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
     assert spent == pytest.approx([4 / 3] * 3)
 
 
-def test_stopped_after_a_round_and_resumed_is_as_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = compare(tmp_path / "whole", seeds=[0, 1])
+@pytest.mark.parametrize(("engine", "where"), [("loop", "seed 0"), ("batched", "seeds 0, 1")])
+def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
+    engine: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [f"engine.name={engine}"]
+    whole = compare(tmp_path / "whole", seeds=[0, 1], sets=sets)
     show = Race.show
 
     def interrupted(race: Race, round: int, share: float) -> None:
@@ -140,23 +182,28 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(tmp_path: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Race, "show", interrupted)
-        with pytest.raises(Stopped, match=r"^stopped in seed 0 after round 3; ") as stop:
-            compare(tmp_path / "broken", seeds=[0, 1])
+        with pytest.raises(Stopped, match=f"^stopped in {where} after round 3; ") as stop:
+            compare(tmp_path / "broken", seeds=[0, 1], sets=sets)
     assert stop.value.folder == tmp_path / "broken"
     assert [record["round"] for record in records(tmp_path / "broken" / "cfl-0")] == [1, 2]
-    again = compare(tmp_path / "broken", seeds=[0, 1], resume=True)
+    again = compare(tmp_path / "broken", seeds=[0, 1], resume=True, sets=sets)
     assert again.jobs == whole.jobs
     assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
     counter = Counter(monkeypatch)
-    assert compare(tmp_path / "broken", seeds=[0, 1], resume=True).jobs == whole.jobs and not counter.since()
+    final = compare(tmp_path / "broken", seeds=[0, 1], resume=True, sets=sets)
+    assert final.jobs == whole.jobs and not counter.since()
 
 
-@pytest.mark.parametrize("saves", [5, 7, 9])
+@pytest.mark.parametrize(
+    ("saves", "engine", "seeds"),
+    [(5, "loop", [0]), (7, "loop", [0]), (9, "loop", [0]), (8, "batched", [0, 1]), (10, "batched", [0, 1])],
+)
 def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
-    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saves: int, engine: str, seeds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of three algorithms are a round ahead of the others then."""
-    whole, count = compare(tmp_path / "whole"), 0
+    """Some of three algorithms are a round ahead of the others then, or of those of the other seed."""
+    sets, count = [f"engine.name={engine}"], 0
+    whole = compare(tmp_path / "whole", seeds=seeds, sets=sets)
 
     def dying(*given: Any) -> None:
         nonlocal count
@@ -168,10 +215,10 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     with monkeypatch.context() as patch:
         patch.setattr("fedstrata.train.save", dying)
         with pytest.raises(KeyboardInterrupt):
-            compare(tmp_path / "broken")
+            compare(tmp_path / "broken", seeds=seeds, sets=sets)
     with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:
         file.write('{"seed": 0, "round"')
-    again = compare(tmp_path / "broken", resume=True)
+    again = compare(tmp_path / "broken", seeds=seeds, sets=sets, resume=True)
     assert again.jobs == whole.jobs
     assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
 
@@ -230,17 +277,22 @@ def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, mo
     assert [bool(run.error) for run in comparison.runs] == [False, True, False, True] and kept == [False]
 
 
-def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [f"engine.name={engine}"]
+
     def scarce(experiment: Any) -> Any:
         if experiment.seed == 1:
             raise PartitionError("1000 deals left some client short")
         return prepare(experiment)
 
     monkeypatch.setattr("fedstrata.comparison.lineup.prepare", scarce)
-    comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2])
+    comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2], sets=sets)
     assert [bool(run.summary) for run in comparison.runs] == [True, True, False, False, True, True]
     assert comparison.table[0].failed == (1,)
-    more = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 3], resume=True)
+    more = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 3], resume=True, sets=sets)
     assert [bool(run.summary) for run in more.runs] == [True, True, False, False, True, True]
     with pytest.raises(InputError, match="1000 deals"):
         compare(tmp_path / "other", seeds=[1, 0])

@@ -11,7 +11,7 @@ from small import fit_of, loop_of, plan_of
 from fedstrata.core import Plan, Recipe, Report, Use
 from fedstrata.engine import Loop
 from fedstrata.engine.merging import merge
-from fedstrata.engine.sharing import Answers, Devices, Turn, all_together, costs, together
+from fedstrata.engine.sharing import Answers, Asked, Devices, all_together, costs, together
 from fedstrata.errors import ContractError
 from turns import same
 
@@ -142,13 +142,13 @@ def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: 
     """18 samples of three clients and as many again: two epochs of one federation cost twice the one of the other."""
     ticks = iter([0.0, 6.0])  # of what is shared; nothing is private, so all other readings may be the same
     monkeypatch.setattr("fedstrata.engine.sharing.perf_counter", lambda: next(ticks, 6.0))
-    turns, plans = [], []
+    asked, plans = [], []
     for seed, epochs in ((7, 1), (8, 2)):
         engine, layout, start = loop_of(SIZES)
         fit = fit_of(layout, [[0]] * 3, recipe=Recipe(epochs=epochs, batch=5, lr=0.1))
         plans.append(replace(plan_of(start[None], fit), seed=seed))
-        turns.append(Turn([plans[-1]] * 2, engine, [Devices(engine)] * 2))
-    found = all_together(turns)
+        asked.append(Asked([plans[-1]] * 2, engine, [Devices(engine)] * 2))
+    found = all_together(asked)
     assert [answers.done for answers in found] == [3, 3]
     assert [answers.seconds for answers in found] == [(1.0, 1.0), (2.0, 2.0)]
     for plan, answers in zip(plans, found, strict=True):

@@ -5,7 +5,7 @@ from typing import Any
 
 import outcomes
 import pytest
-from comparisons import COMPARED, HALF, compared, identical, join, precision, scouted
+from comparisons import BFLOAT16, COMPARED, compared, identical, join, precision, scouted
 from outcomes import MISSING, beside, counted, results, worse
 from tables import TABLES, filled
 
@@ -144,8 +144,8 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
         folder,
         "strata_mnist",
         *(run(f"fedavg+{on}", seed, [accuracy]) for seed, accuracy in enumerate((0.5, 0.75, 0.0))),
-        *(run(f"fedavg+{HALF}+{on}", seed, [accuracy], ari=0.5) for seed, accuracy in enumerate((0.625, 0.625))),
-        run(f"strata+{HALF}+{on}", 0, [0.5]),
+        *(run(f"fedavg+{BFLOAT16}+{on}", seed, [accuracy], ari=0.5) for seed, accuracy in enumerate((0.625, 0.625))),
+        run(f"strata+{BFLOAT16}+{on}", 0, [0.5]),
     )
     first, second, *_ = rows(precision())
     assert first[2:] == ["2", "0.625", "0.625", "+0.000 (-0.125 to +0.125)", "1.00, 1.00", "0.50, 0.50"]

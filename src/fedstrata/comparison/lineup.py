@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedstrata.comparison.gathering import finished
 from fedstrata.comparison.lockstep import Lane, Lockstep
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.config import Experiment, folder_of
-from fedstrata.engine import AT_ONCE
+from fedstrata.config.tables import Engine
+from fedstrata.engine.batched import MEMORY
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
 from fedstrata.progress import Line, Race
 from fedstrata.setting import Setting, prepare, rehearse
 from fedstrata.train import steps
+
+FLOAT = 4
+"""Bytes of a number."""
 
 
 class LineUp:
@@ -39,65 +42,77 @@ class LineUp:
         """Read no data yet."""
         self._waiting = [experiment for experiment in experiments if not finished(folder_of(out, experiment))]
         self._first, self._out, self._resume, self._line = experiments[0].seed, out, resume, line
-        self._chosen: dict[str, Any] = {}
+        self._engine: Engine | None = None
         self.seeds = list(dict.fromkeys(experiment.seed for experiment in self._waiting))
         self.race = Race(experiments[0].rounds, self.seeds, line)
         self.failures: dict[Who, Failure] = {}
 
-    def next(self) -> Lockstep:
-        """The runs of the next seed, or of all that are left where they are one batch to the engine.
+    def next(self, stop: Callable[[], bool]) -> Lockstep:
+        """The runs of the next seed; where the engine is batched, of as many seeds as fit in memory.
+
+        Args:
+            stop: asked before every seed but the first whether there shall be no more.
 
         Raises:
             InputError: when something that the first experiment names does not exist or does not fit.
         """
-        lanes, begun, more = dict[Who, Lane](), list[int](), True
-        while self.seeds and more:
+        lanes, begun, room = dict[Who, Lane](), list[int](), 1
+        while self.seeds and len(begun) < room and not (begun and stop()):
             seed = self.seeds.pop(0)
-            begun.append(seed)
+            own = self._of(seed)
             try:
-                lanes |= self._lanes(seed)
+                setting = self._prepared(own)
             except InputError as error:
                 if seed == self._first:
                     raise
                 # What could be dealt with one seed cannot always be with another, nor when it is tried again.
-                self.failures |= {Who(seed, each.algorithm.name): Failure.of(error) for each in self._of(seed)}
-            more = "engine" in self._chosen and self._chosen["engine"].name in AT_ONCE
-        self.race.begin(begun)
+                self.failures |= {Who(seed, name): Failure.of(error) for name in own}
+                continue
+            begun.append(seed)
+            lanes |= self._lanes(seed, own, setting)
+            room = _room(setting, len(own))
+        self.race.begin(begun or [seed])
         return Lockstep(lanes)
 
-    def _of(self, seed: int) -> list[Experiment]:
-        """The experiments of a seed, with the engine that was chosen for the first one."""
-        return [each.model_copy(update=self._chosen) for each in self._waiting if each.seed == seed]
+    def _of(self, seed: int) -> dict[str, Experiment]:
+        """The experiments of a seed by algorithm, with the engine that was chosen for the first one."""
+        chosen = {} if self._engine is None else {"engine": self._engine}
+        return {each.algorithm.name: each.model_copy(update=chosen) for each in self._waiting if each.seed == seed}
 
-    def _lanes(self, seed: int) -> dict[Who, Lane]:
-        """The runs of a seed, on one federation; none has begun."""
-        own = {experiment.algorithm.name: experiment for experiment in self._of(seed)}
+    def _prepared(self, own: Mapping[str, Experiment]) -> Setting:
+        """The federation of a seed, which all of its experiments fit.
+
+        Raises:
+            InputError: when a key of one of them does not fit the network or the data.
+        """
         setting = prepare(next(iter(own.values())))
+        for name, experiment in own.items():
+            algorithm = experiment.algorithm_of()
+            try:
+                rehearse(algorithm, setting.problem)
+                algorithm.init(setting.problem)
+            except InputError as error:
+                raise type(error)(f"{name}: {error}") from None
         if setting.why:
             self._line.keep(f"engine: {setting.why}")
-        settings = _settings(setting, own)
-        self._chosen = {"engine": setting.engine}
+        self._engine = setting.engine
+        return setting
+
+    def _lanes(self, seed: int, own: Mapping[str, Experiment], setting: Setting) -> dict[Who, Lane]:
+        """The runs of a seed, on one federation and each on devices of its own; none has begun."""
         lanes = {}
         for name, experiment in own.items():
+            its = replace(setting, algorithm=experiment.algorithm_of(), clients=Devices(setting.clients))
             folder, show = folder_of(self._out, experiment), partial(self.race.note, seed, name)
-            running = steps(experiment, settings[name], folder, resume=self._resume, show=show)
-            lanes[Who(seed, name)] = Lane(running, settings[name].clients, setting.clients)
+            running = steps(experiment, its, folder, resume=self._resume, show=show)
+            lanes[Who(seed, name)] = Lane(running, its.clients, setting.clients)
         return lanes
 
 
-def _settings(setting: Setting, own: Mapping[str, Experiment]) -> dict[str, Setting]:
-    """What each algorithm needs, on devices of its own.
-
-    Raises:
-        InputError: when a key of one of them does not fit the network or the data.
-    """
-    settings = {}
-    for name, experiment in own.items():
-        algorithm = experiment.algorithm_of()
-        try:
-            rehearse(algorithm, setting.problem)
-            algorithm.init(setting.problem)
-        except InputError as error:
-            raise type(error)(f"{name}: {error}") from None
-        settings[name] = replace(setting, algorithm=algorithm, clients=Devices(setting.clients))
-    return settings
+def _room(setting: Setting, runs: int) -> int:
+    """How many seeds of so many runs may be one batch: their data and updates fit in what a batch works on."""
+    problem, engine = setting.problem, setting.engine
+    if engine.name != "batched":
+        return 1
+    each = setting.holdings.floats + runs * problem.clients * problem.layout.p
+    return max(1, MEMORY[engine.device] // (FLOAT * each))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.core import Clients, Plan
-from fedstrata.engine.sharing import Turn, all_together
+from fedstrata.engine.sharing import Asked, all_together, jobs
 from fedstrata.train import Answer, Steps, ask
 
 
@@ -30,6 +30,19 @@ Count = Callable[[int, int, Mapping[str, int], int], None]
 """Told, for a seed and a round, how many local jobs each algorithm asked for, and how many were done."""
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What came back.
+
+    Attributes:
+        answers: for each run that did not fail.
+        done: jobs, by seed.
+    """
+
+    answers: Mapping[Who, Answer]
+    done: Mapping[int, int]
+
+
 class Lockstep:
     """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
 
@@ -45,7 +58,7 @@ class Lockstep:
     def __init__(self, lanes: Mapping[Who, Lane]) -> None:
         """Begin every run, up to what it first asks of the clients."""
         self.failures: dict[Who, Failure] = {}
-        self._lanes = lanes
+        self._lanes, self._apart = lanes, False
         self._plans: dict[Who, Plan] = {}
         for who in lanes:
             self._advance(who)
@@ -63,12 +76,12 @@ class Lockstep:
         """
         round = self.round
         assert round is not None
-        turn = [who for who, plan in self._plans.items() if plan.round == round]
-        answers, done = self._answered(turn)
-        for seed in _seeds(turn):
-            jobs = {who.algorithm: _jobs(answer) for who, answer in answers.items() if who.seed == seed}
-            count(seed, round, jobs, done.get(seed, 0))
-        for who, answer in answers.items():
+        seeds = _by_seed(who for who, plan in self._plans.items() if plan.round == round)
+        found = self._answered(seeds)
+        for seed, runs in seeds.items():
+            asked = {who.algorithm: jobs(found.answers[who].report) for who in runs if who in found.answers}
+            count(seed, round, asked, found.done.get(seed, 0))
+        for who, answer in found.answers.items():
             self._advance(who, answer)
 
     def close(self) -> None:
@@ -76,35 +89,47 @@ class Lockstep:
         for who in self._plans:
             self._lanes[who].steps.close()
 
-    def _answered(self, turn: Sequence[Who]) -> tuple[dict[Who, Answer], dict[int, int]]:
-        """What comes back for each run, and how many jobs were done for each seed."""
-        seeds = {seed: [who for who in turn if who.seed == seed] for seed in _seeds(turn)}
+    def _answered(self, seeds: Mapping[int, Sequence[Who]]) -> Answered:
+        """What comes back when everything is one batch; else seed by seed, and where that fails run by run."""
+        if len(seeds) > 1 and self._apart:
+            return self._one_by_one([{seed: runs} for seed, runs in seeds.items()])
+        found = self._tried(seeds)
+        if isinstance(found, Answered):
+            return found
+        # Alone, only what cannot be answered fails; and what was too much for one batch would be so again.
+        if len(seeds) > 1:
+            self._apart = True
+            return self._answered(seeds)
+        ((seed, runs),) = seeds.items()
+        if len(runs) > 1:
+            return self._one_by_one([{seed: [who]} for who in runs])
+        self._drop(runs[0], found)
+        return Answered({}, {})
+
+    def _tried(self, seeds: Mapping[int, Sequence[Who]]) -> Answered | Failure:
+        """What comes back, or in words why nothing does: an exception would keep all tensors on its way alive."""
         try:
-            found = all_together([self._turn(runs) for runs in seeds.values()])
+            found = all_together([self._asked(runs) for runs in seeds.values()])
         except Exception as error:
-            return self._apart([*seeds.values()], error)
-        answers, done = dict[Who, Answer](), dict[int, int]()
-        for (seed, runs), common in zip(seeds.items(), found, strict=True):
-            answers |= zip(runs, map(Answer, common.reports, common.seconds), strict=True)
-            done[seed] = common.done
-        return answers, done
+            return Failure.of(error)
+        answers = {
+            who: Answer(report, seconds)
+            for runs, common in zip(seeds.values(), found, strict=True)
+            for who, report, seconds in zip(runs, common.reports, common.seconds, strict=True)
+        }
+        return Answered(answers, {seed: common.done for seed, common in zip(seeds, found, strict=True)})
 
-    def _turn(self, runs: Sequence[Who]) -> Turn:
+    def _asked(self, runs: Sequence[Who]) -> Asked:
         lanes = [self._lanes[who] for who in runs]
-        return Turn([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
+        return Asked([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
 
-    def _apart(self, seeds: Sequence[Sequence[Who]], error: Exception) -> tuple[dict[Who, Answer], dict[int, int]]:
-        """What comes back when something cannot be answered; alone it is the only one to fail."""
-        parts = seeds if len(seeds) > 1 else [[who] for who in seeds[0]]
+    def _one_by_one(self, parts: Iterable[Mapping[int, Sequence[Who]]]) -> Answered:
         answers, done = dict[Who, Answer](), dict[int, int]()
-        if len(parts) == 1:
-            self._drop(parts[0][0], error)
-            return answers, done
         for part in parts:
-            own, jobs = self._answered(part)
-            answers |= own
-            done |= {seed: done.get(seed, 0) + count for seed, count in jobs.items()}
-        return answers, done
+            found = self._answered(part)
+            answers.update(found.answers)
+            done.update({seed: done.get(seed, 0) + count for seed, count in found.done.items()})
+        return Answered(answers, done)
 
     def _advance(self, who: Who, answer: Answer | None = None) -> None:
         """Let a run take its answer, up to what it asks next."""
@@ -113,16 +138,15 @@ class Lockstep:
         except StopIteration:
             del self._plans[who]
         except Exception as error:
-            self._drop(who, error)
+            self._drop(who, Failure.of(error))
 
-    def _drop(self, who: Who, error: Exception) -> None:
+    def _drop(self, who: Who, failure: Failure) -> None:
         self._plans.pop(who, None)
-        self.failures[who] = Failure.of(error)
+        self.failures[who] = failure
 
 
-def _seeds(turn: Iterable[Who]) -> list[int]:
-    return list(dict.fromkeys(who.seed for who in turn))
-
-
-def _jobs(answer: Answer) -> int:
-    return sum(len(part.sizes) for part in answer.report.results)
+def _by_seed(runs: Iterable[Who]) -> dict[int, list[Who]]:
+    seeds = dict[int, list[Who]]()
+    for who in runs:
+        seeds.setdefault(who.seed, []).append(who)
+    return seeds

@@ -20,9 +20,9 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
     """Run experiments that differ in algorithm and seed, or go on with them.
 
     All algorithms of a seed go round by round, and equal local jobs are done once. Seeds follow each other, unless the
-    engine is batched: then all of them are one batch. Each run is recorded in a folder of its own, as if it had been
-    run alone: bit for bit, or within its tolerance by the batched engine. Only its seconds are those of its own work
-    and its part of what was shared. One that fails does not lose the others.
+    engine is batched: then what algorithms share is one batch of as many seeds as fit in memory. Each run is recorded
+    in a folder of its own, as if it had been run alone: bit for bit, or within its tolerance by the batched engine.
+    Only its seconds are those of its own work and its part of what was shared. One that fails does not lose the others.
 
     Args:
         experiments: checked and complete.
@@ -38,13 +38,14 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
     with one_thread(), Line(quiet) as line, Patience(line.keep) as patience:
         ahead = LineUp(experiments, out, resume, line)
         while ahead.seeds:
-            lockstep = ahead.next()
+            lockstep = ahead.next(lambda: patience.asked)
             while (round := lockstep.round) is not None and not patience.asked:
                 lockstep.step(ledger.add)
                 ahead.race.show(round - 1, ledger.jobs.share)
             if patience.asked and (round is not None or ahead.seeds):
                 lockstep.close()
-                raise Stopped(f"stopped in {ahead.race.where}" + (f" after round {round - 1}" if round else ""), out)
+                after = f" after round {round - 1}" if round and round > 1 else ""
+                raise Stopped(f"stopped in {ahead.race.where}{after}", out)
             failures |= lockstep.failures
             del lockstep  # and with it the data of its seeds, before those of the next are dealt
     return conclude(experiments, out, failures | ahead.failures, ledger.jobs)

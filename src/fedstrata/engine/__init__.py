@@ -2,7 +2,7 @@
 
 from fedstrata.engine.auto import Work, candidates, choose
 from fedstrata.engine.batched import Batched, run_together
-from fedstrata.engine.choice import AT_ONCE, ENGINES, Engine, settle
+from fedstrata.engine.choice import ENGINES, Engine, settle
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
@@ -10,7 +10,6 @@ from fedstrata.engine.store import Store
 from fedstrata.engine.workers import Processes, Ray, Workers
 
 __all__ = [
-    "AT_ONCE",
     "ENGINES",
     "Batched",
     "Engine",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedstrata.core import Clients, Plan, Report
-from fedstrata.engine.batched import Batched, run_together
+from fedstrata.core import Clients
+from fedstrata.engine.batched import Batched
 from fedstrata.engine.site import Site
 from fedstrata.engine.store import Store
 from fedstrata.engine.workers import Processes, Ray, Workers
@@ -39,17 +39,6 @@ ENGINES: Mapping[str, Callable[[Site, str, int], Engine]] = {
 }
 """Name -> what makes an engine: of the network and the data, the device, and the number of workers, 0 for as many as
 cores. Nothing runs before its first plan."""
-
-AT_ONCE = ("batched",)
-"""Engines that compute several federations in hardly more time than one."""
-
-
-def answered(asked: Sequence[tuple[Clients, Plan]]) -> tuple[Report, ...]:
-    """What comes back for plans, each from an engine of its own; batched engines take theirs as one batch."""
-    batch = [(engine, plan) for engine, plan in asked if isinstance(engine, Batched)]
-    if len(batch) == len(asked):
-        return run_together(batch)
-    return tuple(engine.run(plan) for engine, plan in asked)
 
 
 def settle(name: str, device: str) -> tuple[str, str]:

@@ -149,6 +149,11 @@ class Holdings:
         return self._dataset.unit
 
     @property
+    def floats(self) -> int:
+        """Numbers in all samples, (s * features)."""
+        return self._dataset.inputs.numel()
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return self._dataset.classes

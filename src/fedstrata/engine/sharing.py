@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.core import Clients, Fit, Plan, Report, Result, Rows, Score, Use, empty_rows
-from fedstrata.engine.choice import Engine, answered
+from fedstrata.engine.batched import Batched, run_together
+from fedstrata.engine.choice import Engine
 from fedstrata.engine.merging import Place, Wish, merge
 from fedstrata.engine.store import Store
 
@@ -70,8 +71,8 @@ NOTHING = Report(())
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One round of several algorithms on the same federation.
+class Asked:
+    """What several algorithms ask of one federation in a round.
 
     Attributes:
         plans: of the algorithms.
@@ -85,41 +86,55 @@ class Turn:
 
 
 def together(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> Answers:
-    """Have plans for one round of the same federation answered, equal jobs once; see `Turn`.
+    """Have plans for one round of the same federation answered, equal jobs once; see `Asked`.
 
     Raises:
         ContractError: when the plans are of several rounds or seeds.
     """
-    (answers,) = all_together([Turn(plans, engine, devices)])
+    (answers,) = all_together([Asked(plans, engine, devices)])
     return answers
 
 
-def all_together(turns: Sequence[Turn]) -> tuple[Answers, ...]:
-    """Have plans on several federations answered, those of each as in `together`; what engines can is one batch.
+def all_together(asked: Sequence[Asked]) -> tuple[Answers, ...]:
+    """Have plans on several federations answered, those of each as in `together`.
+
+    What is not private is one batch, where all engines are batched.
 
     Raises:
-        ContractError: when the plans of a turn are of several rounds or seeds.
+        ContractError: when the plans on a federation are of several rounds or seeds.
     """
-    wanted = [merge(turn.plans) for turn in turns]
+    wanted = [merge(each.plans) for each in asked]
     began = perf_counter()
-    asked = [(turn.engine, merged) for turn, (merged, _) in zip(turns, wanted, strict=True) if merged is not None]
-    told = iter(answered(asked))
-    common = [NOTHING if merged is None else next(told) for merged, _ in wanted]
+    shared = [(each.engine, plan) for each, (plan, _) in zip(asked, wanted, strict=True) if plan is not None]
+    told = iter(_told(shared))
+    common = [NOTHING if plan is None else next(told) for plan, _ in wanted]
     spent, found = perf_counter() - began, list[Answers]()
-    borne = [costs(merged, wishes, report) for (merged, wishes), report in zip(wanted, common, strict=True)]
-    each = spent / (sum(map(sum, borne)) or 1)
-    for turn, (_, wishes), report, own in zip(turns, wanted, common, borne, strict=True):
-        private, seconds = _apart(turn, wishes)
-        done = sum(len(result.sizes) for answer in (report, *private) for result in answer.results)
-        times = tuple(each * cost + more for cost, more in zip(own, seconds, strict=True))
-        found.append(Answers(cut(wishes, report, private), times, done))
+    borne = [costs(plan, wishes, report) for (plan, wishes), report in zip(wanted, common, strict=True)]
+    rate = spent / (sum(map(sum, borne)) or 1)
+    for each, (_, wishes), report, own in zip(asked, wanted, common, borne, strict=True):
+        private, seconds = _private(each, wishes)
+        times = tuple(rate * cost + more for cost, more in zip(own, seconds, strict=True))
+        found.append(Answers(cut(wishes, report, private), times, sum(map(jobs, (report, *private)))))
     return tuple(found)
 
 
-def _apart(turn: Turn, wishes: Sequence[Wish]) -> tuple[list[Report], list[float]]:
+def jobs(report: Report) -> int:
+    """Number of local jobs that a report is about."""
+    return sum(len(result.sizes) for result in report.results)
+
+
+def _told(shared: Sequence[tuple[Clients, Plan]]) -> tuple[Report, ...]:
+    """The reports of plans, each by an engine of its own."""
+    batch = [(engine, plan) for engine, plan in shared if isinstance(engine, Batched)]
+    if len(batch) == len(shared):
+        return run_together(batch)
+    return tuple(engine.run(plan) for engine, plan in shared)
+
+
+def _private(asked: Asked, wishes: Sequence[Wish]) -> tuple[list[Report], list[float]]:
     """What each algorithm's own devices do, and the seconds it took."""
     reports, seconds = list[Report](), list[float]()
-    for wish, own in zip(wishes, turn.devices, strict=True):
+    for wish, own in zip(wishes, asked.devices, strict=True):
         began = perf_counter()
         reports.append(NOTHING if wish.private is None else own.run(wish.private))
         seconds.append(perf_counter() - began)
