@@ -88,6 +88,11 @@ COMPARED = {
         ),
         {},
     ),
+    "weak": Comparison(
+        (("late_split", "MNIST, 4 weak majorities"),),
+        (*TOLD, ("cfl", "CFL"), ("layercfl", "LayerCFL"), ("hicfl", "HiCFL"), ("strata", "Strata")),
+        {},
+    ),
     "natural": Comparison(
         (("usc_had_subjects", "USC-HAD, 14 people"),),
         (*TOLD[:2], ("layercfl", "LayerCFL")),

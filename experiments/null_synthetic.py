@@ -1,6 +1,7 @@
 """Wrong splits and power of the tests of Strata on synthetic updates, where both are known.
 
     python experiments/null_synthetic.py
+    python experiments/null_synthetic.py inside    # one part anew
 
 Writes ``experiments/results/null_synthetic.json``; a few minutes on one core. An update is a common part, the part of
 its client's group, and noise: c + g + n, all of independent normal entries, of standard deviations 1, ``apart``
@@ -9,6 +10,7 @@ and 1. Rates come with their 95 % intervals of Clopper and Pearson.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -57,14 +59,17 @@ DIFFERENCES = {
 
 
 def main() -> None:
-    """Run all and write the results."""
+    """Run all parts, or those that are named, and write the results."""
+    parts = {part.__name__: part for part in (null, uneven, folded, inside, power, small, newcomers)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *parts], help="by default all")
+    wanted = parser.parse_args().parts or list(parts)
     torch.set_num_threads(1)
     start = time.perf_counter()
-    found: dict[str, Any] = {}
-    for part in (null, uneven, folded, power, small, newcomers):
-        found[part.__name__] = part()
-        print(part.__name__, f"{time.perf_counter() - start:.0f} s", flush=True)
     path = Path(__file__).parent / "results" / "null_synthetic.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found = {name: part() if name in wanted else known[name] for name, part in parts.items()}
+    print(f"{', '.join(wanted)}: {time.perf_counter() - start:.0f} s", flush=True)
     rows = [
         f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(row) for row in table) + "\n]"
         for name, table in found.items()
@@ -117,6 +122,26 @@ def folded() -> list[dict[str, Any]]:
         for draw in _generators(500, m, f):
             p_values.append(newcomer_test(_folds(f, m, (m,), 0.0, draw), new, LAYERS, draw, min(ALPHAS)).p)
         table.append({"test": "newcomer", "m": m, "f": f, **_rates(p_values)})
+    return table
+
+
+def inside() -> list[dict[str, Any]]:
+    """Sides of a confirmed split that are true groups: how often the twins that found them split them as well."""
+    table = []
+    for sizes, apart in (((10, 10), 0.15), ((10, 10), 0.24), ((20, 10), 0.15), ((20, 10), 0.24)):
+        p_values, draws = list[float](), 500
+        for draw in _generators(draws, *sizes, int(1000 * apart)):
+            first, second, truth = _twins(sizes, apart, False, draw)
+            halves = [
+                torch.stack([likeness(layer) for layer in half.split(WIDTH // 4, dim=1)]) for half in (first, second)
+            ]
+            split = confirm(halves[0], halves[1], draw, LEVEL)
+            for side in (split.proposal, ~split.proposal) if split.confirmed else ():
+                if len(truth[side].unique()) == 1:
+                    within = [half[:, side][:, :, side] for half in halves]
+                    p_values.append(confirm(within[0], within[1], draw, min(ALPHAS)).p)
+        groups = ", ".join(map(str, sizes))
+        table.append({"groups": groups, "apart": apart, "federations": draws, **_rates(p_values)})
     return table
 
 

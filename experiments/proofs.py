@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
@@ -206,6 +207,18 @@ def power() -> str:
     return table(head, rows or [("", "", MISSING, "", "")])
 
 
+def inside() -> str:
+    """How often a true group is split by the twins that parted it from another, on synthetic updates."""
+    path, rows = outcomes.RESULTS / "null_synthetic.json", list[tuple[str, ...]]()
+    known = json.loads(path.read_text()).get("inside", []) if path.exists() else []
+    for row in known:
+        rates = [row[alpha] for alpha in ("0.01", "0.05", "0.2")]
+        shares = (f"{share:.3f} ({low:.3f} to {high:.3f})" for share, low, high in rates)
+        rows.append((row["groups"], f"{row['apart']}", f"{row['draws']}", *shares))
+    head = "groups | apart, in units of the noise | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
+    return table(head, rows or [("", "", MISSING, "", "", "")])
+
+
 def cost() -> str:
     """What twin rounds cost a cluster that is never split, beside FedAvg; from the calendar, not measured."""
     rows = []
@@ -242,6 +255,7 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "wrong": wrong,
     "tested": tested,
     "others": others,
+    "inside": inside,
     "power": power,
     "cost": cost,
 }

@@ -55,7 +55,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "oracle": ("oracle", {}, {"rounds": 3}),
     "pacfl": ("pacfl", {}, {}),
     "random_groups": ("random_groups", {"groups": 12}, {**TWENTY, "rounds": 3}),
-    "strata": ("strata", {}, MANY),
+    "strata": ("strata", {}, {**MANY, "partition": {"groups": None, "sizes": [10, 5, 5]}}),
 }
 """Folder -> algorithm, its keys, and what else differs from the base."""
 
@@ -82,11 +82,11 @@ def make(name: str, out: Path) -> None:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment with some keys changed; tables go on below."""
+    """An experiment with some keys changed, or left out where they are None; tables go on below."""
     found = copy.deepcopy(dict(base))
     for key, value in changes.items():
         found[key] = merged(found.get(key, {}), value) if isinstance(value, Mapping) else value
-    return found
+    return {key: value for key, value in found.items() if value is not None}
 
 
 if __name__ == "__main__":
