@@ -108,15 +108,17 @@ def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
     state = algorithm.init(problem)
     for round in range(1, given.rounds + 1):
         cohort = torch.randperm(given.users, generator=problem.generator("cohort", round))[:share].sort().values
-        plan, began = algorithm.plan(problem, state, cohort), perf_counter()
+        began = perf_counter()
+        plan = algorithm.plan(problem, state, cohort)
+        planned = perf_counter()
         report = engine.run(plan)
         trained = perf_counter()
         state, _ = algorithm.update(problem, state, report)
-        training, server = training + trained - began, server + perf_counter() - trained
+        training, server = training + trained - planned, server + planned - began + perf_counter() - trained
     print(
         f"{given.users} users of {IMAGES} images, {share} per round, {given.rounds} rounds, batch 10, "
         f"{problem.layout.p:,} parameters: {training + server:.1f} s, of which {training:.1f} training "
-        f"and {server:.1f} averaging"
+        f"and {server:.1f} planning and averaging"
     )
 
 
@@ -149,8 +151,9 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
             ]
         return taken
 
-    for playing in (federations[:1], federations):
-        play(playing)  # warms up
+    # Warms up; all of them first, because making room for more clients drops what was recorded for few.
+    for playing in (federations, federations[:1]):
+        play(playing)
     one, all = play(federations[:1]), play(federations)
     print(
         f"{', '.join(names)}, {given.seeds} seeds, {rounds} rounds: {all:.2f} s; one run {one:.2f} s, {all / one:.2f}"

@@ -1,6 +1,7 @@
 import errno
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,27 @@ def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "STRETCH", stretch)
         assert torch.equal(mix(updates, weights, labels, k), whole)
+
+
+def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    updates = Rows(torch.randperm(60, generator=draw)[:40], torch.randn(40, 1000, generator=draw))
+    weights, labels = torch.rand(40, generator=draw) + 0.1, torch.randint(0, 3, (40,), generator=draw)
+    whole, pools = mix(updates, weights, labels, 3), list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers: int) -> None:
+            pools.append(workers)
+            super().__init__(workers)
+
+    monkeypatch.setattr(rows, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(rows, "THREADS", 8)
+    for stretch in (64, 200, 250):  # 16, 5 and 4 of them
+        monkeypatch.setattr(rows, "STRETCH", stretch)
+        assert torch.equal(mix(updates, weights, labels, 3), whole)
+    assert pools == [8, 5]
+    torch.set_num_threads(2)
+    monkeypatch.setattr(rows, "STRETCH", 64)
+    assert torch.equal(mix(updates, weights, labels, 3), whole) and len(pools) == 2

@@ -77,7 +77,7 @@ def test_without_another_there_is_no_choice(site: Site) -> None:
     assert choice == Choice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
 
 
-@pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot")])
+@pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
 def test_an_engine_that_cannot_do_it_is_left_out(site: Site, error: Exception) -> None:
     def fail() -> Clients:
         raise error

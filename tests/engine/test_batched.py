@@ -146,12 +146,16 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
     assert_close(found, loop.run(plan))
 
 
-def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few() -> None:
-    loop, batched, layout, start = twins(SIZES)
+@pytest.mark.parametrize(("memory", "kinds"), [(1 << 30, 5), (LEAST, 4)])
+def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few(
+    memory: int, kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.engine.batched.training.TRAINERS", 5)
+    loop, batched, layout, start = twins(SIZES, memory=memory)
     fits = [fit_of(layout, [[0]] * 5, recipe=Recipe(batch=5, momentum=part / 10)) for part in range(6)]
     plan = plan_of(start[None], *fits)
     assert_close(batched.run(plan), loop.run(plan))
-    assert len(batched.trainers._known) == 4
+    assert len(batched.trainers._known) == kinds
 
 
 def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
@@ -284,6 +288,18 @@ def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
     assert not torch.allclose(found.results[0].updates.values, expected.results[0].updates.values, rtol=1e-4)
     own = replace(plan, score=())
     assert_close(batched.run(own), Loop(network(True), layout, batched.holdings, precision="bfloat16").run(own), 0.1)
+
+
+@pytest.mark.parametrize("products", [False, True], ids=["groups", "products"])
+def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(products: bool) -> None:
+    """What comes before them is bfloat16 then; torch refused that beside their own float32."""
+    torch.manual_seed(3)
+    body = [nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)]
+    module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6, bias=False), nn.BatchNorm1d(6))
+    _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", products=products)
+    loop = Loop(module, layout, batched.holdings, precision="bfloat16")
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=Recipe(batch=0, lr=0.01)))
+    assert_close(batched.run(plan), loop.run(plan), tolerance=0.1)
 
 
 def test_several_federations_together_are_as_each_alone() -> None:

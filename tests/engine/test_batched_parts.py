@@ -1,7 +1,8 @@
 """What the batched engine is made of: who steps together, dropout by salt, recordings, samples near a device."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from small import dataset, deal_of
 from torch import nn
 
+from fedstrata.core import rows
 from fedstrata.engine import Holdings
 from fedstrata.engine.batched.layers import Dropout, Products, stand_ins
-from fedstrata.engine.batched.network import Network
-from fedstrata.engine.batched.replay import Replay, recorder, session
+from fedstrata.engine.batched.network import MEMORY, Network, budget
+from fedstrata.engine.batched.replay import Replay, exact, landing, recorder, session
 from fedstrata.engine.batched.resident import Resident, read, source
 from fedstrata.engine.batched.schedule import arrange, chunks, restore, split, steps
 from fedstrata.models import layout_of
@@ -110,6 +112,20 @@ def test_only_plain_convolutions_become_products() -> None:
     torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
 
 
+def test_padded_products_are_those_of_images_with_a_margin_bit_for_bit() -> None:
+    conv, images = nn.Conv2d(3, 4, 3, padding=(1, 2)), torch.randn(2, 3, 7, 9)
+    bare = nn.Conv2d(3, 4, 3)
+    bare.load_state_dict(conv.state_dict())
+    assert torch.equal(Products(conv)(images), Products(bare)(nn.functional.pad(images, (2, 2, 1, 1))))
+
+
+@pytest.mark.parametrize(("norm", "shape"), [(nn.BatchNorm1d(3), (4, 3)), (nn.BatchNorm2d(3), (4, 3, 2, 2))])
+def test_batch_norms_are_given_float32(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    found, inputs = stand_ins(norm, products=True), torch.randn(shape, dtype=torch.bfloat16)
+    assert found(inputs).dtype == torch.float32 and norm(inputs).dtype == torch.bfloat16
+    assert torch.equal(found(inputs), norm(inputs.float()))
+
+
 def test_a_layer_that_is_used_twice_has_one_stand_in() -> None:
     drop = nn.Dropout(0.5)
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), drop, nn.Linear(4, 3), drop)
@@ -146,8 +162,38 @@ def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.Mo
     assert float(total) == 21 + 3 and len(recorded) == 1
 
 
-def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the device: which calls are made, in which order."""
+def test_what_cannot_be_recorded_is_computed_and_not_tried_again() -> None:
+    tries, total = list[Any](), torch.zeros(())
+
+    def add(value: torch.Tensor) -> None:
+        total.add_(value)
+
+    def refuse(function: Any) -> None:
+        tries.append(function)
+
+    replay = Replay(refuse)
+    for number in range(6):
+        replay("a", add, torch.tensor(1.0 + number))
+        replay("b", add, torch.tensor(0.5))
+    assert float(total) == 21 + 3 and len(tries) == 1
+
+
+class Graph:
+    """A CUDA graph that is none."""
+
+    def __init__(self) -> None:
+        self.calls = list[str]()
+
+    def pool(self) -> str:
+        return f"pool of {id(self)}"
+
+    def replay(self) -> None:
+        self.calls.append("replay")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Calls to a device that is not there, and what was the current stream."""
     calls, current = list[Any](), list[Any](["default"])
 
     class Stream:
@@ -155,7 +201,7 @@ def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(monkeypa
             calls.append(("wait", stream))
 
         def synchronize(self) -> None:
-            calls.append("synchronize")
+            calls.append(("synchronize", current[-1] is self))
 
     @contextmanager
     def enter(stream: Any) -> Iterator[None]:
@@ -163,27 +209,109 @@ def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(monkeypa
         yield
         current.pop()
 
-    def graph(made: Any, pool: Any, stream: Any) -> Any:
-        calls.append(("capture", pool, stream is current[-1]))
-        return nullcontext()
+    @contextmanager
+    def graph(made: Graph, pool: str | None, stream: Any) -> Iterator[None]:
+        calls.append(("capture", pool, stream is current[-1], gc.isenabled()))
+        yield
 
     fake = SimpleNamespace(
         Stream=lambda device: Stream(),
         stream=enter,
         current_stream=lambda device=None: current[-1],
-        graph_pool_handle=lambda: "pool",
-        CUDAGraph=lambda: SimpleNamespace(replay=lambda: calls.append("replay")),
+        CUDAGraph=Graph,
         graph=graph,
+        get_device_properties=lambda device: SimpleNamespace(total_memory=24 << 30),
     )
     monkeypatch.setattr(torch, "cuda", fake)
+    monkeypatch.setattr("fedstrata.engine.batched.replay.UNABLE", set())
+    return calls
+
+
+def recorded(function: Callable[[], None]) -> Callable[[], None]:
     record = recorder(CUDA)
-    assert record is not None and recorder(CPU) is None
+    assert record is not None
+    replay = record(function)
+    assert replay is not None
+    return replay
+
+
+def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(cuda: list[Any]) -> None:
+    """Without the device: which calls are made, in which order."""
+    assert recorder(CPU) is None
     with session(CUDA):
-        assert not torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.fp32_precision == "ieee"
-        replay = record(lambda: calls.append("work"))
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        replay: Any = recorded(lambda: cuda.append("work"))
         replay()
-    assert calls == [("wait", "default"), ("capture", "pool", True), "work", "replay", "synchronize"]
-    assert current == ["default"] and torch.backends.cudnn.allow_tf32
+    assert cuda == [("wait", "default"), ("capture", None, True, False), "work", ("synchronize", True)]
+    assert replay.__self__.calls == ["replay"]
+    assert torch.backends.cudnn.allow_tf32 and gc.isenabled()
+
+
+def test_recordings_that_live_share_a_pool_and_one_after_all_are_gone_has_a_new_one(cuda: list[Any]) -> None:
+    """Torch refuses a pool whose last recording is gone, so no handle may be kept."""
+    one: Any = recorded(lambda: None)
+    pool = one.__self__.pool()
+    other: list[Any] = [recorded(lambda: None)]
+    assert [call[1] for call in cuda] == [None, pool]
+    del one
+    other += [recorded(lambda: None), other]  # a cycle: it is only gone once garbage is collected
+    assert cuda[-1][1] == other[0].__self__.pool()
+    del other
+    recorded(lambda: None)
+    assert cuda[-1][1] is None
+
+
+def test_where_a_recording_failed_nothing_is_recorded_any_more(cuda: list[Any]) -> None:
+    def look() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def fill() -> None:
+        raise torch.OutOfMemoryError("too much")
+
+    record = recorder(CUDA)
+    assert record is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        record(fill)
+    assert record(look) is None and gc.isenabled() and len(cuda) == 2
+    other = recorder(CUDA)
+    assert other is not None and other(lambda: None) is None and len(cuda) == 2
+
+
+@pytest.fixture
+def flags() -> Iterator[dict[tuple[Any, str], object]]:
+    """What a user may have set: as precisions of their own, at which `cudnn.flags` raises."""
+    cudnn: Any = torch.backends.cudnn
+    products: Any = torch.backends.cuda.matmul
+    chosen: dict[tuple[Any, str], object] = {(cudnn, "deterministic"): False, (cudnn, "benchmark"): True}
+    for owner, precision in ((products, "tf32"), (cudnn.conv, "ieee"), (cudnn.rnn, "tf32")):
+        chosen[owner, "fp32_precision"] = precision
+    before = {flag: getattr(*flag) for flag in chosen}
+    for flag, value in chosen.items():
+        setattr(*flag, value)
+    yield chosen
+    for flag, value in before.items():
+        setattr(*flag, value)
+
+
+def test_cuda_computes_exactly_in_a_session_and_as_the_user_wants_afterwards(
+    flags: dict[tuple[Any, str], object],
+) -> None:
+    with pytest.raises(KeyError), exact():
+        assert [getattr(*flag) for flag in flags] == [True, False, "ieee", "ieee", "ieee"]
+        raise KeyError
+    assert {flag: getattr(*flag) for flag in flags} == flags
+
+
+def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "IN_MEMORY", 0)
+    room = landing(CUDA, 2, 3)  # without the device, pinning would fail
+    assert room.shape == (2, 3) and not room.is_pinned()
+
+
+def test_of_an_accelerators_memory_a_quarter_is_worked_on(cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert budget(CUDA) == 6 << 30 and budget(CPU) == MEMORY["cpu"]
+    monkeypatch.setitem(MEMORY, "cuda", 1 << 30)
+    assert budget(CUDA) == 1 << 30
 
 
 def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from fedstrata.comparison.gathering import finished
 from fedstrata.comparison.lockstep import Lane, Lockstep
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.tables import Engine
-from fedstrata.engine.batched import MEMORY
+from fedstrata.engine.batched import budget
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
 from fedstrata.progress import Line, Race
@@ -115,4 +117,4 @@ def _room(setting: Setting, runs: int) -> int:
     if engine.name != "batched":
         return 1
     each = setting.holdings.floats + runs * problem.clients * problem.layout.p
-    return max(1, MEMORY[engine.device] // (FLOAT * each))
+    return max(1, budget(torch.device(engine.device)) // (FLOAT * each))

@@ -128,7 +128,7 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
         measure: takes the time.
 
     Raises:
-        FedstrataError: when the first candidate cannot do it.
+        FedstrataError: when the first candidate cannot do it; the others need not.
     """
     first = among[0]
     if len(among) == 1:
@@ -138,10 +138,11 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
         return _choice(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
     pilot = _time(first, _trial(site, work, 2), measure)
     trial = _trial(site, work, int(2 * TRIAL / pilot))
-    steps, rates = _steps(site, trial), dict[Candidate, float]()
-    for candidate in among:
-        # One that cannot do it is not chosen; the loop can do all.
-        with suppress(FedstrataError, torch.OutOfMemoryError):
+    steps = _steps(site, trial)
+    rates = {first: steps / _time(first, trial, measure)}
+    for candidate in among[1:]:
+        # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
+        with suppress(FedstrataError, RuntimeError):
             rates[candidate] = steps / _time(candidate, trial, measure)
     # The others equal the first, bit for bit; batched rounds otherwise, so it takes more than luck to be chosen.
     worth = {candidate: rate / (CLEARLY if candidate.name == "batched" else 1) for candidate, rate in rates.items()}

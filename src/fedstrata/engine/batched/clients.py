@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.core import Layout, Plan, Report
-from fedstrata.engine.batched.network import MEMORY, Network
+from fedstrata.engine.batched.network import Network, budget
 from fedstrata.engine.batched.replay import session
 from fedstrata.engine.batched.rounds import Round, choose
 from fedstrata.engine.batched.schedule import chunks
@@ -35,7 +35,7 @@ class Batched:
         store: what the clients' devices keep.
         precision: of training: ``"float32"`` or ``"bfloat16"``; weights are float32 all the same.
         device: where it computes, ``"cpu"`` or ``"cuda"``.
-        memory: bytes that are worked on at a time, about, data and results aside; by default what `MEMORY` says.
+        memory: bytes that are worked on at a time, about, data and results aside; by default what `budget` says.
         products: whether convolutions become matrix products; by default only on an accelerator.
     """
 
@@ -54,7 +54,7 @@ class Batched:
         """Copy the module."""
         self.store, self.holdings = store or Store(), holdings
         where = torch.device(device)
-        memory = MEMORY[where.type] if memory is None else memory
+        memory = budget(where) if memory is None else memory
         products = where.type != "cpu" if products is None else products
         self.trainers = Trainers(Network(module, layout, where, precision, memory, products))
 

@@ -16,6 +16,9 @@ STRIDE = 0x9E3779B9
 def stand_ins(module: nn.Module, products: bool) -> nn.Module:
     """A copy of a network whose dropout hangs on a salt, and whose convolutions may be matrix products.
 
+    Its batch norms are given float32 in any precision: beside tensors of their own in float32, several clients' at
+    once, torch computes or differentiates no others.
+
     Args:
         module: its own tensors do not matter, and are not touched.
         products: whether convolutions are unfolded.
@@ -28,7 +31,14 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
             made.setdefault(layer, Products(layer))
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
+    for layer in module.modules():
+        if isinstance(layer, NORMS):
+            layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
     return module
+
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+"""Layers that take statistics over a batch."""
 
 
 class Dropout(nn.Module):
@@ -99,10 +109,12 @@ class Products(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, channels, height, width) to (b, units, height', width')."""
         units, _, high, wide = self.weight.shape
-        patches = nn.functional.pad(images, self._margins)
-        patches = patches.unfold(2, high, self._stride[0]).unfold(3, wide, self._stride[1])
-        # Channels innermost, as images lie in memory: what is copied together then lies together.
-        patches = patches.permute(0, 2, 3, 4, 5, 1)  # (b, height', width', high, wide, channels)
+        # Channels innermost from here on, as images lie in memory: what is copied together then lies together.
+        pixels = images.movedim(1, 3)
+        if any(self._margins):
+            pixels = nn.functional.pad(pixels, (0, 0, *self._margins))
+        patches = pixels.unfold(1, high, self._stride[0]).unfold(2, wide, self._stride[1])
+        patches = patches.permute(0, 1, 2, 4, 5, 3)  # (b, height', width', high, wide, channels)
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)

@@ -10,10 +10,20 @@ from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout
 from fedstrata.engine.batched.layers import Dropout, stand_ins
+from fedstrata.engine.batched.replay import capacity
 from fedstrata.errors import ModelError
 
 MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}
-"""Bytes that are worked on at a time, unless told otherwise."""
+"""Bytes that are worked on at a time, unless told otherwise; see `budget`."""
+
+
+def budget(device: torch.device) -> int:
+    """Bytes that are worked on at a time, unless told otherwise; of an accelerator's memory at most a quarter.
+
+    Of all that it has: by what is free at the moment, engines would differ that are to train together.
+    """
+    most, total = MEMORY[device.type], capacity(device)
+    return most if total is None else min(most, total // 4)
 
 
 class Network:

@@ -6,23 +6,30 @@ the work runs on a stream of its own a few times before it is recorded there.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from fedstrata.core import empty_rows
+from fedstrata.core.rows import fits
 
 WARM = 3
 """Calls before one is recorded, so that libraries have chosen their programs."""
 MOST = 64
 """Recordings that are kept; clients of many different sizes would make one for each."""
 
-Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""Takes a function and returns one that does the same work again; the work is not done by recording it."""
+Record = Callable[[Callable[[], None]], Callable[[], None] | None]
+"""Takes a function and returns one that does the same work again; the work is not done by recording it.
+
+Returns None when the function, and whatever else may come, cannot be recorded.
+"""
 
 
 class Replay:
@@ -46,34 +53,82 @@ class Replay:
             inputs: are copied to where they were when it was recorded.
         """
         self._calls[key] += 1
-        full = key not in self._recorded and len(self._recorded) == MOST
-        if self._record is None or self._calls[key] <= WARM or full:
+        if self._calls[key] > WARM and key not in self._recorded and len(self._recorded) < MOST:
+            self._keep(key, function, inputs)
+        if key not in self._recorded:
             function(*inputs)
             return
-        if key not in self._recorded:
-            own = tuple(tensor.clone() for tensor in inputs)
-            self._recorded[key] = own, self._record(partial(function, *own))
         own, replay = self._recorded[key]
         for tensor, given in zip(own, inputs, strict=True):
             tensor.copy_(given)
         replay()
+
+    def _keep(self, key: Hashable, function: Callable[..., None], inputs: tuple[Tensor, ...]) -> None:
+        """Record a function, where that is possible; where it is not, never try again."""
+        if self._record is None:
+            return
+        own = tuple(tensor.clone() for tensor in inputs)
+        replay = self._record(partial(function, *own))
+        if replay is None:
+            self._record = None
+        else:
+            self._recorded[key] = own, replay
 
 
 def recorder(device: torch.device) -> Record | None:
     """How to record on a device, or None where that is of no use."""
     if device.type != "cuda":
         return None
-    # One pool for all: a recording leaves nothing in it that another one reads.
-    pool = torch.cuda.graph_pool_handle()
+    living = _living(device)
 
-    def record(function: Callable[[], None]) -> Callable[[], None]:
+    def record(function: Callable[[], None]) -> Callable[[], None] | None:
+        if device in UNABLE:
+            return None
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
-            function()
+        try:
+            with _without_collecting():
+                # One pool for all that live: they run one after the other, and a recording leaves nothing in it that
+                # another one reads. A handle kept for ever would not do: torch refuses a pool whose last one is gone.
+                other = next(iter(living), None)
+                pool = None if other is None else other.pool()
+                with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
+                    function()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            UNABLE.add(device)
+            return None
+        living.add(graph)
         replay: Callable[[], None] = graph.replay
         return replay
 
     return record
+
+
+UNABLE: set[torch.device] = set()
+"""Devices on which something could not be recorded, as a network that looks at its values cannot.
+
+Nothing is recorded there any more: torch keeps the memory of every recording that failed, and its pool unusable.
+"""
+
+
+@cache
+def _living(device: torch.device) -> WeakSet[Any]:
+    """The recordings of a device that somebody can still replay."""
+    return WeakSet()
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Collect garbage now and not meanwhile: a recording among it, dropped amid another one, would spoil that one."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager
@@ -84,11 +139,34 @@ def session(device: torch.device) -> Iterator[None]:
         return
     stream = _stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    # Convolutions would round their inputs to 10 bits otherwise.
-    exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False, fp32_precision="ieee")
-    with torch.cuda.stream(stream), exact:
+    with torch.cuda.stream(stream), exact():
         yield
         stream.synchronize()
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Have CUDA compute float32 in float32, and the same again from the same.
+
+    Otherwise convolutions round their inputs to 10 bits, and so do matrix products where the user allowed it.
+    `torch.backends.cudnn.flags` would not do: it fails where precisions were set one by one, and leaves products alone.
+    """
+    cudnn: Any = torch.backends.cudnn  # its annotations lack some
+    wanted: list[tuple[Any, str, object]] = [
+        (torch.backends.cuda.matmul, "fp32_precision", "ieee"),
+        (cudnn.conv, "fp32_precision", "ieee"),
+        (cudnn.rnn, "fp32_precision", "ieee"),
+        (cudnn, "deterministic", True),
+        (cudnn, "benchmark", False),  # the program that is fastest today may be another one tomorrow
+    ]
+    before = [getattr(owner, name) for owner, name, _ in wanted]
+    try:
+        for owner, name, value in wanted:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name, _), value in zip(wanted, before, strict=True):
+            setattr(owner, name, value)
 
 
 @cache
@@ -102,5 +180,17 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def landing(device: torch.device, m: int, p: int) -> Tensor:
-    """Room for rows (m, p) in the computer's own memory, where the device can put them by itself."""
-    return torch.empty(m, p, pin_memory=True) if device.type == "cuda" else empty_rows(m, p)
+    """Room for rows (m, p) in the computer's own memory; if they are not too many, the device can put them by itself.
+
+    The system cannot move such memory to a disk, so that what would lie in a file is not in it.
+    """
+    pinned = device.type == "cuda" and fits(m, p)
+    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
+
+
+def capacity(device: torch.device) -> int | None:
+    """Bytes of memory that a device has of its own, in use or not; None if it has none."""
+    if device.type != "cuda":
+        return None
+    total: int = torch.cuda.get_device_properties(device).total_memory
+    return total

@@ -168,7 +168,7 @@ class Round:
             update = torch.where(self._over(fit.values), end, update)
         if not all(fit.upload):
             update = torch.where(self._over(fit.upload), update, 0.0)
-        turn.update.copy_(update, non_blocking=True)
+        turn.update.copy_(update, non_blocking=turn.update.is_pinned())  # what lies in a file is waited for
 
     def report(self, told: Iterator[tuple[int, float]]) -> Report:
         """Write to the store, and say what came back; everything must be done by now.

@@ -19,8 +19,10 @@ from fedstrata.engine.batched.resident import Source, read
 from fedstrata.engine.batched.schedule import arrange, chunks, split, steps
 from fedstrata.randomness import generator, seed_of
 
-TRAINERS = 4
+TRAINERS = 16
 """Kinds of Fits of which memory and recordings are kept."""
+FEW = 4
+"""The same where more would take more memory than is worked on at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +138,13 @@ class Trainers:
         if key not in self._known:
             self._known[key] = Trainer(self.network, fit)
         self._known.move_to_end(key)
-        if len(self._known) > TRAINERS:
+        while len(self._known) > (FEW if self._held() > self.network.memory else TRAINERS):
             self._known.popitem(last=False)
         return self._known[key]
+
+    def _held(self) -> int:
+        """Bytes that are kept for the next round."""
+        return sum(trainer.held for trainer in self._known.values())
 
 
 class Trainer:
@@ -177,6 +183,11 @@ class Trainer:
         self._stack = Stack(room(g, width), tuple(fixed), room(g, width * self._pulled), tuple(moments))
         self._aside = self._stack.each(torch.empty_like)
         self._replay = Replay(recorder(self._device))
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps between two runs."""
+        return sum(tensor.nbytes for stack in (self._stack, self._aside) for tensor in stack.tensors)
 
     def most(self, jobs: Sequence[Job]) -> int:
         """Clients that fit into the memory together, at least one."""
