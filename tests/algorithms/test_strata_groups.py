@@ -23,7 +23,7 @@ def members(tree: Branches | None) -> list[list[int]]:
 
 def sides(*second: bool) -> Branches:
     """A proven split into two."""
-    return forked(rooted(len(second)), 0, torch.tensor(second))
+    return forked(rooted(len(second)), 0, ~torch.tensor(second), torch.tensor(second))
 
 
 PAIRS = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2])
@@ -47,9 +47,8 @@ def test_a_proven_split_comes_first_and_each_side_is_parted_by_itself() -> None:
 def test_proven_splits_inside_a_side_come_before_all_that_are_to_be_proven() -> None:
     """Clients 0 and 1, 2 and 3 are told apart from 4 and 5, and from each other."""
     six = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2], [0.0, 9.0], [0.5, 9.0])
-    proven = forked(
-        sides(False, False, False, False, True, True), 1, torch.tensor([False, False, True, True, True, True])
-    )
+    pairs = torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1)
+    proven = forked(sides(False, False, False, False, True, True), 1, pairs[0], pairs[1])
     assert members(proven)[3:] == [[0, 1], [2, 3]] and proven.parents.tolist() == [-1, 0, 0, 1, 1]
     tree = grown(torch.arange(6), proven, six)
     assert tree is not None and tree.proven == 2 and tree.unproven == 3 and members(tree)[:5] == members(proven)
@@ -136,14 +135,22 @@ def test_a_proven_split_needs_to_pay_and_the_groups_inside_it_a_proof() -> None:
     assert found.count == 1 and "but a model for each side does not lower the loss" in found.verdict.why
 
 
-def test_what_is_proven_inside_a_side_needs_no_duel_and_is_known_to_be_tested() -> None:
-    tree = replace(forked(sides(False, False, True, True), 1, torch.tensor([False, True, True, True])), proven=2)
-    tree = replace(tree, tested=torch.tensor([True, True, False, False, True]))
-    one = trial(0.2, 0.25, proven=True, losses=(3.0, 2.0, 1.0))
+def test_what_is_proven_inside_a_side_needs_no_duel() -> None:
+    one = torch.eye(4, dtype=torch.bool)
+    tree = forked(sides(False, False, True, True), 1, one[0], one[1])
+    found = trial(0.2, 0.25, proven=True, losses=(3.0, 2.0, 1.0))
     losses = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)
-    found = parting(replace(one, groups=tree, losses=losses, errors=one.errors[:, :5]), 5, benefit=True)
-    assert found.groups.tolist() == [0, 1, 2, 2] and found.tested == (False, True, False)
-    assert found.verdict.why == "proven; a model for each of 3 groups lowers the loss of their members: by 1.5 nats"
+    made = parting(replace(found, groups=tree, losses=losses, errors=found.errors[:, :5]), 5, benefit=True)
+    assert made.groups.tolist() == [0, 1, 2, 2]
+    assert made.verdict.why == "proven; a model for each of 3 groups lowers the loss of their members: by 1.5 nats"
+
+
+def test_who_was_not_compared_inside_a_side_is_in_no_group_there() -> None:
+    """Client 1 sent something, but moved in no layer: it has no vote."""
+    one = torch.eye(5, dtype=torch.bool)
+    proven = forked(sides(False, False, False, True, True), 1, one[0], one[2])
+    five = rows([1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [2.0, 1.0], [2.0, 2.0])
+    assert members(grown(torch.arange(5), proven, five))[3:] == [[0], [2], [3], [4]]
 
 
 def test_a_proof_inside_a_group_does_not_part_the_group() -> None:

@@ -75,7 +75,7 @@ class Strata:
     def update(self, problem: Problem, state: Stratified, report: Report) -> tuple[Stratified, Notes]:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
         round, before, state = state.round + 1, state, recalled(state)
-        layout, labels, newcomers = problem.layout, settled(state, report), state.newcomers
+        layout, labels, newcomers, tests = problem.layout, settled(state, report), state.newcomers, state.tests
         trials, done = weighed(report, round, [memory.trial for memory in state.memories])
         hearings = docket(problem, state, self.alpha, self.folds)
         verdicts = {
@@ -113,12 +113,13 @@ class Strata:
                 splits[cluster] = halved(ruling.clients, found.proposal, verdict)
             elif found.confirmed:
                 inside, spend = ruling.groups and not memory.refused, level(self.alpha, memory.trials)
-                sides, more = proven(layout, ruling, draw, spend * inside)
-                told = replace(verdict, why=verdict.why + more)
-                memory = memory.on(attempt(ruling.clients, sides, spend, told, inside=inside))
+                shown_inside = proven(layout, ruling, sent, draw, self.alpha if inside else 0.0, tests)
+                tests = tests.index_add(0, ruling.clients, shown_inside.tested.long())
+                told = replace(verdict, why=verdict.why + shown_inside.told)
+                memory = memory.on(attempt(ruling.clients, shown_inside.groups, spend, told, inside=inside))
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
-        state = replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
+        state = replace(state, memories=tuple(memories), sizes=sizes, tests=tests, newcomers=newcomers)
         moved, notes = divide(problem, state, report, labels, splits, verdicts, self.settle)
         calm, curves = state.calm, notes.figures
         if calm is not None:

@@ -23,13 +23,11 @@ class Branches:
     Attributes:
         inside: who is in each group, bool (q, m).
         parents: of each group, (q,) int64; -1 for the first.
-        tested: whether the folds of a group were tested, bool (q,).
         proven: number of splits of which it is known already that they part clients that differ.
     """
 
     inside: torch.Tensor
     parents: torch.Tensor
-    tested: torch.Tensor
     proven: int
 
     def __len__(self) -> int:
@@ -63,24 +61,19 @@ class Branches:
 
 def rooted(m: int) -> Branches:
     """The tree of which there is nothing but everyone, of m clients."""
-    return Branches(torch.ones(1, m, dtype=torch.bool), torch.tensor([-1]), torch.tensor([True]), 0)
+    return Branches(torch.ones(1, m, dtype=torch.bool), torch.tensor([-1]), 0)
 
 
-def forked(tree: Branches, node: int, second: torch.Tensor) -> Branches:
+def forked(tree: Branches, node: int, *sides: torch.Tensor) -> Branches:
     """A tree of proven splits with one more, of a group that has no parts yet.
 
     Args:
         tree: as it is.
         node: of the group.
-        second: which of all clients are on its second side, bool (m,).
+        sides: its two parts, bool (m,); who was not compared is in none.
     """
-    here = tree.inside[node]
-    return Branches(
-        torch.cat([tree.inside, (here & ~second)[None], (here & second)[None]]),
-        torch.cat([tree.parents, torch.tensor([node, node])]),
-        torch.cat([tree.tested, torch.tensor([False, False])]),
-        tree.proven + 1,
-    )
+    inside = torch.cat([tree.inside, torch.stack(sides)])
+    return Branches(inside, torch.cat([tree.parents, torch.tensor([node, node])]), tree.proven + 1)
 
 
 def grown(clients: torch.Tensor, proven: Branches | None, updates: Rows, *, inside: bool = True) -> Branches | None:
@@ -95,22 +88,24 @@ def grown(clients: torch.Tensor, proven: Branches | None, updates: Rows, *, insi
     Returns:
         The tree; None where a proven group has sent nothing, or there is nobody to part.
     """
-    places, tree = torch.searchsorted(clients, updates.clients), rooted(len(clients)) if proven is None else proven
+    tree = rooted(len(clients)) if proven is None else proven
+    places = torch.searchsorted(clients, updates.clients)
     if not len(places) or not bool(tree.inside[:, places].any(dim=1).all()):
         return None
-    leaves = [node for node in range(len(tree)) if not tree.children(node)]
-    leaf = torch.tensor([next(node for node in leaves if tree.inside[node, place]) for place in places.tolist()])
+    leaves = torch.tensor([node for node in range(len(tree)) if not tree.children(node)])
+    settled = tree.inside[leaves][:, places].any(dim=0)  # who was not compared inside a side is in no group there
+    places, rows = places[settled], updates.values[settled]
+    leaf = leaves[tree.inside[leaves][:, places].int().argmax(dim=0)]
     nodes, parents = list(tree.inside), tree.parents.tolist()
-    known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves}
-    finer = splits(_apart(updates.values, leaf)) if inside else []
-    for _, *parts in [split for split in finer if split[0] < APART][:MOST]:
+    known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves.tolist()}
+    finer = splits(_apart(rows, leaf)) if inside else []
+    for _, *parts in [split for split in finer if split[0] < APART][: max(0, MOST - tree.proven)]:
         parent = known[tuple(sorted(parts[0] + parts[1]))]
         for part in parts:
             known[part] = len(nodes)
             nodes.append(torch.zeros(len(clients), dtype=torch.bool).index_fill(0, places[list(part)], True))
             parents.append(parent)
-    tested = torch.cat([tree.tested, torch.zeros(len(nodes) - len(tree), dtype=torch.bool)])
-    return Branches(torch.stack(nodes), torch.tensor(parents), tested, tree.proven) if len(nodes) > 1 else None
+    return Branches(torch.stack(nodes), torch.tensor(parents), tree.proven) if len(nodes) > 1 else None
 
 
 def _apart(rows: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:

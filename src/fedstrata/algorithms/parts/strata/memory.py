@@ -17,8 +17,8 @@ class Memory:
 
     Attributes:
         evidence: about its members; None before the first twin round.
-        tests: that it was put to.
-        trials: of it, and of the clusters that it comes from, in which groups inside it were looked for.
+        tests: that it was put to, those as a side of another cluster included.
+        trials: of it, and of the clusters that it comes from, in which duels might have parted its members.
         heard: the last round in which it, or the cluster that it was split from, was to be tested; 0 before the first.
         answered: the most members that answered in a round so far.
         settling: rounds for which its members may still go over to the other side of its split.
@@ -43,8 +43,7 @@ class Memory:
 
     def on(self, trial: Trial | None) -> Memory:
         """With a trial that begins, if any does."""
-        looked = trial is not None and (trial.groups.unproven > 0 or trial.groups.proven > 1)
-        return replace(self, trial=trial, trials=self.trials + looked)
+        return replace(self, trial=trial, trials=self.trials + (trial is not None and trial.groups.unproven > 0))
 
     def after(self, trial: Trial, *, made: bool) -> Memory:
         """When a trial is over, and a split was made or not."""
@@ -64,6 +63,7 @@ class Stratified(State):
     Attributes:
         memories: of every cluster, (k).
         sizes: training samples of each client, (n,); 0 where they are not known.
+        tests: to which a side of a confirmed split with the client was put, as the cluster that it might become, (n,).
         newcomers: who came late, or whose data changed, and was not compared with its cluster yet, bool (n,).
         aside: who waits because its cluster was split, bool (n,).
         calm: how steadily the clients' updates turn; None where the calendar alone says when to test.
@@ -71,6 +71,7 @@ class Stratified(State):
 
     memories: tuple[Memory, ...]
     sizes: torch.Tensor
+    tests: torch.Tensor
     newcomers: torch.Tensor
     aside: torch.Tensor
     calm: Calm | None
@@ -78,16 +79,24 @@ class Stratified(State):
 
 def blank(problem: Problem, calm: Calm | None) -> Stratified:
     """Everyone in one cluster, nothing known of anyone."""
-    sizes, none = torch.zeros(problem.clients, dtype=torch.int64), torch.zeros(problem.clients, dtype=torch.bool)
-    return Stratified(**vars(begin(problem)), memories=(Memory(),), sizes=sizes, newcomers=none, aside=none, calm=calm)
+    zeros, nobody = (torch.zeros(problem.clients, dtype=kind) for kind in (torch.int64, torch.bool))
+    return Stratified(
+        **vars(begin(problem)),
+        memories=(Memory(),),
+        sizes=zeros,
+        tests=zeros,
+        newcomers=nobody,
+        aside=nobody,
+        calm=calm,
+    )
 
 
 def recalled(state: Stratified) -> Stratified:
     """The state without what is no longer true, now that clients have come, left, changed or been misplaced."""
     arrived = (state.labels < 0) & ~state.aside
     memories = [memory.of(state.labels == cluster) for cluster, memory in enumerate(state.memories)]
-    sizes, newcomers = torch.where(arrived, 0, state.sizes), state.newcomers | arrived
-    return replace(state, memories=tuple(memories), sizes=sizes, newcomers=newcomers)
+    sizes, tests = (torch.where(arrived, 0, each) for each in (state.sizes, state.tests))
+    return replace(state, memories=tuple(memories), sizes=sizes, tests=tests, newcomers=state.newcomers | arrived)
 
 
 def noted(before: Stratified, after: Stratified, report: Report) -> Stratified:

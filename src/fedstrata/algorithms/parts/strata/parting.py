@@ -23,19 +23,14 @@ class Parting:
     Attributes:
         clients: who were compared, ids (m,).
         groups: of each, (m,); -1 where it is not known, because its side was parted without it.
-        tested: whether each of these groups was put to a test of its own; a single one if everyone stays together.
+        count: of groups; 1 if everyone stays together.
         verdict: why.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
-    tested: tuple[bool, ...]
+    count: int
     verdict: Verdict
-
-    @property
-    def count(self) -> int:
-        """Number of groups."""
-        return len(self.tested)
 
 
 class Best(NamedTuple):
@@ -82,8 +77,7 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
     losses = found.losses if len(found.leaves) > 1 else _parted(trial, 0, refused)
     gain = float((trial.losses[:, 0] - losses)[answered].double().mean())
     p = found.p if len(found.leaves) > 1 or groups.proven else _p(trial, 0)
-    tested = tuple(bool(groups.tested[leaf]) for leaf in found.leaves)
-    return Parting(trial.clients, labels, tested, _told(trial, round, found.leaves, gain, p))
+    return Parting(trial.clients, labels, len(found.leaves), _told(trial, round, found.leaves, gain, p))
 
 
 def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Parting:
@@ -94,7 +88,7 @@ def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Par
         second: which of them are on the second side, bool (m,).
         verdict: of the test.
     """
-    return Parting(clients, second.long(), (False, False), verdict)
+    return Parting(clients, second.long(), 2, verdict)
 
 
 def _parted(trial: Trial, node: int, of_parts: Sequence[torch.Tensor]) -> torch.Tensor:

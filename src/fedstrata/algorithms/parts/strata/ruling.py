@@ -7,12 +7,12 @@ got some is first asked whether they differ from its members.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from fedstrata.algorithms.parts.proof.budget import FOUND, gathered
-from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, examine, looked_at
-from fedstrata.algorithms.parts.strata.branches import Branches, forked, rooted
+from fedstrata.algorithms.parts.proof.budget import FOUND, gathered, level
+from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, add, examine, looked_at, silence
+from fedstrata.algorithms.parts.strata.branches import MOST, Branches, forked, rooted
 from fedstrata.clustering import Confirmation, newcomer_test
 from fedstrata.core import Layout, Rows
 from fedstrata.lazy import torch
@@ -44,7 +44,7 @@ def rule(
     members: torch.Tensor,
     newcomers: torch.Tensor,
     generator: torch.Generator,
-    level: float,
+    spend: float,
 ) -> Ruling:
     """Test a cluster.
 
@@ -55,41 +55,58 @@ def rule(
         members: of the cluster, bool (n,).
         newcomers: who came late and was not tested yet, bool (n,).
         generator: of re-arrangements.
-        level: of the test.
+        spend: level of the test.
     """
     evidence, clients = gathered(layout, known, sent, members), sent[0].clients
     new = newcomers[clients]
     if len(clients) >= FEWEST and bool(new.any()) and not bool(new.all()):
-        found = newcomer_test(torch.stack([fold.values for fold in sent]), new, looked_at(layout), generator, level)
+        found = newcomer_test(torch.stack([fold.values for fold in sent]), new, looked_at(layout), generator, spend)
         if found.tested:
             return Ruling(clients, found, evidence, False)
-    return Ruling(*examine(layout, evidence, generator, level), evidence, True)
+    return Ruling(*examine(layout, evidence, generator, spend), evidence, True)
 
 
-def proven(layout: Layout, ruling: Ruling, generator: torch.Generator, level: float) -> tuple[Branches, str]:
-    """What the same evidence shows inside the sides of a confirmed split as well, as deep as it does.
+class Proven(NamedTuple):
+    """A confirmed split, and those inside its sides that are proven with it.
 
-    Every side is tested as the cluster that it may become.
+    Attributes:
+        groups: the tree of them.
+        tested: who is on a side that was tested, bool (m,).
+        told: about the splits inside, in words.
+    """
+
+    groups: Branches
+    tested: torch.Tensor
+    told: str
+
+
+def proven(
+    layout: Layout, ruling: Ruling, sent: Sequence[Rows], generator: torch.Generator, alpha: float, tests: torch.Tensor
+) -> Proven:
+    """Test every side of a confirmed split as the cluster that it may become, and the sides inside it.
 
     Args:
         layout: of the network.
         ruling: that confirmed the split.
+        sent: as in `rule`.
         generator: of re-arrangements.
-        level: of each of these tests; 0 for none.
-
-    Returns:
-        The proven splits, and those inside the first one in words.
+        alpha: of a cluster over the run; 0 for no test.
+        tests: to which a group with each client was put as a side before, (n,).
     """
-    tree, node, said = forked(rooted(len(ruling.clients)), 0, ruling.found.proposal), 0, list[str]()
-    fresh = torch.isin(ruling.clients, ruling.evidence.clients[ruling.evidence.fresh])
-    while level and (node := node + 1) < len(tree):
+    second, clients = ruling.found.proposal, ruling.clients
+    tree, node, said = forked(rooted(len(clients)), 0, ~second, second), 0, list[str]()
+    tested = torch.zeros_like(second)
+    while alpha and tree.proven < MOST and (node := node + 1) < len(tree):
         inside = tree.inside[node]
-        known = ruling.evidence.only(torch.isin(ruling.evidence.clients, ruling.clients[inside]))
-        _, found = examine(layout, known, generator, level)
-        tree = replace(tree, tested=tree.tested.index_fill(0, torch.tensor([node]), found.tested))
-        second = torch.zeros_like(inside).masked_scatter(inside, found.proposal)
-        # A group of whom nobody sent anything in this round can be given no model.
-        if found.confirmed and bool((fresh & second).any()) and bool((fresh & inside & ~second).any()):
-            tree = forked(tree, node, second)
-            said.append(f"{found.layer}: p = {found.p:.2g}")
-    return tree, f"; so do groups inside them ({', '.join(said)}, level {level:.2g})" if said else ""
+        ids = clients[inside]
+        # Measured anew: what is left of the whole cluster's likeness would show who is noisy, in all folds alike.
+        evidence = add(layout, silence(layout, len(sent)), [fold.at(torch.isin(fold.clients, ids)) for fold in sent])
+        compared, found = examine(layout, evidence, generator, level(alpha, int(tests[ids].max())))
+        if not found.tested:
+            continue
+        tested |= inside
+        if found.confirmed:
+            sides = (torch.isin(clients, compared[side]) for side in (~found.proposal, found.proposal))
+            tree = forked(tree, node, *sides)
+            said.append(f"{found.layer}: p = {found.p:.2g}, level {found.level:.2g}")
+    return Proven(tree, tested, f"; so do groups inside them ({'; '.join(said)})" if said else "")

@@ -15,6 +15,9 @@ from fedstrata.algorithms.parts.strata.parting import Parting
 from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
 from fedstrata.lazy import torch
 
+BESIDE = 5
+"""Other models that a settling client is offered, at most: those of the groups next to its own."""
+
 
 def settling(state: Stratified) -> torch.Tensor:
     """Clusters whose members may still go over, bool (k,)."""
@@ -28,7 +31,8 @@ def siblings(plan: Plan, state: Stratified) -> Plan:
     for client, row in zip(plan.cohort.tolist(), plan.work[0].offers.tolist(), strict=True):
         own = int(state.labels[client])
         if own >= 0 and free[own]:
-            row = [own, *(c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c])]
+            beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
+            row = [own, *sorted(sorted(beside, key=lambda c: abs(c - own))[:BESIDE])]  # in the order of their tree
         rows.append(row)
     width = max(map(len, rows), default=1)
     padded = torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
@@ -81,11 +85,11 @@ def divide(
         members = labels == cluster
         if cluster in splits:
             split = splits[cluster]
-            for group, tested in enumerate(split.tested):
+            for group in range(split.count):
                 clients = split.clients[split.groups == group]
                 divided[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
-                tests = memory.trials if tested else 0
+                tests = int(state.tests[clients].max())
                 memories.append(Memory(tests=tests, trials=memory.trials, heard=memory.heard, settling=rounds))
         elif bool(members.any()) or not memory.settling or state.tree[int(state.nodes[cluster])].parent not in peopled:
             divided[members] = len(parents)
