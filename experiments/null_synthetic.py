@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 from scipy.stats import beta
+from torch import Tensor
 
 from fedstrata.clustering import (
-    Confirmation,
     bipartition,
     confirm,
     contrast,
@@ -33,6 +33,8 @@ from fedstrata.clustering import (
     propose,
     replication,
 )
+
+Measure = Callable[[Tensor], Tensor]
 
 ALPHAS = (0.01, 0.05, 0.2)
 LEVEL = 0.03
@@ -126,23 +128,28 @@ def folded() -> list[dict[str, Any]]:
 
 
 def inside() -> list[dict[str, Any]]:
-    """Sides of a confirmed split that are true groups: how often the twins that found them split them as well."""
-    table = []
-    for sizes, apart in (((10, 10), 0.15), ((10, 10), 0.24), ((20, 10), 0.15), ((20, 10), 0.24)):
-        p_values, draws = list[float](), 500
+    """Sides of a confirmed split that are true groups: how often the twins that found them split them as well.
+
+    Noise is equal, or that of sizes which are spread evenly in log inside every group.
+    """
+    table, draws = [], 500
+    for sizes, apart, spread in (((10, 10), 0.24, 1.0), ((20, 10), 0.24, 1.0), ((10, 10), 1.0, 10.0)):
+        p_values = list[float]()
+        kinds = torch.cat([spread ** torch.linspace(0, 1, size) for size in sizes])
         for draw in _generators(draws, *sizes, int(1000 * apart)):
-            first, second, truth = _twins(sizes, apart, False, draw)
-            halves = [
-                torch.stack([likeness(layer) for layer in half.split(WIDTH // 4, dim=1)]) for half in (first, second)
-            ]
-            split = confirm(halves[0], halves[1], draw, LEVEL)
+            first, second, truth = _twins(sizes, apart, False, draw, (kinds.mean() / kinds).sqrt())
+            split = confirm(_by_layer(first), _by_layer(second), draw, LEVEL)
             for side in (split.proposal, ~split.proposal) if split.confirmed else ():
                 if len(truth[side].unique()) == 1:
-                    within = [half[:, side][:, :, side] for half in halves]
-                    p_values.append(confirm(within[0], within[1], draw, min(ALPHAS)).p)
+                    p_values.append(confirm(_by_layer(first[side]), _by_layer(second[side]), draw, min(ALPHAS)).p)
         groups = ", ".join(map(str, sizes))
-        table.append({"groups": groups, "apart": apart, "federations": draws, **_rates(p_values)})
+        table.append({"groups": groups, "apart": apart, "spread": spread, "federations": draws, **_rates(p_values)})
     return table
+
+
+def _by_layer(half: Tensor, v: int = 4, measure: Measure = likeness) -> Tensor:
+    """Who is like whom by each of v layers, (v, m, m)."""
+    return torch.stack([measure(layer) for layer in half.split(half.shape[1] // v, dim=1)])
 
 
 def power() -> list[dict[str, Any]]:
@@ -198,7 +205,7 @@ WIDTH = 1000
 LAYERS = {"all": torch.arange(WIDTH), "first": torch.arange(WIDTH // 2)}
 
 
-def _compared(first: torch.Tensor, second: torch.Tensor, truth: torch.Tensor, draw: torch.Generator) -> dict[str, bool]:
+def _compared(first: Tensor, second: Tensor, truth: Tensor, draw: torch.Generator) -> dict[str, bool]:
     """What the statistics say about one draw of the twins."""
     likes = [likeness(half)[None] for half in (first, second)]
     cosines = [cosine(half)[None] for half in (first, second)]
@@ -212,7 +219,7 @@ def _compared(first: torch.Tensor, second: torch.Tensor, truth: torch.Tensor, dr
     }
 
 
-def _bipartition_test(first: torch.Tensor, second: torch.Tensor, draw: torch.Generator) -> float:
+def _bipartition_test(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
     """The first proposal for Strata: T of one half's average linkage in the other half, both ways, studentised."""
     m, heights = len(first), []
     orders = torch.stack([torch.arange(m), *(torch.randperm(m, generator=draw) for _ in range(332))])
@@ -228,19 +235,13 @@ def _bipartition_test(first: torch.Tensor, second: torch.Tensor, draw: torch.Gen
     return float((largest >= largest[0] - 1e-9).double().mean())
 
 
-def _whole(sides: torch.Tensor, truth: torch.Tensor) -> bool:
+def _whole(sides: Tensor, truth: Tensor) -> bool:
     """Whether no true group has members on both sides."""
     return all(len(sides[truth == group].unique()) == 1 for group in truth.unique())
 
 
 def _size(
-    draws: int,
-    m: int,
-    v: int,
-    p: int,
-    noise: torch.Tensor,
-    measure: Callable[[torch.Tensor], torch.Tensor] = likeness,
-    strata: torch.Tensor | None = None,
+    draws: int, m: int, v: int, p: int, noise: Tensor, measure: Measure = likeness, strata: Tensor | None = None
 ) -> dict[str, Any]:
     """Rates of rejection of `confirm`, over layers of p / v columns, without groups."""
     least = min(alpha for alpha in ALPHAS if m >= 10 or alpha >= 0.05)
@@ -248,8 +249,8 @@ def _size(
     for draw in _generators(draws, m, v, p):
         common = torch.randn(p, generator=draw)
         halves = [common + noise[:, None] * torch.randn(m, p, generator=draw) for _ in range(2)]
-        first, second = (torch.stack([measure(part) for part in half.split(p // v, dim=1)]) for half in halves)
-        result: Confirmation = confirm(first, second, draw, least, strata=strata)
+        first, second = (_by_layer(half, v, measure) for half in halves)
+        result = confirm(first, second, draw, least, strata=strata)
         assert result.tested, result.reason
         p_values.append(result.p)
     return _rates(p_values)
@@ -267,20 +268,21 @@ def _rates(p_values: Sequence[float]) -> dict[str, Any]:
 
 
 def _twins(
-    sizes: tuple[int, ...], apart: float, pairs: bool, draw: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Updates A and B of clients in groups, and their groups."""
+    sizes: tuple[int, ...], apart: float, pairs: bool, draw: torch.Generator, noise: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updates A and B of clients in groups, and their groups; noise (m,) is 1 by default."""
     truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     means = apart * torch.randn(len(sizes), WIDTH, generator=draw)
     if pairs:
         parents = apart * torch.randn(len(sizes), WIDTH, generator=draw)
         means = parents[torch.arange(len(sizes)) // 2] + means / 2
     centre = torch.randn(WIDTH, generator=draw) + means[truth]
-    first, second = (centre + torch.randn(len(truth), WIDTH, generator=draw) for _ in range(2))
+    scale = torch.ones(len(truth), 1) if noise is None else noise[:, None]
+    first, second = (centre + scale * torch.randn(len(truth), WIDTH, generator=draw) for _ in range(2))
     return first, second, truth
 
 
-def _folds(f: int, m: int, sizes: tuple[int, ...], apart: float, draw: torch.Generator) -> torch.Tensor:
+def _folds(f: int, m: int, sizes: tuple[int, ...], apart: float, draw: torch.Generator) -> Tensor:
     """Updates (f, m, p) of clients in groups; a half of their data has noise 1, so a fold more."""
     truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     means = torch.randn(WIDTH, generator=draw) + apart * torch.randn(len(sizes), WIDTH, generator=draw)

@@ -214,9 +214,9 @@ def inside() -> str:
     for row in known:
         rates = [row[alpha] for alpha in ("0.01", "0.05", "0.2")]
         shares = (f"{share:.3f} ({low:.3f} to {high:.3f})" for share, low, high in rates)
-        rows.append((row["groups"], f"{row['apart']}", f"{row['draws']}", *shares))
-    head = "groups | apart, in units of the noise | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
-    return table(head, rows or [("", "", MISSING, "", "", "")])
+        rows.append((row["groups"], f"{row['apart']}", f"{row['spread']:g} : 1", f"{row['draws']}", *shares))
+    head = "groups | apart, in units of the noise | sizes | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
+    return table(head, rows or [("", "", "", MISSING, "", "", "")])
 
 
 def cost() -> str:
