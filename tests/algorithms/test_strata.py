@@ -370,7 +370,7 @@ def more(turns: list[Turn], clients: Folded) -> float:
         # Two folds of a half in nine twin rounds; four folds of a quarter, twice.
         pytest.param(Folded([0] * 100), 9 * 1, id="100 alike"),
         pytest.param(Folded([0] * 8), 9 * 2, id="8 alike"),
-        # A test; a trial, in which a client judges six models on half of its data, or nine; two rounds that offer all
+        # A test; a trial, in which a client judges six models on half of its data, or eight; two rounds that offer all
         # groups' models; then the tests of the groups.
         pytest.param(Folded([0] * 4 + [1] * 4, seed=1), 2 + 6 / 6 + 4 / 3 + 6 * 2, id="8 in 2 groups"),
         # Of thirty groups a settling client is offered six; then clusters of six have four folds.

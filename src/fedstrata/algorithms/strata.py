@@ -22,7 +22,7 @@ from fedstrata.algorithms.parts.strata.docket import docket, due
 from fedstrata.algorithms.parts.strata.judging import offered, weighed
 from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
 from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
-from fedstrata.algorithms.parts.strata.ruling import proven, rule
+from fedstrata.algorithms.parts.strata.ruling import prove, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import tried
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
@@ -113,10 +113,10 @@ class Strata:
                 splits[cluster] = halved(ruling.clients, found.proposal, verdict)
             elif found.confirmed:
                 inside, spend = ruling.groups and not memory.refused, level(self.alpha, memory.trials)
-                shown_inside = proven(layout, ruling, sent, draw, self.alpha if inside else 0.0, tests)
-                tests = tests.index_add(0, ruling.clients, shown_inside.tested.long())
-                told = replace(verdict, why=verdict.why + shown_inside.told)
-                memory = memory.on(attempt(ruling.clients, shown_inside.groups, spend, told, inside=inside))
+                proven = prove(layout, ruling, sent, draw, self.alpha, tests, inside=inside)
+                tests = tests.index_add(0, ruling.clients, proven.tested.long())
+                told = replace(verdict, why=verdict.why + proven.told)
+                memory = memory.on(attempt(ruling.clients, proven.groups, spend, told, inside=inside))
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, tests=tests, newcomers=newcomers)

@@ -50,8 +50,8 @@ class Branches:
     def path(self, place: int) -> list[int]:
         """The groups whose models a client is to judge, ascending: its own, and of what is to be proven the others."""
         own, beside = self.inside[:, place], self.inside[self.parents.clamp(min=0), place]
-        beside[: 2 * self.proven + 1] = False
-        return (own | beside).nonzero().flatten().tolist()
+        proven = torch.tensor([self.known(node) for node in range(len(self))])
+        return (own | (beside & ~proven)).nonzero().flatten().tolist()
 
     def only(self, kept: torch.Tensor) -> Branches | None:
         """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""

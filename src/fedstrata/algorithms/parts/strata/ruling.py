@@ -80,8 +80,15 @@ class Proven(NamedTuple):
     told: str
 
 
-def proven(
-    layout: Layout, ruling: Ruling, sent: Sequence[Rows], generator: torch.Generator, alpha: float, tests: torch.Tensor
+def prove(
+    layout: Layout,
+    ruling: Ruling,
+    sent: Sequence[Rows],
+    generator: torch.Generator,
+    alpha: float,
+    tests: torch.Tensor,
+    *,
+    inside: bool,
 ) -> Proven:
     """Test every side of a confirmed split as the cluster that it may become, and the sides inside it.
 
@@ -90,23 +97,24 @@ def proven(
         ruling: that confirmed the split.
         sent: as in `rule`.
         generator: of re-arrangements.
-        alpha: of a cluster over the run; 0 for no test.
+        alpha: of a cluster over the run.
         tests: to which a group with each client was put as a side before, (n,).
+        inside: whether sides are tested at all.
     """
     second, clients = ruling.found.proposal, ruling.clients
     tree, node, said = forked(rooted(len(clients)), 0, ~second, second), 0, list[str]()
     tested = torch.zeros_like(second)
-    while alpha and tree.proven < MOST and (node := node + 1) < len(tree):
-        inside = tree.inside[node]
-        ids = clients[inside]
+    while inside and tree.proven < MOST and (node := node + 1) < len(tree):
+        side = tree.inside[node]
+        ids = clients[side]
         # Measured anew: what is left of the whole cluster's likeness would show who is noisy, in all folds alike.
         evidence = add(layout, silence(layout, len(sent)), [fold.at(torch.isin(fold.clients, ids)) for fold in sent])
         compared, found = examine(layout, evidence, generator, level(alpha, int(tests[ids].max())))
         if not found.tested:
             continue
-        tested |= inside
+        tested |= side
         if found.confirmed:
-            sides = (torch.isin(clients, compared[side]) for side in (~found.proposal, found.proposal))
-            tree = forked(tree, node, *sides)
+            parts = (torch.isin(clients, compared[part]) for part in (~found.proposal, found.proposal))
+            tree = forked(tree, node, *parts)
             said.append(f"{found.layer}: p = {found.p:.2g}, level {found.level:.2g}")
     return Proven(tree, tested, f"; so do groups inside them ({'; '.join(said)})" if said else "")
