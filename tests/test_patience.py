@@ -44,7 +44,6 @@ eps2 = 0.2
 name = "loop"
 workers = 2
 """
-"""40 clients are three blocks, so that both workers have something to do."""
 
 PAUSING = """
 import sys

@@ -1,4 +1,4 @@
-"""Forty clients in three blocks of ids, all that a plan can ask of them, and networks that end their process."""
+"""Forty clients, all that a plan can ask of them, and networks that end their process."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ EVERYONE = list(range(CLIENTS))
 
 
 def site_of(make: Callable[[], nn.Module] = network) -> Site:
-    """Forty clients in three blocks; some have a single sample, of which one half is nothing."""
+    """Forty clients, of whom some have a single sample, of which one half is nothing."""
     turns = [client % 4 for client in range(CLIENTS)]
     return Site(make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), deal_of(SIZES, turns=turns), 0, {3: (2, 30)})
 

@@ -42,7 +42,7 @@ def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
     assert [name for name, _ in clock.asked] == ["Loop", "Loop", "Batched", "Workers"]
     pilot, *trials = [plan for _, plan in clock.asked]
     assert pilot.cohort.tolist() == [0, 19]
-    # 0.3 s of the loop are 7 clients, who are spread over the blocks of ids that workers get.
+    # 0.3 s of the loop are 7 clients, spread over all ids.
     assert all(plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] for plan in trials)
     for plan in trials:
         (fit,) = plan.work

@@ -49,8 +49,8 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
         threading.Thread(target=processes.serve, args=(there,), daemon=True).start()
         Segment(site_of()).send(here)
         answers = []
-        for blocks in ((0,), (1, 2), "no blocks"):
-            Segment(order).send(here, blocks)
+        for shard in (range(16), range(16, 40), "no shard"):
+            Segment(order).send(here, shard)
             answers.append(Letter(here).open()[0])
         here.close()
         assert left.wait(60)

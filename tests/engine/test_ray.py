@@ -50,8 +50,8 @@ def test_what_a_task_does_is_sent_to_the_cluster_once(monkeypatch: pytest.Monkey
     sent, transport = [], Ray(SITE, 1)
 
     class Task:
-        def remote(self, site: list[Any], order: Any, blocks: Any, path: list[str]) -> Any:
-            return tasks._boxed(perform(SITE.loop(), tasks._opened(order), blocks))
+        def remote(self, site: list[Any], order: Any, shard: Any, path: list[str]) -> Any:
+            return tasks._boxed(perform(SITE.loop(), tasks._opened(order), shard))
 
     def remote(**options: Any) -> Any:
         sent.append(options)

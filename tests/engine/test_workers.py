@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from forty import CLIENTS, LAYOUT, MODELS, SITE, SIZES, check, line, nobody, offers, rich
+from forty import CLIENTS, EVERYONE, LAYOUT, MODELS, SITE, SIZES, check, line, nobody, offers, rich
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, plan_of
@@ -14,7 +14,7 @@ from small import fit_of, plan_of
 from fedstrata.engine import Workers
 from fedstrata.engine.workers.parcel import pack, unpack
 from fedstrata.engine.workers.segment import Letter, Segment
-from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform, shards
+from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform, shards
 from fedstrata.errors import InputError
 from turns import same
 
@@ -25,9 +25,9 @@ class Here:
     def __init__(self, workers: int) -> None:
         self.workers, self._loops = workers, [SITE.loop() for _ in range(workers)]
 
-    def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
+    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
         pairs = zip(self._loops, shards, strict=False)
-        return [unpack(*pack(perform(loop, unpack(*pack(order)), blocks))) for loop, blocks in pairs]
+        return [unpack(*pack(perform(loop, unpack(*pack(order)), shard))) for loop, shard in pairs]
 
     def close(self) -> None:
         """Nothing to end."""
@@ -58,21 +58,20 @@ def test_clients_that_were_led_astray_are_known() -> None:
     assert same(engine.store.read(0, before=3), loop.store.read(0, before=3))
 
 
-def test_shards_are_whole_blocks_and_take_about_as_long() -> None:
-    plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=CLIENTS)))
-    # Samples of the blocks, twice for two epochs, and one for each client: 16 + 2 * 59, 16 + 2 * 63 and 8 + 2 * 33.
-    assert [sum(SIZES[start : start + 16]) for start in (0, 16, 32)] == [59, 63, 33]
-    assert shards(plan, SITE.holdings, 2) == [(1,), (0, 2)]
-    assert shards(plan, SITE.holdings, 5) == [(1,), (0,), (2,)]
+def test_shards_take_about_as_long() -> None:
+    plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=5)))
+    # One and twice their 1, 2, 3, 4, 5 samples: 11, 9, then 7 and 5 to the less busy one, and 3 to the first of two.
+    assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.work[0].recipe.epochs == 2
+    assert shards(plan, SITE.holdings, 2) == [(4, 1, 0), (3, 2)]
+    assert shards(plan, SITE.holdings, 7) == [(4,), (3,), (2,), (1,), (0,)]
     assert shards(replace(nobody(), score=()), SITE.holdings, 3) == [()]
 
 
-@given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 5))
+@given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))
 def test_every_client_is_in_exactly_one_shard(cohort: set[int], workers: int) -> None:
-    ids = sorted(cohort)
-    dealt = shards(rich(cohort=ids), SITE.holdings, workers)
-    assert sorted(block for blocks in dealt for block in blocks) == [0, 1, 2]  # everyone is scored
-    assert len(dealt) == min(workers, 3)
+    dealt = shards(rich(cohort=sorted(cohort)), SITE.holdings, workers)
+    assert sorted(client for shard in dealt for client in shard) == EVERYONE  # everyone is scored
+    assert len(dealt) == min(workers, CLIENTS)
 
 
 LEAVES = st.sampled_from(

@@ -22,7 +22,7 @@ import torch
 
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers.segment import Letter, Segment
-from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform
+from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
 from fedstrata.errors import EngineError
 
 TRIES = 3
@@ -59,7 +59,7 @@ class Processes:
         """Ids of the processes."""
         return tuple(worker.process.pid for worker in self._pool)
 
-    def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
+    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
         """As `Transport.run`."""
         try:
             return self._run(Segment(order), shards)
@@ -72,11 +72,11 @@ class Processes:
         """End the processes; the next round starts new ones."""
         _end(self._pool)
 
-    def _run(self, order: Segment, shards: Sequence[Blocks]) -> Sequence[Answer]:
+    def _run(self, order: Segment, shards: Sequence[Shard]) -> Sequence[Answer]:
         while len(self._pool) < len(shards):
             self._pool.append(_Worker())
-        for place, blocks in enumerate(shards):
-            self._give(place, order, blocks)
+        for place, shard in enumerate(shards):
+            self._give(place, order, shard)
         answers: dict[int, Answer] = {}
         lost = Counter[int]()
         while len(answers) < len(shards):
@@ -95,14 +95,14 @@ class Processes:
                 answers[place] = answer
         return [answers[place] for place in range(len(shards))]
 
-    def _give(self, place: int, order: Segment, blocks: Blocks) -> None:
+    def _give(self, place: int, order: Segment, shard: Shard) -> None:
         worker = self._pool[place]
         # If it is gone, it will answer that it is gone.
         with suppress(ConnectionError):
             if not worker.placed:
                 self._data.send(worker.connection)
                 worker.placed = True
-            order.send(worker.connection, blocks)
+            order.send(worker.connection, shard)
 
     @cached_property
     def _data(self) -> Segment:

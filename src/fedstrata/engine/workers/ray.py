@@ -17,7 +17,7 @@ from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers.parcel import pack, unpack
 from fedstrata.engine.workers.processes import TRIES, cores
-from fedstrata.engine.workers.sharding import Answer, Blocks, Order, perform
+from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
 from fedstrata.errors import EngineError, ExperimentError
 
 MISSING = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata[ray]", or use "processes"'
@@ -56,12 +56,12 @@ class Ray:
         """Tasks of a round at most."""
         return self._wanted or int(self._cluster.cluster_resources()["CPU"])
 
-    def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
+    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
         """As `Transport.run`; lost tasks are repeated by Ray."""
         errors = self._cluster.exceptions
         sent = self._cluster.put(_boxed(order))
         # Inside a list the site stays where it is until a worker has need of it.
-        tasks = [self._task.remote([self._data], sent, blocks, sys.path) for blocks in shards]
+        tasks = [self._task.remote([self._data], sent, shard, sys.path) for shard in shards]
         # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray down.
         try:
             return [_opened(box) for box in self._cluster.get(tasks)]
@@ -101,11 +101,11 @@ class Ray:
         return self._cluster.put(_boxed(self._site))
 
 
-def _work(site: list[Any], order: Any, blocks: Blocks, path: list[str]) -> Any:
+def _work(site: list[Any], order: Any, shard: Shard, path: list[str]) -> Any:
     """What a task does; the networks of users are found where the program that asks finds them."""
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
-    return _boxed(perform(_engine(site[0]), _opened(order), blocks))
+    return _boxed(perform(_engine(site[0]), _opened(order), shard))
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,7 @@
-"""A cohort in whole blocks of client ids, shared out to workers; what comes back is put together as if by one."""
+"""A plan's clients, shared out to workers; what comes back is put together as if by one.
+
+Every row comes back whole, and only then are rows summed: so who did it leaves no trace in any bit.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,13 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Plan, Report, Result, Rows, Score, Use, empty_rows
-from fedstrata.core.rows import BLOCK
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
 from fedstrata.engine.store import Store
 
-Blocks = tuple[int, ...]
-"""Whose work a worker does: all clients whose id divided by ``BLOCK`` is one of these numbers."""
+Shard = tuple[int, ...]
+"""Ids of the clients whose work a worker does."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Transport(Protocol):
     def workers(self) -> int:
         """How many there are at most."""
 
-    def run(self, order: Order, shards: Sequence[Blocks]) -> Sequence[Answer]:
+    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
         """Let every shard be done by a worker, by another one if it is lost.
 
         Raises:
@@ -115,46 +117,46 @@ class Workers:
         }
 
 
-def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Blocks]:
-    """Deal the blocks of a plan so that all workers are busy about as long: the largest first, to the least busy.
+def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
+    """Deal the clients of a plan so that all workers are busy about as long: the longest work first, to the least busy.
 
     Returns:
-        One shard for each worker that has something to do, and one without blocks when nobody has.
+        One shard for each worker that has something to do, and one without clients when nobody has.
     """
     costs = Counter[int]()
     for row, client in enumerate(plan.cohort.tolist()):
         passes = sum(fit.recipe.epochs for fit in plan.work if bool((fit.offers[row] >= 0).any()))
         # At least something, for it may be asked about its data.
-        costs[client // BLOCK] += 1 + passes * len(holdings.train(client, round=plan.round))
+        costs[client] += 1 + passes * len(holdings.train(client, round=plan.round))
     for use in plan.score:
         for client in use.clients.tolist():
-            costs[client // BLOCK] += len(holdings.test(client, plan.round))
-    dealt: list[Blocks] = [()] * workers
+            costs[client] += len(holdings.test(client, plan.round))
+    dealt: list[list[int]] = [[] for _ in range(workers)]
     busy = [0] * workers
-    for block in sorted(costs, key=lambda block: (-costs[block], block)):
+    for client in sorted(costs, key=lambda client: (-costs[client], client)):
         least = busy.index(min(busy))
-        dealt[least] += (block,)
-        busy[least] += costs[block]
-    return [blocks for blocks in dealt if blocks] or [()]
+        dealt[least].append(client)
+        busy[least] += costs[client]
+    return [tuple(shard) for shard in dealt if shard] or [()]
 
 
-def perform(engine: Loop, order: Order, blocks: Blocks) -> Answer:
+def perform(engine: Loop, order: Order, shard: Shard) -> Answer:
     """Do one shard of an order."""
     engine.store.restore(order.kept)
-    report = engine.run(_cut(order.plan, blocks))
+    report = engine.run(_cut(order.plan, shard))
     end = f"/{order.plan.round}"
     return Answer(report, {name: values for name, values in engine.store.tensors().items() if name.endswith(end)})
 
 
-def _cut(plan: Plan, blocks: Blocks) -> Plan:
-    """The plan of some blocks."""
-    wanted = torch.tensor(blocks, dtype=torch.int64)
+def _cut(plan: Plan, shard: Shard) -> Plan:
+    """The plan of some clients."""
+    wanted = torch.tensor(shard, dtype=torch.int64)
 
     def cut(use: Use) -> Use:
-        rows = torch.isin(use.clients // BLOCK, wanted)
+        rows = torch.isin(use.clients, wanted)
         return replace(use, clients=use.clients[rows], offers=use.offers[rows])
 
-    return replace(plan.only(torch.isin(plan.cohort // BLOCK, wanted)), score=tuple(map(cut, plan.score)))
+    return replace(plan.only(torch.isin(plan.cohort, wanted)), score=tuple(map(cut, plan.score)))
 
 
 def merge(plan: Plan, reports: Sequence[Report]) -> Report:
