@@ -32,6 +32,7 @@ from torch.utils.data import TensorDataset
 
 from fedstrata import data
 from fedstrata.config import load
+from fedstrata.engine.convolutions import pooled
 from fedstrata.models import make
 from fedstrata.setting import Setting, prepare
 
@@ -129,7 +130,7 @@ def contenders(name: str, found: dict[str, str], given: argparse.Namespace) -> l
         Contender(f"textbook on {what}", turn, given.threads, [])
         for what, turn in textbook_turns(TextbookCNN(channels, side), dataset, plain).items()
     ]
-    module = make(model, dataset.shape, dataset.classes, seed=0)
+    module = pooled(make(model, dataset.shape, dataset.classes, seed=0))
     invited.append(Contender("bare program", bare_turns(module, plain), 1, []))
     most = max(given.workers)
     for precision in ("float32", "bfloat16"):

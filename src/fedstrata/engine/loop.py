@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use, empty_rows
+from fedstrata.engine.convolutions import pooled
 from fedstrata.engine.facts import facts_of
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.offers import least_wrong, overlaid, wrongness
@@ -46,7 +47,7 @@ class Loop:
         """Take over the module."""
         self.store = store or Store()
         self._precision = precision
-        self._module, self._layout, self._holdings = module, layout, holdings
+        self._module, self._layout, self._holdings = pooled(module), layout, holdings
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = any(slot.kind == "buffer" for slot in layout.slots)

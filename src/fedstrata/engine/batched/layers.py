@@ -8,6 +8,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedstrata.engine.convolutions import plain
+
 WORD = (1 << 32) - 1
 STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: the multiples of it are spread evenly over all words."""
@@ -27,7 +29,7 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) in CHANNELWISE:
             made.setdefault(layer, Dropout(layer.p, CHANNELWISE[type(layer)]))
-        elif products and type(layer) is nn.Conv2d and _plain(layer):
+        elif products and type(layer) is nn.Conv2d and plain(layer):
             made.setdefault(layer, Products(layer))
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
@@ -118,9 +120,3 @@ class Products(nn.Module):
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
-
-
-def _plain(conv: nn.Conv2d) -> bool:
-    """Whether `Products` can stand in for a convolution; what parametrises a weight would be lost."""
-    padded = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    return padded and conv.groups == 1 and conv.dilation == (1, 1) and not hasattr(conv, "parametrizations")
