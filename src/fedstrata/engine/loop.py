@@ -24,6 +24,9 @@ Judged = dict[int, tuple[int, float]]
 SCORED = 1024
 """Samples of a batch without gradients."""
 
+KEPT = 31 << 20
+"""Bytes, of which the C library keeps twice as many for later; it counts no more than 32 MB."""
+
 
 class Loop:
     """Trains and scores clients with one module, into which each client's row is copied.
@@ -45,6 +48,9 @@ class Loop:
         precision: str = "float32",
     ) -> None:
         """Take over the module."""
+        # The C library gives freed memory back at once until something of this size has been freed: each step of small
+        # networks would fetch its own anew, page by page.
+        torch.empty(KEPT, dtype=torch.uint8)
         self.store = store or Store()
         self._precision = precision
         self._module, self._layout, self._holdings = pooled(module), layout, holdings
