@@ -3,17 +3,19 @@
     python benchmarks/batched.py --root DATA
 
 First 20 clients of 500 CIFAR-10 images (or of noise of the same shapes, without --root), the paper's CNN, SGD, batch
-50; for the batched engine with several memory budgets, and with convolutions in groups and as matrix products. Then,
-on CUDA or with --jobs, two jobs: 1000 users of 50 images, 50 per round, batch 10, a CNN of 1.6 million parameters; and
-five algorithms with five seeds against one run.
+50; for the batched engine with several memory budgets, and with convolutions in groups and as matrix products. The same
+with 100 clients of 12 digits, a network of one hidden layer, batch 4. Then, on CUDA or with --jobs, two jobs: 1000
+users of 50 images, 50 per round, batch 10, a CNN of 1.6 million parameters; and five algorithms with five seeds against
+one run.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -60,37 +62,69 @@ def main() -> None:
     dataset = cifar10(given.root) if given.root else noise(most)
     where = torch.cuda.get_device_name() if given.device == "cuda" else platform.processor() or platform.machine()
     print(f"{where}, torch {torch.__version__}, one thread; {'CIFAR-10' if given.root else 'noise'}")
-    pairs(dataset, given)
+    paper = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
+    textbook = TextbookCNN()
+    textbook.load_state_dict(paper.state_dict())
+    images = Clients(dataset, given.clients, given.samples, 50)
+    pairs("the paper's CNN", images, paper, textbook, {"groups": False, "products": True}, given)
+    digits = data.load("digits")
+    small = make("mlp", digits.shape, digits.classes, seed=0, hidden=[32])
+    pairs("one hidden layer of 32", Clients(digits, 100, 12, 4), small, small, {"": False}, given)
     if given.jobs or given.device == "cuda":
         users(dataset, given)
         seeds(dataset, given)
 
 
-def pairs(dataset: data.Dataset, given: argparse.Namespace) -> None:
-    """A round of FedAvg by each of them in turn."""
-    deal = dealt(dataset, given.clients, given.samples)
-    module, holdings = make("cifar_cnn", dataset.shape, dataset.classes, seed=0), Holdings(dataset, deal, seed=0)
-    layout = layout_of(module)
-    original = TextbookCNN().to(given.device)
-    original.load_state_dict(module.state_dict())
+@dataclass(frozen=True)
+class Clients:
+    """Clients of equal size.
+
+    Attributes:
+        dataset: whose samples they have.
+        count: of clients.
+        samples: of each.
+        batch: of a local step.
+    """
+
+    dataset: data.Dataset
+    count: int
+    samples: int
+    batch: int
+
+
+def pairs(
+    title: str,
+    clients: Clients,
+    module: nn.Module,
+    textbook: nn.Module,
+    ways: Mapping[str, bool],
+    given: argparse.Namespace,
+) -> None:
+    """A round of FedAvg by each contender in turn; the batched engine in several ways, with and without products."""
+    dataset, recipe = clients.dataset, Recipe(epochs=1, batch=clients.batch, lr=0.05)
+    deal = dealt(dataset, clients.count, clients.samples)
+    layout, holdings = layout_of(module), Holdings(dataset, deal, seed=0)
+    original = deepcopy(textbook).to(given.device)
     tensors = [
         TensorDataset(*(part.to(given.device) for part in (dataset.prepare(index).contiguous(), dataset.labels[index])))
         for index in map(torch.from_numpy, deal.train)
     ]
-    rounds: dict[str, Round] = {"textbook": lambda: void(textbook_round(original, tensors, 1, 50, 0.05))}
-    rounds["loop on cpu"] = rounds_of(Loop(module, layout, holdings), module, given.clients)
+    rounds: dict[str, Round] = {
+        "textbook": lambda: void(textbook_round(original, tensors, 1, recipe.batch, recipe.lr)),
+        "loop on cpu": rounds_of(Loop(module, layout, holdings), module, clients.count, recipe),
+    }
     for memory in given.memory:
-        for products in (False, True):
+        for way, products in ways.items():
             engine = Batched(module, layout, holdings, device=given.device, memory=memory, products=products)
-            name = f"batched, {memory / 2**20:.0f} MiB, {'products' if products else 'groups'}"
-            rounds[name] = rounds_of(engine, module, given.clients)
+            name = ", ".join(filter(None, ("batched", f"{memory / 2**20:.0f} MiB", way)))
+            rounds[name] = rounds_of(engine, module, clients.count, recipe)
     times: dict[str, list[float]] = {name: [] for name in rounds}
     for pair in range(given.pairs + 2):
         for name, run in rounds.items():
             taken = timed(run, given.device)
             if pair > 1:  # the first two warm up: a recording is made at the fourth step
                 times[name].append(taken)
-    print(f"{given.clients} clients of {given.samples} images, the paper's CNN, batch 50, a round of FedAvg:")
+    print(f"{clients.count} clients of {clients.samples} samples, {title}, batch {clients.batch}, a round of FedAvg:")
     for name, found in times.items():
         ratios = [slow / taken for slow, taken in zip(times["textbook"], found, strict=True)]
         spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
@@ -160,9 +194,9 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     )
 
 
-def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int) -> Round:
+def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int, recipe: Recipe) -> Round:
     """Rounds of FedAvg, each from where the last one ended."""
-    problem, algorithm = problem_of(module, clients, Recipe(epochs=1, batch=50, lr=0.05)), FedAvg()
+    problem, algorithm = problem_of(module, clients, recipe), FedAvg()
     state = algorithm.init(problem)
 
     def round() -> None:

@@ -6,7 +6,8 @@ The papers' CNNs on MNIST, Fashion-MNIST and CIFAR-10 (or on noise of the same s
 400 images and 100 to test on; a round of FedAvg, one epoch of SGD in batches of 50, and everyone's accuracy. The
 textbook loop may use all threads; all others have one for each worker. It normalises images when they are asked for,
 as torchvision does; it is also timed on tensors that were normalised beforehand. The bare program computes what the
-loop engine does, without the engine: what a round takes longer than that is overhead.
+loop engine does, without the engine: what a round takes longer than that is overhead. "torch's layers" is that program
+with the network as it was defined.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ def contenders(name: str, found: dict[str, str], given: argparse.Namespace) -> l
         Contender(f"textbook on {what}", turn, given.threads, [])
         for what, turn in textbook_turns(TextbookCNN(channels, side), dataset, plain).items()
     ]
-    module = pooled(make(model, dataset.shape, dataset.classes, seed=0))
-    invited.append(Contender("bare program", bare_turns(module, plain), 1, []))
+    module = make(model, dataset.shape, dataset.classes, seed=0)
+    invited.append(Contender("torch's layers", bare_turns(module, plain), 1, []))
+    invited.append(Contender("bare program", bare_turns(pooled(module), plain), 1, []))
     most = max(given.workers)
     for precision in ("float32", "bfloat16"):
         engines: dict[str, dict[str, Any]] = {"loop": {"name": "loop"}}

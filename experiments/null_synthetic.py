@@ -22,6 +22,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
+from fedstrata.algorithms.parts.proof.budget import level
 from fedstrata.clustering import (
     bipartition,
     confirm,
@@ -37,8 +38,8 @@ from fedstrata.clustering import (
 Measure = Callable[[Tensor], Tensor]
 
 ALPHAS = (0.01, 0.05, 0.2)
-LEVEL = 0.03
-"""Of the first test of a cluster, with alpha = 0.05."""
+LEVEL = level(0.05, tests=0)
+"""Of the first test of a cluster."""
 
 SMALL = 30
 """Draws of each case with few clients, whose tests take longer."""
@@ -179,8 +180,8 @@ def small() -> list[dict[str, Any]]:
                 p_values = []
                 for draw in _generators(SMALL, m, f, int(1000 * apart)):
                     p_values.append(fold_test(_folds(f, m, (m // 2, m // 2), apart, draw), layers, draw, LEVEL).p)
-                for level in (LEVEL, 0.005):
-                    row[f"{f} folds, level {level}"] = round(sum(p <= level for p in p_values) / SMALL, 3)
+                for spent in (LEVEL, 0.005):
+                    row[f"{f} folds, level {spent:.3g}"] = round(sum(p <= spent for p in p_values) / SMALL, 3)
             table.append(row)
     return table
 

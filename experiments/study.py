@@ -36,7 +36,7 @@ def main() -> None:
     """Run all, two at a time, and keep each result as soon as it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
-    parser.add_argument("--variants", default="fedavg,oracle,layercfl", help="algorithms, comma-separated")
+    parser.add_argument("--variants", default="fedavg,local,oracle,layercfl", help="algorithms, comma-separated")
     parser.add_argument("--on", nargs="+", default=[""], help="changes for all variants, KEY=VALUE+KEY=VALUE")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)

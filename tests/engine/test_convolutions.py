@@ -64,6 +64,15 @@ def test_equal_neighbours_are_preferred_as_by_max_pooling(order: tuple[int, ...]
     assert all(map(torch.equal, run(pooled(network(conv)), images), run(network(conv), images)))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+def test_results_lie_in_memory_as_those_of_two_steps(channels: int, order: torch.memory_format) -> None:
+    """Networks may view them in another shape, and later layers compute by the order that they find."""
+    slow = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2))
+    images = torch.empty(2, channels, 8, 8, memory_format=order).normal_()
+    assert pooled(slow)(images).stride() == slow(images).stride()
+
+
 def test_only_the_tensors_that_move_have_gradients() -> None:
     conv = nn.Conv2d(1, 2, 3)
     conv.weight.requires_grad_(False)

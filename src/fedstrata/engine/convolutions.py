@@ -60,13 +60,14 @@ class PooledConvolution(nn.Module):
         self.weight, self.bias, self._padding = conv.weight, conv.bias, conv.padding
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (b, channels, height, width) to (b, units, height', width') in channels_last."""
+        """Map (b, channels, height, width) to (b, units, height', width'), in memory in the order of the images."""
         if images.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
             return max_pool2d(conv2d(images, self.weight, self.bias, padding=self._padding), 2)
         found: Tensor = _Pooled.apply(  # type: ignore[no-untyped-call]  # torch leaves it without annotations
             images.contiguous(), self.weight, self.bias, self._padding
         )
-        return found.contiguous(memory_format=torch.channels_last)
+        order = torch.channels_last if images.stride(1) == 1 else torch.contiguous_format
+        return found.contiguous(memory_format=order)
 
 
 class _Pooled(torch.autograd.Function):
