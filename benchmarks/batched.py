@@ -65,18 +65,18 @@ def main() -> None:
     paper = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
     textbook = TextbookCNN()
     textbook.load_state_dict(paper.state_dict())
-    images = Clients(dataset, given.clients, given.samples, 50)
-    pairs("the paper's CNN", images, paper, textbook, {"groups": False, "products": True}, given)
+    images = Federation(dataset, given.clients, given.samples, 50)
+    pairs("the paper's CNN", images, paper, textbook, {"in groups": False, "as products": True}, given)
     digits = data.load("digits")
     small = make("mlp", digits.shape, digits.classes, seed=0, hidden=[32])
-    pairs("one hidden layer of 32", Clients(digits, 100, 12, 4), small, small, {"": False}, given)
+    pairs("one hidden layer of 32", Federation(digits, 100, 12, 4), small, small, {"of layers": False}, given)
     if given.jobs or given.device == "cuda":
         users(dataset, given)
         seeds(dataset, given)
 
 
 @dataclass(frozen=True)
-class Clients:
+class Federation:
     """Clients of equal size.
 
     Attributes:
@@ -94,13 +94,22 @@ class Clients:
 
 def pairs(
     title: str,
-    clients: Clients,
+    clients: Federation,
     module: nn.Module,
     textbook: nn.Module,
     ways: Mapping[str, bool],
     given: argparse.Namespace,
 ) -> None:
-    """A round of FedAvg by each contender in turn; the batched engine in several ways, with and without products."""
+    """A round of FedAvg by each contender in turn.
+
+    Args:
+        title: of the network.
+        clients: whom it is trained by.
+        module: the network.
+        textbook: as the textbook has it.
+        ways: of the batched engine; whether convolutions are products.
+        given: of the command line.
+    """
     dataset, recipe = clients.dataset, Recipe(epochs=1, batch=clients.batch, lr=0.05)
     deal = dealt(dataset, clients.count, clients.samples)
     layout, holdings = layout_of(module), Holdings(dataset, deal, seed=0)
@@ -116,8 +125,7 @@ def pairs(
     for memory in given.memory:
         for way, products in ways.items():
             engine = Batched(module, layout, holdings, device=given.device, memory=memory, products=products)
-            name = ", ".join(filter(None, ("batched", f"{memory / 2**20:.0f} MiB", way)))
-            rounds[name] = rounds_of(engine, module, clients.count, recipe)
+            rounds[f"batched {way}, {memory / 2**20:.0f} MiB"] = rounds_of(engine, module, clients.count, recipe)
     times: dict[str, list[float]] = {name: [] for name in rounds}
     for pair in range(given.pairs + 2):
         for name, run in rounds.items():

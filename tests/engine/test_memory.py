@@ -53,4 +53,4 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40)
 def test_steps_use_the_memory_of_the_steps_before() -> None:
     """In a process that has freed nothing large before, unlike this one; without care it is some 300 pages a step."""
     told = subprocess.run([sys.executable, "-c", PAGES], cwd=Path(__file__).parent, check=True, capture_output=True)
-    assert float(told.stdout) < 30
+    assert float(told.stdout) < 100

@@ -14,7 +14,7 @@ from fedstrata.errors import ContractError, InputError
 from fedstrata.lazy import torch
 
 BLOCK = 16
-"""Client ids that are summed together, so that whoever owns whole blocks gets the same bits."""
+"""Client ids that are summed together, so that whoever has whole blocks could sum them apart with the same bits."""
 
 IN_MEMORY = 2**30
 """Bytes of rows that are held in memory; more than 1 GB lies in a temporary file, mapped into memory."""
@@ -148,7 +148,7 @@ def mix(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> t
 
     Returns:
         (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
-        bits in any order of rows and for any number of workers that own whole blocks.
+        bits in any order of rows, whoever sent them.
     """
     order = updates.clients.argsort().tolist()
     blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK)]

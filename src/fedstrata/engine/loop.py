@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use, empty_rows
-from fedstrata.engine.convolutions import pooled
 from fedstrata.engine.facts import facts_of
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.offers import least_wrong, overlaid, wrongness
+from fedstrata.engine.pooling import pooled
 from fedstrata.engine.store import Store
 from fedstrata.models import flatten, load_row
 from fedstrata.randomness import generator, seed_of
@@ -24,8 +24,8 @@ Judged = dict[int, tuple[int, float]]
 SCORED = 1024
 """Samples of a batch without gradients."""
 
-KEPT = 31 << 20
-"""Bytes, of which the C library keeps twice as many for later; it counts no more than 32 MB."""
+KEPT = 8 << 20
+"""Bytes, of which the C library keeps twice as many for later: what steps of small networks need."""
 
 
 class Loop:
@@ -50,10 +50,11 @@ class Loop:
         """Take over the module."""
         # The C library gives freed memory back at once until something of this size has been freed: each step of small
         # networks would fetch its own anew, page by page.
-        torch.empty(KEPT, dtype=torch.uint8)
+        torch.empty(KEPT, dtype=torch.uint8, device="cpu")
         self.store = store or Store()
         self._precision = precision
-        self._module, self._layout, self._holdings = pooled(module), layout, holdings
+        self._module, self._layout, self._holdings = module, layout, holdings
+        self._scorer = pooled(module)
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = any(slot.kind == "buffer" for slot in layout.slots)
@@ -71,7 +72,7 @@ class Loop:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                predictions.append(self._module(inputs).softmax(1))
+                predictions.append(self._scorer(inputs).softmax(1))
         return torch.stack(predictions)
 
     def _work(self, plan: Plan) -> tuple[Result, ...]:
@@ -181,7 +182,7 @@ class Loop:
         correct, loss = 0, 0.0
         with torch.inference_mode():
             for inputs, labels in self._holdings.batches(index, SCORED):
-                logits = self._module(inputs)
+                logits = self._scorer(inputs)
                 correct += int((logits.argmax(1) == labels).sum())
                 loss += float(cross_entropy(logits, labels, reduction="sum"))
         return correct, loss / len(index)

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedstrata.engine.convolutions import plain
+from fedstrata.engine.pooling import plain
 
 WORD = (1 << 32) - 1
 STRIDE = 0x9E3779B9
