@@ -1,4 +1,4 @@
-"""One client after the other, in plain torch: the definition that every other engine must equal."""
+"""One client after the other, in plain torch but for `pooling`: the definition that every other engine must equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Loop:
     """Trains and scores clients with one module, into which each client's row is copied.
 
     Args:
-        module: of the layout; its own values do not matter.
+        module: of the layout; its own values do not matter, and its layers stay as they are.
         layout: the tensors of the module.
         holdings: the clients' data.
         store: what the clients' devices keep.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, max_pool2d, pad
 
 COLOURS, FEW = 4, 8
 """Channels of images and of convolutions, up to which the one step is faster; eight fill half a vector."""
@@ -22,9 +22,9 @@ SHIFTS = ((0, 0), (0, 1), (1, 0), (1, 1))
 def pooled(module: nn.Module) -> nn.Module:
     """A network for scoring: of the same layers where they are a chain, else the module itself.
 
-    Only of a plain chain is it known who reads what its layers compute.
+    Only of a plain chain is it known who reads what its layers compute. The chain stays as it is from now on.
     """
-    if type(module) is not nn.Sequential or _hooked(module):
+    if type(module) is not nn.Sequential or _heard(module):
         return module
     layers = list[nn.Module]()
     for layer in module:
@@ -48,15 +48,17 @@ class PooledConvolution(nn.Module):
         self._conv = conv
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (b, channels, height, width) to (b, units, height', width'), in memory in the order of the images."""
+        """Map finite (b, channels, height, width) to (b, units, height', width'), in the order of torch's in memory."""
         weight, bias = self._conv.weight, self._conv.bias
+        last = images.ndim == 4 and images.stride(1) == 1
+        order = torch.channels_last if last else torch.contiguous_format
+        if not (images.is_contiguous(memory_format=order) and weight.is_contiguous()):
+            return max_pool2d(self._conv(images), 2)
         kernels = torch.cat([pad(weight, (right, 1 - right, down, 1 - down)) for down, right in SHIFTS])
         biases = None if bias is None else bias.repeat(len(SHIFTS))
         neighbours = conv2d(images.contiguous(), kernels, biases, stride=2, padding=self._conv.padding)
         one, two, three, four = neighbours.chunk(len(SHIFTS), dim=-3)
-        greatest = torch.maximum(torch.maximum(one, two), torch.maximum(three, four))
-        last = images.ndim == 4 and images.stride(1) == 1
-        return greatest.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return torch.maximum(torch.maximum(one, two), torch.maximum(three, four)).contiguous(memory_format=order)
 
 
 def plain(conv: nn.Conv2d) -> bool:
@@ -68,18 +70,19 @@ def plain(conv: nn.Conv2d) -> bool:
 
 def _few(conv: nn.Conv2d) -> bool:
     small = conv.in_channels <= COLOURS and conv.out_channels <= FEW
-    return small and type(conv) is nn.Conv2d and plain(conv) and conv.stride == (1, 1) and not _hooked(conv)
+    return small and type(conv) is nn.Conv2d and plain(conv) and conv.stride == (1, 1) and not _heard(conv)
 
 
 def _halves(layer: nn.Module) -> bool:
     """Whether a layer takes the greatest of each 2 x 2, and nothing else."""
-    if type(layer) is not nn.MaxPool2d or _hooked(layer):
+    if type(layer) is not nn.MaxPool2d or _heard(layer):
         return False
-    halves = {layer.kernel_size, layer.stride} <= {2, (2, 2)}
+    halves = all(size in (2, (2, 2)) for size in (layer.kernel_size, layer.stride))
     whole = layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1))
     return halves and whole and not (layer.ceil_mode or layer.return_indices)
 
 
-def _hooked(module: nn.Module) -> bool:
-    """Whether anybody wants to be called when a module is."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def _heard(module: nn.Module) -> bool:
+    """Whether somebody is to be called when a module is, or in its place."""
+    instead = vars(module).keys() & {"forward", "_conv_forward"}
+    return bool(instead or module._forward_hooks or module._forward_pre_hooks)
