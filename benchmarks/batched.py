@@ -69,7 +69,9 @@ def main() -> None:
     pairs("the paper's CNN", images, paper, textbook, {"in groups": False, "as products": True}, given)
     digits = data.load("digits")
     small = make("mlp", digits.shape, digits.classes, seed=0, hidden=[32])
-    pairs("one hidden layer of 32", Federation(digits, 100, 12, 4), small, small, {"of layers": False}, given)
+    pairs(
+        "one hidden layer of 32", Federation(digits, 100, 12, 4), small, small, {"without convolutions": False}, given
+    )
     if given.jobs or given.device == "cuda":
         users(dataset, given)
         seeds(dataset, given)

@@ -255,6 +255,15 @@ def test_what_the_same_folds_show_inside_the_sides_is_proven_with_the_split() ->
     assert spent(turns[2]) == [1] * 4  # each has been tested as what it is now
 
 
+def test_small_groups_say_why_they_are_not_tested_though_they_were_as_sides() -> None:
+    clients = Folded([group for group in range(4) for _ in range(5)], apart=3.0, sizes=[48] * 20)
+    state = drive(Strata(), clients, 6)[-1].state
+    leaves = [state.tree[node].verdict for node in state.nodes.tolist()]
+    has = "5 of 5 members are known to have 48 samples, enough for 2 folds; these are too few clients to tell apart"
+    assert [leaf and leaf.why for leaf in leaves] == [f"not tested in round 6: {has}"] * 4
+    assert all(memory.tests for memory in state.memories)
+
+
 def test_a_group_pays_for_the_tests_of_it_as_a_side_whatever_became_of_the_trial() -> None:
     """The B halves that judge show the point of the other group at first, so the first trial does not pay."""
     clients = Folded(TWO)

@@ -152,11 +152,8 @@ def test_sizes_may_be_lists() -> None:
 def test_a_scorer_has_the_layers_of_its_network() -> None:
     module = nn.Sequential(make("cifar_cnn", (3, 32, 32), 10, seed=0))
     scorer = pooled(module)
-    assert [type(layer) for layer in scorer.get_submodule("0").children()][:3] == [
-        PooledConvolution,
-        nn.ReLU,
-        nn.Conv2d,
-    ]  # 16 channels fill one
+    kinds = [type(layer) for layer in scorer.get_submodule("0").children()]
+    assert kinds[:3] == [PooledConvolution, nn.ReLU, nn.Conv2d]  # sixteen channels fill a vector
     images = torch.randn(2, 3, 32, 32)
     layout = layout_of(module)
     load_row(module, layout, 2 * flatten(module, layout))

@@ -20,7 +20,7 @@ from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.strata.calm import listened, listening
 from fedstrata.algorithms.parts.strata.docket import docket, due
 from fedstrata.algorithms.parts.strata.judging import offered, weighed
-from fedstrata.algorithms.parts.strata.memory import Stratified, blank, noted, recalled
+from fedstrata.algorithms.parts.strata.memory import Stratified, blank, examined, noted, recalled
 from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import prove, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
@@ -81,7 +81,7 @@ class Strata:
         verdicts = {
             each: unheard(state, state.sizes, each, self.folds)
             for each in set(due(state)) - {hearing.cluster for hearing in hearings}
-            if not state.memories[each].tests
+            if not examined(state, each)
         }
         few = {hearing.cluster for hearing in hearings if hearing.few}
         splits, matrices, memories = dict[int, Parting](), list[Matrix](), list(state.memories)
@@ -103,7 +103,7 @@ class Strata:
             draw, spend = problem.generator(f"test of node {node}", round), level(self.alpha, memory.tests)
             ruling = rule(layout, memory.evidence, sent, members, newcomers, draw, spend)
             found, verdict = ruling.found, spoken(ruling.found, round, ruling.MEANS[ruling.groups])
-            if found.tested or not memory.tests:  # the last test stays
+            if found.tested or not examined(state, cluster):  # the last test stays
                 verdicts[cluster] = verdict
             memory = replace(memory, evidence=ruling.evidence, heard=round, tests=memory.tests + found.tested)
             if found.tested:

@@ -91,6 +91,12 @@ def blank(problem: Problem, calm: Calm | None) -> Stratified:
     )
 
 
+def examined(state: Stratified, cluster: int) -> bool:
+    """Whether the tree says what came of a test of a cluster; those of a side are told of the cluster it came from."""
+    verdict = state.tree[int(state.nodes[cluster])].verdict
+    return verdict is not None and "p" in verdict.criteria
+
+
 def recalled(state: Stratified) -> Stratified:
     """The state without what is no longer true, now that clients have come, left, changed or been misplaced."""
     arrived = (state.labels < 0) & ~state.aside
