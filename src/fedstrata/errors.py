@@ -8,13 +8,16 @@ FedstrataError
 │   ├── ModelError        the network
 │   ├── LayoutError       a selector of layers
 │   └── RecordError       a run folder
-├── EngineError           workers were lost again and again: exit status 1
+├── MachineError          the machine failed, not the input: exit status 1; a run can be resumed
+│   ├── ResourceError     no disk space, memory, open files or permission was left
+│   └── EngineError       workers were lost or did not answer, again and again
 └── ContractError         an algorithm or an engine broke a rule of `core`: a bug, exit status 1
 
 A message is one line: what was expected, what was found, what to do.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 
 class FedstrataError(Exception):
@@ -49,8 +52,36 @@ class RecordError(InputError):
     """A run folder is missing, damaged, or of another experiment."""
 
 
-class EngineError(FedstrataError):
-    """What computes was lost, and trying again did not help."""
+class MachineError(FedstrataError):
+    """The machine failed; nothing is wrong with the input, and a run can be resumed once the cause is gone.
+
+    Args:
+        reason: What was expected, what was found and what to do, in one line.
+
+    Attributes:
+        reason: The same line.
+        folder: The folder of the run or comparison that can be resumed. None where nothing was begun.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason; the folder is filled in where it is known."""
+        super().__init__(reason)
+        self.reason = reason
+        self.folder: Path | None = None
+
+    def __str__(self) -> str:
+        """The reason, and how to resume from Python; the command line prints its own command."""
+        if self.folder is None:
+            return self.reason
+        return f"{self.reason}; then resume with resume=True and out={str(self.folder)!r}"
+
+
+class ResourceError(MachineError):
+    """The machine has no disk space, memory, open files, threads or permission left for what is to be done."""
+
+
+class EngineError(MachineError):
+    """What computes was lost or did not answer, and trying again did not help."""
 
 
 class ContractError(FedstrataError):

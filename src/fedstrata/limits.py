@@ -1,0 +1,137 @@
+"""Every limit on what a user may give, in one place.
+
+A limit is far above what a real experiment needs, and low enough that a wrong or hostile input is refused in one line
+before it takes minutes or the memory of the machine. Whoever needs more changes the number here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MIB = 2**20
+
+# The experiment file.
+EXPERIMENT_BYTES = 1_000_000
+"""Bytes of an experiment file."""
+DEPTH = 32
+"""Tables and lists inside each other, and parts of a dotted key."""
+KEY_CHARACTERS = 100
+"""Characters in one part of a key."""
+TEXT_CHARACTERS = 10_000
+"""Characters in a value that is a text."""
+INTEGER = 2**128 - 1
+"""Size of a whole number, above and below zero: seeds of 128 bits are what numpy recommends."""
+OPTIONS = 1_000
+"""Options `--set` of one command."""
+RUNS = 10_000
+"""Runs of one comparison."""
+
+# The keys of the experiment.
+ROUNDS = 1_000_000
+"""Rounds of communication."""
+CLIENTS = 1_000_000
+"""Clients."""
+SAMPLES = 1_000_000_000
+"""Samples of a client, on the server or in a batch."""
+EPOCHS = 100_000
+"""Passes over the data in a round."""
+WORKERS = 4_096
+"""Worker processes."""
+TIMEOUT = 7 * 24 * 3600
+"""Seconds without progress of a worker: the system cannot wait for much longer at a time."""
+RATE = 1e30
+"""Step size of an optimizer: a product with a larger one is no float32 number."""
+ENTRIES = 1_000
+"""Entries of a list that is an option of a network or a key of an algorithm."""
+OPTION = 1_000_000_000
+"""Size of a number that is an option of a network or a key of an algorithm."""
+COUNT = 1_000_000
+"""Size of a whole number that is a key of an algorithm, where the next line has no other."""
+ALGORITHM_KEYS = {
+    "k": 10_000,
+    "groups": 10_000,
+    "window": 1_000,
+    "epochs": EPOCHS,
+    "head_epochs": EPOCHS,
+    "restarts": 1_000,
+}
+"""Size of the keys of algorithms that decide how much memory or work is needed."""
+PARAMETERS = 1_000_000_000
+"""Parameters of a network of the library."""
+
+# Data.
+DATA_BYTES = 64 * 1024 * MIB
+"""Bytes of a data set in memory; also at most half the memory of the machine, as some data are copied once."""
+FREE_BYTES = 256 * MIB
+"""Bytes in memory up to which it does not matter how few bytes the data take on disk."""
+EXPANSION = 100
+"""Bytes in memory for each byte on disk, beyond that."""
+CLASSES = 100_000
+"""Classes."""
+LABEL_CELLS = 1_000_000_000
+"""Clients times classes: a table says what each client calls each class."""
+SAMPLE_NUMBERS = 30_000_000
+"""Numbers in one sample: three channels of the largest image."""
+COLUMN_CHARACTERS = 10_000
+"""Characters in a text that is the class of a sample or stands in another column."""
+ZIP_MEMBERS = 1_000
+"""Arrays in an `.npz` file."""
+ZIP_DIRECTORY_BYTES = 1 * MIB
+"""Bytes of the directory of an `.npz` file."""
+NPY_HEADER_BYTES = 10_000
+"""Bytes of the header of an array in an `.npz` file."""
+PARQUET_FOOTER_BYTES = 64 * MIB
+"""Bytes of the footer of a Parquet file."""
+PARQUET_COLUMNS = 1_000
+"""Columns of a Parquet file."""
+ROWS_BEYOND_BYTES = 1_000_000
+"""Rows from which on a Parquet file must have a byte for each of them."""
+IMAGE_PIXELS = 10_000_000
+"""Height times width of an image."""
+IMAGE_BYTES = 64 * MIB
+"""Bytes of an encoded image."""
+IMAGE_FORMATS = ("PNG", "JPEG")
+"""Formats of images that are decoded: decoders of others start other programs, or are rarely tested."""
+
+
+def irregular(path: Path) -> str:
+    """Say why a path cannot be read as a file: what it is instead, or what the system says; empty when it can.
+
+    A pipe or a device may have no end, and opening a pipe may wait without an end.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return error.strerror or str(error)
+    # A path with a NUL character.
+    except ValueError as error:
+        return str(error)
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISDIR(mode):
+        return os.strerror(errno.EISDIR)
+    return "It is no file but a pipe, a socket or a device"
+
+
+def too_much(decoded: int, stored: int) -> str:
+    """Say why data should not be decoded; empty when they may be.
+
+    Args:
+        decoded: bytes that they take in memory.
+        stored: bytes that they take on disk.
+    """
+    most = DATA_BYTES
+    # Windows does not say.
+    if hasattr(os, "sysconf"):
+        most = min(most, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    if decoded > most:
+        return f"it takes {decoded:,} bytes in memory; expected at most {most:,}, so use a part of it"
+    if decoded > max(FREE_BYTES, EXPANSION * stored):
+        return (
+            f"it takes {decoded:,} bytes in memory and {stored:,} on disk; expected at most {EXPANSION} times as many, "
+            "so write it with less or no compression"
+        )
+    return ""
