@@ -67,7 +67,7 @@ def main() -> int:
 
 def real(experiment: dict[str, Any], federation: Path, out: Path) -> None:
     """Make a federation, start all its processes, run the experiment, end them."""
-    port = free_ports(1 + CLIENTS)
+    port = free_ports(2 + 2 * CLIENTS)
     print(deploy.init(federation, experiment, port=port))
     with Machines(federation, port) as machines:
         machines.server()

@@ -54,10 +54,12 @@ class Machines:
             raise RuntimeError(f"processes do not end: {sorted(self._left & processes().keys())}")
 
     def server(self) -> None:
-        """Start the SuperLink and wait until it listens."""
+        """Start the SuperLink and its proxy, and wait until both listen."""
         process = self._start("superlink", self._folder / "superlink.sh")
-        within(120.0, lambda: listens(self._port) or process.poll() is not None)
-        if not listens(self._port):
+        # The proxy's port is the federation's, that of the SuperLink behind it the next.
+        ports = self._port, self._port + 1
+        within(120.0, lambda: all(map(listens, ports)) or process.poll() is not None)
+        if not all(map(listens, ports)):
             raise RuntimeError(f"the SuperLink does not listen; see {self.log('superlink')}")
 
     def register(self) -> None:

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedstrata.config import load
 from fedstrata.flower.cut import cut
 from fedstrata.flower.device import Device, answer, whoami
-from fedstrata.flower.exchange import Clock, Node
+from fedstrata.flower.exchange import Clock, Node, ReplyLimit
 from fedstrata.flower.remote import Remote, Rules
 from fedstrata.flower.roster import Roster, Seat
 from fedstrata.flower.terms import Samples, Terms
@@ -55,6 +55,7 @@ class Loopback:
     def __init__(self, devices: dict[int, Device], twist: Twist = lambda message, reply: [reply]) -> None:
         self.devices, self.twist = devices, twist
         self.names: dict[int, str] = {}
+        self.public_keys = {node: b"key %d" % node for node in devices}
         self.asked: list[Message] = []
         self._replies: dict[str, list[Message]] = {}
 
@@ -70,11 +71,17 @@ class Loopback:
                 self._replies[id] = self.twist(message, reply)
         return ids
 
-    def pull_messages(self, message_ids: list[str]) -> list[Message]:
+    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
         return [reply for id in message_ids for reply in self._replies.pop(id, [])]
 
+    def arrive(self, replies: dict[str, Message]) -> None:
+        """Let replies to earlier messages come, by the messages' ids."""
+        for id in list(replies):
+            self._replies[id] = [replies.pop(id)]
+
     def get_nodes(self) -> list[Node]:
-        return [Peer(node, b"key %d" % node, self.names.get(node, "")) for node in self.devices]
+        keys, names = self.public_keys, self.names
+        return [Peer(node, keys.get(node, b"key %d" % node), names.get(node, "")) for node in self.devices]
 
 
 class Ticks:

@@ -1,5 +1,6 @@
 """Nothing that a device may answer reaches a model unless it is sound; the round goes on without it."""
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Error, Message
+from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord
 from in_process import Federation, federation
 
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine import Store
 from fedstrata.errors import EngineError
 from fedstrata.flower.device import Device
+from fedstrata.flower.letter import Letter
+from fedstrata.flower.messages import write_letter
 from fedstrata.flower.remote import Rules
 from turns import same
 
@@ -83,11 +86,40 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "missing layer": (without, "expected the tensor linear2.bias, found none of that name"),
     "pickled": (as_bytes(pickled()), "expected linear1.weight to be an array of numbers"),
     "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected linear1.weight to be an array of numbers"),
-    "a long story": (put("result-0", "size", "x" * 9999), "expected size to be of type int, found 'xxx"),
+    "a long story": (
+        put("result-0", "size", "x" * 9999),
+        "expected texts of at most 1000 characters, found size with more",
+    ),
     "no update": (lambda m: m.content.pop("update-0.arrays"), "expected the tensor linear1.bias"),
     "extra": (
         lambda m: m.content.__setitem__("more.settings", ConfigRecord({"a": 1})),
         "expected no part more: it was not asked for",
+    ),
+    "a line of its own": (
+        lambda m: m.content.array_records["update-0.arrays"].__setitem__(
+            "x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))
+        ),
+        "expected no tensor x [2Jround 3: client: it was not asked for",
+    ),
+    "more records": (
+        lambda m: m.content.update({f"{i}.settings": ConfigRecord({"a": 1}) for i in range(1000)}),
+        "expected no part 0: it was not asked for",
+    ),
+    "metrics": (
+        lambda m: m.content.__setitem__("answer.metrics", MetricRecord({"a": 1})),
+        "expected no part answer.metrics: it was not asked for",
+    ),
+    "more keys": (
+        lambda m: [put("answer", str(i), i)(m) for i in range(1000)],
+        "expected at most 32 values in a record, found 1005",
+    ),
+    "a long list": (put("answer", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
+    "a long key": (put("answer", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
+    "another format": (
+        lambda m: m.content.array_records["update-0.arrays"].__setitem__(
+            "linear1.weight", Array("float32", (8, 64), "raw", b"0")
+        ),
+        "expected linear1.weight to be an array of numbers: its format is raw",
     ),
     "negative samples": (put("result-0", "size", -5), "to be of 1 to 32 samples, found -5"),
     "too many samples": (put("result-0", "size", 33), "to be of 1 to 32 samples, found 33"),
@@ -105,7 +137,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "facts": (lambda m: m.content.pop("facts.arrays"), "expected the facts ['entropy'], found []"),
     "a fact": (
         lambda m: m.content.array_records["facts.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
-        "expected the fact entropy to be finite torch.float32 (1,), found torch.float32 (2,)",
+        "expected entropy to be torch.float32 (1,), found torch.float32 (2,)",
     ),
 }
 
@@ -145,7 +177,7 @@ def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_clie
     assert same(rounds(here, remote.run), without_the_bad(here))
     (line,) = here.lines
     assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
-    assert len(line) < 340
+    assert len(line) < 340 and line.isprintable()
     assert list(remote.journey.rejected) == [BAD] and remote.journey.absent == {}
 
 
@@ -181,14 +213,66 @@ def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federatio
 
     def twist(message: Message, reply: Message) -> list[Message]:
         if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            lost = Message(Error(5, "Node\nUnavailable"), reply_to=message)
+            lost = Message(Error(5, "Node\nUnavailable at /home/anna/x.py \x1b[31m"), reply_to=message)
             lost.metadata.__dict__["_src_node_id"] = 1
             return [lost]
         return [reply]
 
     remote, _ = here.remote(twist=twist)
     assert same(rounds(here, remote.run), without_the_bad(here))
-    assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable"]
+    assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable at x.py [31m"]
+
+
+def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Federation) -> None:
+    forged = "no\nround 9: all is well\x1b[2J\u2028 in '/home/anna doe/data.npz' " + "x" * 10_000
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
+            return [Message(write_letter(Letter({"failed": {"reason": forged}})), reply_to=message)]
+        return [reply]
+
+    remote, _ = here.remote(twist=twist)
+    assert same(rounds(here, remote.run), without_the_bad(here))
+    (line,) = here.lines
+    assert line.startswith(
+        "round 2: client 2 is absent: its device says: no round 9: all is well [2J in 'data.npz' xxx"
+    )
+    assert line.isprintable() and len(line) < 400
+
+
+def promising(shape: tuple[int, ...]) -> bytes:
+    """The header of an array in numpy's format, and no numbers."""
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+LARGE = {
+    "16 million numbers": promising((2**24,)) + bytes(64 * 2**20),
+    "a header that promises 64 GiB": promising((2**34,)),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_a_reply_that_is_too_large_takes_no_memory(here: Federation, what: str) -> None:
+    """64 MiB once took as much again for every array."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
+            as_bytes(LARGE[what])(reply)
+        return [reply]
+
+    remote, _ = here.remote(twist=twist)
+    tracemalloc.start()
+    try:
+        rounds(here, remote.run)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 * 2**20
+    assert len(here.lines) == 1 and here.lines[0].startswith(
+        "round 2: client 2 is rejected: expected linear1.weight to"
+    )
 
 
 def test_what_a_device_cannot_do_is_told_in_its_words(here: Federation, tmp_path: Path) -> None:
@@ -196,7 +280,7 @@ def test_what_a_device_cannot_do_is_told_in_its_words(here: Federation, tmp_path
     grid.devices[100 + BAD] = Device("site-2", tmp_path / "nothing.npz", tmp_path / "state")
     rounds(here, remote.run)
     assert len(here.lines) == 2
-    assert here.lines[0].startswith(f"round 1: client 2 is absent: its device says: data set '{tmp_path}/nothing.npz'")
+    assert here.lines[0].startswith("round 1: client 2 is absent: its device says: data set 'nothing.npz' not found")
 
 
 def test_a_message_to_another_client_is_refused_by_the_device(here: Federation) -> None:

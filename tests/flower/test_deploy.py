@@ -1,21 +1,35 @@
 """What the three commands write, hand over and refuse; with real processes in ``test_real_processes.py``."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.cli.build import build_fab_from_disk
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.fab import Fab
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.supernode.cli.flower_supernode import _try_obtain_trusted_entities, _validate_public_keys_ed25519
+from flwr.supernode.start_client_internal import _verify_fab
 from in_process import Loopback
 
 from fedstrata.config import load
 from fedstrata.errors import DataError, EngineError, ExperimentError, InputError, RecordError
 from fedstrata.flower import certificates, deploy, server
-from fedstrata.flower.certificates import certify
+from fedstrata.flower.app_signature import hand_over_signature
+from fedstrata.flower.certificates import certify, read_public_keys
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation, read_federation, write_federation
 from fedstrata.flower.remote import Rules
@@ -52,18 +66,75 @@ def test_init_writes_the_app_the_keys_the_data_and_a_script_for_each_machine(mad
         assert (made / script).stat().st_mode & 0o100
         subprocess.run(["sh", "-n", str(made / script)], check=True)
     start = (made / "nodes/site-1/start.sh").read_text()
-    assert "--superlink server.example:9000 --host 127.0.0.1 --port 9002" in start
-    assert {path.name for path in (made / "nodes/site-1").iterdir()} == {
-        "ca.crt",
-        "data.npz",
-        "key",
-        "key.pub",
-        "start.sh",
-    }
+    assert "--superlink 127.0.0.1:9004 --host 127.0.0.1 --port 9005" in start
+    assert "--root-certificates tls.crt" in start and "--trusted-entities trusted.yaml" in start
+    names = {"ca.crt", "data.npz", "key", "key.pub", "nginx.conf", "start.sh", "tls.crt", "tls.key", "trusted.yaml"}
+    assert {path.name for path in (made / "nodes/site-1").iterdir()} == names
     assert (made / "nodes/site-0/key.pub").read_text() != (made / "nodes/site-1/key.pub").read_text()
-    assert (made / "nodes/site-0/key").stat().st_mode & 0o077 == 0, "a private key is its owner's to read"
+    for private in ("key", "tls.key"):
+        assert (made / "nodes/site-0" / private).stat().st_mode & 0o077 == 0, "a private key is its owner's to read"
     connection = tomllib.loads((made / "cli/config.toml").read_text())["superlink"]["here"]
-    assert connection == {"address": "server.example:9000", "root-certificates": str(made / "certificates/ca.crt")}
+    assert connection == {"address": "127.0.0.1:9001", "root-certificates": str(made / "certificates/ca.crt")}
+
+
+def test_other_machines_reach_the_proxy_alone_which_forwards_the_nodes_interface_alone(made: Path) -> None:
+    """With real processes in ``test_takeover.py``."""
+    assert "--host 127.0.0.1 --port 9001" in (made / "superlink.sh").read_text()
+    proxy = (made / "proxy/nginx.conf").read_text()
+    assert "listen server.example:9000 ssl;" in proxy and "ssl_verify_client on;" in proxy
+    assert proxy.count("location") == 3 and "location / { return 404; }" in proxy
+    assert "unregister-node" not in proxy and "register-node" not in proxy.replace("deactivate-node", "")
+    assert "proxy_pass https://127.0.0.1:9001/v1/fleet/$1;" in (made / "proxy/fleet.conf").read_text()
+    node = (made / "nodes/site-1/nginx.conf").read_text()
+    assert "listen 127.0.0.1:9004 ssl;" in node and "proxy_pass https://server.example:9000;" in node
+    assert "proxy_ssl_certificate tls.crt;" in node and "proxy_ssl_name server.example;" in node
+
+
+def test_a_name_in_a_nodes_certificate_tells_nobody_which_clients_there_are(made: Path) -> None:
+    """A proxy sends the names of all that it lets in to whoever connects."""
+    shown = ["openssl", "x509", "-in", "tls.crt", "-noout", "-subject"]
+    names = [
+        subprocess.run(shown, cwd=made / f"nodes/site-{client}", capture_output=True, text=True, check=True).stdout
+        for client in range(3)
+    ]
+    assert len(set(names)) == 3 and not any("site" in name for name in names)
+
+
+def limits(home: Path) -> list[int]:
+    """Bytes of a body that the proxy lets through: of a list of objects, of an object."""
+    files = [(home / "proxy" / name).read_text() for name in ("list.conf", "object.conf")]
+    return [int(text.split(";")[0].split()[1]) for text in files]
+
+
+def test_the_proxy_lets_through_what_replies_about_the_model_need(made: Path, tmp_path: Path) -> None:
+    """Four tensors, the largest fact of 10 x 5 x 64 numbers; 16 updates, each tensor beside one piece; 4 facts."""
+    list_bytes, object_bytes = limits(made)
+    assert object_bytes == 64 * 1024 + 4 * 10 * 3 * 64
+    assert list_bytes == 64 * 1024 + 128 * (2 * (16 * 4 + 4) + 4 * 16)
+    home = tmp_path / "federation"
+    shutil.copytree(made, home)
+    deploy._fit_proxy(home, load(EXPERIMENT, ["model.hidden=[4096]"]))
+    assert limits(home) == [list_bytes, 64 * 1024 + 4 * 64 * 4096]
+    deploy._fit_proxy(home, load(EXPERIMENT))
+    assert limits(home) == [list_bytes, 64 * 1024 + 4 * 64 * 4096], "limits never fall: another run may need them"
+
+
+def test_another_process_that_has_the_number_of_a_killed_proxy_is_left_alone(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "federation"
+    shutil.copytree(made, home)
+    monkeypatch.setattr(os, "kill", lambda *signal: pytest.fail("it was signalled"))
+    for number in (str(os.getpid()), "", "none"):
+        (home / "proxy/nginx.pid").write_text(number)
+        (home / "proxy/object.conf").unlink(missing_ok=True)
+        deploy._fit_proxy(home, load(EXPERIMENT))
+        assert limits(home)[1] > 0
+
+
+def test_a_new_federation_bounds_the_samples_that_a_client_may_claim(made: Path) -> None:
+    """Every client of the experiment holds 24 training samples; twice as many is the bound."""
+    assert read_federation(made / "federation.toml").most == 48
 
 
 def test_the_certificate_holds_for_the_host_and_is_signed_by_the_authority(made: Path) -> None:
@@ -123,7 +194,9 @@ class Flwr:
         if self.works:
             nodes = [self.folder / "nodes" / f"site-{client}" for client in range(3)]
             devices = {100 + c: Device(path.name, path / "data.npz", path / "state") for c, path in enumerate(nodes)}
-            server.serve(Loopback(devices), config)
+            grid, keys = Loopback(devices), read_public_keys(self.folder)
+            grid.public_keys = {node: bytes.fromhex(keys[device.key]) for node, device in devices.items()}
+            server.serve(grid, config)
 
 
 def test_run_gives_what_a_simulated_run_gives(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +233,13 @@ def test_a_folder_that_is_no_federation_is_refused(tmp_path: Path) -> None:
         deploy.run(EXPERIMENT, tmp_path, tmp_path / "run")
 
 
+def packed(app: Path) -> bytes:
+    """An app as Flower sends it to nodes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return build_fab_from_disk(app)
+
+
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
 
 
@@ -178,6 +258,7 @@ def test_a_federation_survives_its_file(tmp_path: Path) -> None:
         ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, enough"),
         ("patience = 300.0", 'patience = "long"', "patience = 'long': input should be a valid number"),
         ("enough = 1.0", "enough = 0.0", "rounds: expected that enough is above 0"),
+        ("most = 0", "most = -1", "federation: expected that most is at least 0"),
         ("patience = 300.0", "patience", "expected the file of a federation"),
     ],
 )
@@ -200,3 +281,53 @@ def test_public_samples_that_do_not_fit_are_refused(arrays: dict[str, Any], mess
     np.savez(tmp_path / "public.npz", **arrays)
     with pytest.raises(DataError, match=message):
         server._public(tmp_path / "public.npz", Federation(("a",), SAMPLES))
+
+
+def test_nodes_trust_the_key_that_signed_the_app_and_nobody_keeps_it(made: Path) -> None:
+    trusted = _try_obtain_trusted_entities(made / "nodes/site-0/trusted.yaml")
+    assert trusted is not None and len(trusted) == 1
+    _validate_public_keys_ed25519(trusted)
+    signed = json.loads((made / "app.signature.json").read_text())
+    app = packed(made / "app")
+    assert _verify_fab(Fab(signed["fab"], app, signed["verifications"]), trusted)
+    assert not _verify_fab(Fab("", app + b"more", signed["verifications"]), trusted)
+    private = {path.name for path in made.glob("**/*key*") if path.is_file()} - {"key.pub"}
+    assert private == {"ca.key", "server.key", "tls.key", "key"}, "the key that signed is not among them"
+
+
+@pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")
+def test_the_signature_is_handed_to_the_superlink_and_another_app_ends_the_run(made: Path, tmp_path: Path) -> None:
+    home = tmp_path / "federation"
+    shutil.copytree(made, home)
+    hand_over_signature(home)
+    (home / "superlink").mkdir()
+    database = str(home / "superlink/state.db")
+    state = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
+    with pytest.raises(EngineError, match="expected the app that was signed when the federation was made"):
+        hand_over_signature(home)
+    app = packed(home / "app")
+    digest = state.store_fab(Fab("", app, {}))
+    hand_over_signature(home)
+    found = state.get_fab(digest)
+    assert found is not None and found.verifications["valid_license"] == "Valid" and len(found.verifications) == 2
+
+
+def test_a_database_that_is_none_of_flowers_is_named(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "superlink").mkdir()
+    shutil.copy(made / "app.signature.json", tmp_path)
+    for content in (b"", b"not a database"):
+        (tmp_path / "superlink/state.db").write_bytes(content)
+        with pytest.raises(EngineError, match="expected the database of Flower"):
+            hand_over_signature(tmp_path)
+
+
+def test_the_operators_public_keys_are_read_as_flower_tells_them(made: Path, tmp_path: Path) -> None:
+    found = read_public_keys(made)
+    assert sorted(found) == ["site-0", "site-1", "site-2"]
+    private = load_ssh_private_key((made / "nodes/site-1/key").read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    assert found["site-1"] == public_key_to_bytes(private.public_key()).hex()
+    (tmp_path / "nodes/site-0").mkdir(parents=True)
+    (tmp_path / "nodes/site-0/key.pub").write_text("no key")
+    with pytest.raises(InputError, match=r"key\.pub: expected a public key as ssh-keygen writes it"):
+        read_public_keys(tmp_path)

@@ -10,6 +10,7 @@ from in_process import over_the_wire
 
 from fedstrata.errors import InputError
 from fedstrata.flower import client_app, server_app
+from fedstrata.flower.bounded_grid import BoundedGrid
 from fedstrata.flower.device import Device, asked, whoami
 from fedstrata.flower.extra import flower
 from fedstrata.flower.letter import Letter
@@ -60,6 +61,22 @@ def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert "expected the record terms" in reason(client_app.app(empty("query.whoami"), context))
 
 
+def test_nothing_of_a_machine_is_in_what_its_device_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody foresaw stays in the node's own log."""
+
+    def fails(content: RecordDict) -> Letter:
+        raise PermissionError(f"{tmp_path}/patients.csv")
+
+    monkeypatch.setattr("fedstrata.flower.device.read_letter", fails)
+    told = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
+    assert reason(whoami(empty(), told)) == (
+        "its device says: unexpected PermissionError; the log of its node says more"
+    )
+    assert "patients.csv" in caplog.text
+
+
 def test_an_empty_reason_is_said_too() -> None:
     answer = over_the_wire(message_to(1, "train", write_letter(Letter({"failed": {"reason": ""}})), 1, 10.0))
     assert reason(answer) == "its device says: "
@@ -77,4 +94,4 @@ def test_the_server_application_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     grid: Any = object()
     main: Callable[..., None] = server_app.main
     main(grid, Context(1, 2, {}, RecordDict(), {"resume": True}))
-    assert served == [(grid, {"resume": True})]
+    assert served == [(BoundedGrid(grid), {"resume": True})]

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstrata.core import FACTS, PARTS, Fit, Layout, Mask, Plan, Recipe, Report, Result, Rows, Score, Slot, Use
 from fedstrata.errors import InputError
-from fedstrata.flower.answers import Answer, Bounds, read_answer, write_answer
+from fedstrata.flower.answers import Answer, Bounds, expected_reply, limit_of, read_answer, write_answer
 from fedstrata.flower.letter import Letter, mask_of, one, several
 from fedstrata.flower.messages import read_letter, write_letter
 from fedstrata.flower.orders import Order, needed, order, read_order, write_order
@@ -182,6 +184,21 @@ def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer
     ]
     # What was taken is told in terms of the plan for everyone.
     assert same(read, replace(answer, report=replace(answer.report, results=tuple(results))))
+
+
+@unhurried
+@given(answered())
+def test_every_sound_answer_fits_the_limit_that_is_known_before_it_comes(case: tuple[Order, Answer]) -> None:
+    asked, answer = case
+    content = write_letter(write_answer(answer, asked, LAYOUT, "run"))
+    expected = expected_reply(asked, LAYOUT, SIZES)
+    assert same(read_letter(content, expected), read_letter(content))
+    parts = get_all_nested_objects(Message(content, 1, "train"))
+    joined = sum(len(array.data) for group in content.array_records.values() for array in group.values())
+    limit = limit_of(expected)
+    assert sum(len(part.deflate()) for part in parts.values()) + joined <= limit.bytes
+    # Every place in the tree counts, also where equal parts are one object.
+    assert sum(1 for _ in iterate_object_tree(get_object_tree(Message(content, 1, "train")))) <= limit.objects
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedstrata.config import load
 from fedstrata.core import Plan, Report
 from fedstrata.flower import deploy
 from fedstrata.flower.alone import alone
-from fedstrata.flower.certificates import certify, keys
+from fedstrata.flower.certificates import certify, certify_node, keys
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.remote import Rules
 from fedstrata.setting import prepare
@@ -55,7 +55,7 @@ class Federation(NamedTuple):
 
     folder: Path
     machines: Machines
-    spare: int
+    port: int
     started: list[subprocess.Popen[str]]
 
     def state(self, client: str) -> Path:
@@ -74,7 +74,7 @@ class Federation(NamedTuple):
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    folder, port = tmp_path_factory.mktemp("real") / "federation", free_ports(6)
+    folder, port = tmp_path_factory.mktemp("real") / "federation", free_ports(11)
     deploy.init(folder, EXPERIMENT, port=port)
     path = folder / "federation.toml"
     write_federation(path, replace(read_federation(path), rounds=Rules(deadline=600.0, least=2)))
@@ -86,7 +86,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
             machines.node(client)
         started: list[subprocess.Popen[str]] = []
         try:
-            yield Federation(folder, machines, port + 5, started)
+            yield Federation(folder, machines, port, started)
         finally:
             for process in started:
                 process.kill()
@@ -97,9 +97,14 @@ def intrude(folder: Path, port: int) -> None:
     """A node with a key of its own, registered as such, whose configuration says that it is the client site-0."""
     own, other = folder / "nodes" / "site-0", folder / "nodes" / "intruder"
     keys(other, "key")
-    for name in ("ca.crt", "data.npz"):
+    certify_node(other)
+    for name in ("ca.crt", "data.npz", "trusted.yaml"):
         shutil.copy(own / name, other / name)
-    (other / "start.sh").write_text((own / "start.sh").read_text().replace(f"--port {port + 1}", f"--port {port + 4}"))
+    for name in ("start.sh", "nginx.conf"):
+        text = (own / name).read_text()
+        for theirs, mine in ((port + 2, port + 8), (port + 3, port + 9)):
+            text = text.replace(str(theirs), str(mine))
+        (other / name).write_text(text)
     with (folder / "register.sh").open("a") as script:
         script.write("flwr supernode register nodes/intruder/key.pub here --name intruder\n")
 
@@ -214,26 +219,28 @@ def test_a_superlink_that_is_killed_is_started_again_and_the_run_resumed(up: Fed
 
 
 @pytest.mark.parametrize(
-    ("authority", "key", "said"),
+    ("place", "authority", "key", "said"),
     [
-        ("other.crt", "key", "CERTIFICATE_VERIFY_FAILED"),
-        ("ca.crt", None, "[code: 2001]"),
-        ("ca.crt", "other", "[code: 2004]"),
-        ("ca.crt", "key", "[code: 2004]"),
+        (2, "other.crt", "key", "CERTIFICATE_VERIFY_FAILED"),
+        (2, "tls.crt", None, "404 Not Found"),
+        (2, "tls.crt", "other", "[code: 2004]"),
+        (2, "tls.crt", "key", "[code: 2004]"),
+        (0, "ca.crt", "key", "400 Bad Request"),
     ],
-    ids=["wrong certificate", "no key", "unregistered key", "key in use"],
+    ids=["wrong certificate", "no key", "unregistered key", "key in use", "no certificate of its own"],
 )
 def test_a_node_that_may_not_come_in_is_refused(
-    up: Federation, authority: str, key: str | None, said: str, tmp_path: Path
+    up: Federation, place: int, authority: str, key: str | None, said: str, tmp_path: Path
 ) -> None:
+    """By way of the proxy on the machine of site-0, which shows that node's certificate, or straight to the server."""
     node, log = up.folder / "nodes/site-0", tmp_path / "log"
     certify(tmp_path / "elsewhere", "localhost")
     keys(tmp_path, "other")
-    for path in (node / "key", node / "ca.crt"):
+    for path in (node / "key", node / "ca.crt", node / "tls.crt"):
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "other.crt").symlink_to(tmp_path / "elsewhere/ca.crt")
-    command = [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"127.0.0.1:{up.spare - 5}"]
-    command += ["--host", "127.0.0.1", "--port", str(up.spare), "--root-certificates", authority]
+    command = [str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"127.0.0.1:{up.port + place}"]
+    command += ["--host", "127.0.0.1", "--port", str(up.port + 10), "--root-certificates", authority]
     command += [] if key is None else ["--auth-supernode-private-key", key]
     with log.open("wb") as room:
         refused = subprocess.Popen(

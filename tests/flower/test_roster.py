@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.errors import InputError, RecordError
-from fedstrata.flower.roster import NEVER, Claim, Roster, load_roster, save_roster
+from fedstrata.flower.roster import NEVER, NOBODY, Claim, Roster, load_roster, save_roster
 
 EMPTY = Roster(("a", "b"), 3)
 
@@ -69,10 +69,44 @@ def test_a_taken_key_is_refused(claim: Claim, message: str) -> None:
         claimed(MET, claim, online={1, 2})
 
 
-def test_a_registered_client_is_not_to_be_had_by_an_unregistered_node_even_when_it_is_away() -> None:
-    with pytest.raises(InputError, match="whose node is registered with another public key"):
-        claimed(MET, Claim("a", 2, "another", "", 20, 5), online={2})
-    assert claimed(MET, Claim("a", 2, "new machine", "a", 20, 5), online={2}).seats["a"].node == 2
+def test_a_registered_client_is_not_to_be_had_by_a_node_with_another_key_even_when_it_is_away() -> None:
+    """Whoever could register a node under the client's name would have its seat else."""
+    for name in ("", "a"):
+        with pytest.raises(InputError, match="whose node has come with another public key; if its machine is new"):
+            claimed(MET, Claim("a", 2, "another", name, 20, 5), online={2})
+
+
+PINNED = replace(EMPTY, public_keys={"a": "key of a"})
+
+
+def test_a_client_speaks_by_the_public_key_in_the_operators_folder_alone() -> None:
+    assert claimed(PINNED, FIRST).seats == MET.seats
+    with pytest.raises(InputError, match=r"with another public key than nodes/a/key\.pub in the federation's folder"):
+        claimed(PINNED, replace(FIRST, public="another"))
+
+
+def test_a_new_machine_has_the_seat_once_the_operator_has_its_public_key() -> None:
+    moved = replace(MET, public_keys={"a": "key of the new machine"})
+    again = claimed(moved, Claim("a", 2, "key of the new machine", "a", 20, 5), 7, online={2})
+    assert (again.seats["a"].node, again.seats["a"].joined) == (2, 0)
+
+
+def test_nobody_speaks_for_a_client_whose_nodes_public_key_has_changed() -> None:
+    same, reasons = MET.checked({1: "key of a"})
+    assert same == MET and reasons == []
+    assert MET.checked({}) == (MET, []), "one that is away has not changed"
+    for roster, online in ((MET, {1: "another"}), (replace(MET, public_keys={"a": "a new one"}), {1: "key of a"})):
+        changed, reasons = roster.checked(online)
+        assert changed.seats["a"].node == NOBODY
+        assert reasons == ["node 1 does not speak for a any more: its public key has changed"]
+        assert changed.checked(online) == (changed, []), "it is told once"
+
+
+@pytest.mark.parametrize("key", ["", "a\nround 1: all is well", "a\x1b[2J", "a\u2028b", "a\u202eb", "x" * 101, " a"])
+def test_a_key_that_would_forge_a_line_of_the_log_is_no_key(key: str) -> None:
+    with pytest.raises(InputError, match="expected a key of 1 to 100 visible characters") as refused:
+        claimed(EMPTY, Claim(key, 1, "key", "", 20, 5))
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 
 
 def test_without_registration_a_restarted_node_is_known_by_its_key_alone() -> None:

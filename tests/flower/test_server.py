@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Array, Message
 from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load
@@ -16,8 +17,11 @@ from fedstrata.errors import EngineError, InputError
 from fedstrata.flower.alone import alone
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation
+from fedstrata.flower.greeting import Greeter
 from fedstrata.flower.remote import Rules
-from fedstrata.flower.server import drive
+from fedstrata.flower.roster import Roster
+from fedstrata.flower.server import drive, terms_of
+from fedstrata.models import layout_of
 from fedstrata.train import Run, run
 
 KEYS: dict[str, Any] = {
@@ -246,6 +250,41 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_pat
     assert late["why"] in page and bad["why"] in page
 
 
+@pytest.mark.parametrize("value", [1.0, 1e20])
+def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
+    here: Here, value: float, tmp_path: Path
+) -> None:
+    """What one node sends once changes no later round: the models are those without its answer."""
+    grid, members = here
+
+    def from_node_2(message: Message) -> bool:
+        metadata = message.metadata
+        return (metadata.dst_node_id, metadata.message_type, metadata.group_id) == (102, "train", "2")
+
+    def enlarge(message: Message, reply: Message) -> list[Message]:
+        if from_node_2(message):
+            update = reply.content.array_records["update-0.arrays"]
+            for name, array in update.items():
+                update[name] = Array(np.full_like(array.numpy(), value))
+        return [reply]
+
+    grid.twist = enlarge
+    driven(grid, members, tmp_path / "attacked", algorithm={"name": "fedavg"}, rounds=3)
+    simulated = run(load({**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 3}), tmp_path / "honest", quiet=True)
+    _, second, third = records(tmp_path / "attacked")
+    (event,) = second["events"]
+    assert (event["kind"], event["reason"], event["clients"]) == ("rejected", "norm", [2])
+    assert event["norm"] > event["limit"] and second["rejected"] == [2] and third["rejected"] == []
+    assert abs(third["acc_client"] - simulated.rounds[-1]["acc_client"]) < 0.1
+    assert "1 answer was rejected" in (tmp_path / "attacked" / "report.html").read_text()
+
+
+def test_a_federation_whose_training_diverges_is_told_to_lower_the_step_size(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+    with pytest.raises(EngineError, match=r"6 sent numbers that are not finite: training diverged; lower local\.lr"):
+        driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"}, local={"lr": 1e30, "batch": 8})
+
+
 def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:
     grid, members = here
     finished = driven(grid, replace(members, rounds=Rules(enough=0.5)), tmp_path / "run", algorithm={"name": "fedavg"})
@@ -269,6 +308,128 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
     driven(grid, replace(members, patience=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.whoami"]
     assert asked == [100, 101, 102, 103, 104, 105, 102]
+
+
+def whoami_of(grid: Loopback, node: int) -> list[str]:
+    """How a node was asked who it is."""
+    sent = [each.metadata for each in grid.asked if each.metadata.message_type == "query.whoami"]
+    return [each.message_id for each in sent if each.dst_node_id == node]
+
+
+def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Here, tmp_path: Path) -> None:
+    """The clock goes on only where somebody waits; a node once had 60 s of every round."""
+    grid, members = here
+    grid.devices[300] = replace(grid.devices[100], state=tmp_path / "stranger")
+    grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
+    ticks = Ticks()
+    drive(grid, load({**KEYS, "algorithm": {"name": "fedavg"}}), members, tmp_path / "run", clock=ticks.clock)
+    assert ticks.time == 0 and len(whoami_of(grid, 300)) == 1
+
+
+def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+    late = grid.devices.pop(105)
+    waiting: dict[str, Message] = {}
+
+    def dawdle(message: Message, reply: Message) -> list[Message]:
+        kind, round = message.metadata.message_type, message.metadata.group_id
+        if (kind, round) == ("train", "1"):
+            grid.devices[205] = late
+        if kind == "query.whoami" and message.metadata.dst_node_id == 205:
+            waiting[message.metadata.message_id] = reply
+            return []
+        if (kind, round) == ("train", "3"):
+            grid.arrive(waiting)
+        return [reply]
+
+    grid.twist = dawdle
+    driven(grid, replace(members, start=5), tmp_path / "real")
+    events = {"join": [{"round": 4, "clients": [5]}]}
+    run(load({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
+    assert records(tmp_path / "real") == records(tmp_path / "simulated")
+
+
+def test_a_silent_node_is_asked_half_as_often_each_time(here: Here) -> None:
+    """After 60 s, 120 s, 240 s; one that was away is asked at once."""
+    grid, members = here
+    grid.twist = lambda message, reply: []
+    grid.devices = {300: grid.devices[100]}
+    ticks, times = Ticks(), list[float]()
+    terms = terms_of(load(KEYS), members, "run")
+    greeter = Greeter(grid, terms, layout_of(terms.network(0)), 0.0, print, ticks.clock)
+    for second in range(500):
+        before = len(grid.asked)
+        greeter.meet(Roster(members.clients, 6), 1)
+        times += [ticks.time] * (len(grid.asked) - before)
+        ticks.pause(1.0)
+        if second == 450:
+            stranger = grid.devices.pop(300)
+        if second == 460:
+            grid.devices[300] = stranger
+    assert times == [0.0, 60.0, 180.0, 420.0, 461.0]
+
+
+def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid, members = here
+    changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "rounds": 1}
+    driven(grid, members, tmp_path / "open", **changes)
+    assert (
+        capsys.readouterr().err.count("WARNING: most = 0 in the federation's file: a client may say that it has any")
+        == 1
+    )
+    driven(grid, replace(members, most=32), tmp_path / "bounded", **changes)
+    assert "WARNING" not in capsys.readouterr().err
+    with pytest.raises(EngineError, match="expected 6 clients within 5 s, found none"):
+        driven(grid, replace(members, most=31), tmp_path / "narrow", **changes)
+
+
+def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The takeover: a client's node is unregistered, and another registered under its name."""
+    grid, members = here
+    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items()}
+    thief = grid.devices.pop(105)
+
+    def steal(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.group_id == "2":
+            grid.devices[205], grid.names[205] = thief, "site-5"
+        return [reply]
+
+    grid.twist = steal
+    experiment, members = load({**KEYS, "algorithm": {"name": "fedavg"}}), replace(members, start=5)
+    drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    said = capsys.readouterr().err
+    assert "node 205 claims the client site-5 with another public key than nodes/site-5/key.pub" in said
+    assert "site-5" not in json.loads((tmp_path / "run/network/roster.json").read_text())
+
+
+def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid, members = here
+    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items()}
+    changes: dict[str, Any] = {**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1}
+    drive(grid, load(changes), members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    keys["site-2"] = b"the new machine's".hex()
+    greeter_members = replace(members, start=5)
+    (tmp_path / "run/summary.json").unlink()
+    drive(grid, load(changes), greeter_members, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
+    said = capsys.readouterr().err
+    assert "node 102 does not speak for site-2 any more: its public key has changed" in said
+    assert json.loads((tmp_path / "run/network/roster.json").read_text())["site-2"]["node"] == 0
+
+
+def test_a_client_without_a_public_key_in_the_operators_folder_is_named(
+    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid, members = here
+    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items() if node != 103}
+    experiment = load({**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1})
+    drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    assert "WARNING: no nodes/<client>/key.pub of site-3: whoever comes first" in capsys.readouterr().err
 
 
 def test_a_server_application_waits_until_a_lost_one_has_ended(

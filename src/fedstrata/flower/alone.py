@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedstrata.errors import InputError
+from fedstrata.folder_lock import folder_lock
 
 
 @contextmanager
@@ -19,16 +19,11 @@ def alone(folder: Path, wait: Callable[[], object] = lambda: None) -> Iterator[N
         wait: called when there is another one, before it is waited for.
 
     Raises:
-        InputError: when the folder cannot be made.
+        InputError: when the folder cannot be made or locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{str(folder)!r}: expected a folder that can be made: {error.strerror}") from None
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with folder_lock(folder, wait):
         yield

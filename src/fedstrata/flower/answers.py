@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isnan
+from math import ceil, inf, isnan, prod
 
 import torch
 
 from fedstrata.core import Fit, Layout, Report, Result, Rows, Score, Use
 from fedstrata.errors import InputError
+from fedstrata.flower.exchange import CHUNK, ReplyLimit
 from fedstrata.flower.letter import Letter, Record, chosen, mask_of, named, one, several, unnamed
+from fedstrata.flower.messages import HEADER, Expected
 from fedstrata.flower.orders import Order
+
+RECORD_BYTES = 16 * 2**10
+"""Bytes for which there is room in a record beside its lists."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Answer:
     report: Report
     stored: tuple[int, ...] = ()
     spoilt: bool = False
+
+
+class NotFiniteError(InputError):
+    """An update holds a number that is not finite: the training of this client diverged, or it is malicious."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,39 @@ def read_answer(letter: Letter, order: Order, layout: Layout, bounds: Bounds) ->
     return Answer(Report(results, scores, facts), tuple(stored), one(head, "spoilt", bool))
 
 
+def expected_reply(order: Order, layout: Layout, facts: Mapping[str, int]) -> Expected:
+    """What the reply to an order may hold.
+
+    Args:
+        order: what the client is asked.
+        layout: of the network.
+        facts: numbers that each fact consists of, by its name.
+    """
+    plan = order.plan
+    arrays: dict[str, dict[str, tuple[int, ...]]] = {
+        f"update-{place}": {slot.name: slot.shape for slot, sent in zip(layout.slots, fit.upload, strict=True) if sent}
+        for place, fit in enumerate(plan.work)
+    }
+    arrays["facts"] = {name: (facts[name],) for name in plan.ask}
+    records = {"answer", "lacking", "failed"}
+    records |= {f"result-{place}" for place in range(len(plan.work))}
+    records |= {f"score-{place}" for place in range(len(plan.score))}
+    longest = max(len(layout.slots), *(fit.offers.shape[1] for fit in plan.work), 0)
+    return Expected(frozenset(records), arrays, longest)
+
+
+def limit_of(expected: Expected) -> ReplyLimit:
+    """The limit of a reply, from what it may hold."""
+    shapes = [shape for group in expected.arrays.values() for shape in group.values()]
+    sizes = [HEADER + 4 * prod(shape) for shape in shapes]
+    # Each array is an object beside its pieces; a group, a record and the message are objects as well.
+    pieces = sum(1 + ceil(size / CHUNK) for size in sizes)
+    records = len(expected.records) + len(expected.arrays) + 2
+    # A value of a list takes up to 20 bytes, and an object names those in it.
+    plain = RECORD_BYTES * records + 20 * expected.longest * len(expected.records) + 128 * pieces
+    return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
+
+
 def nobody(fit: Fit, layout: Layout) -> Result:
     """The result of a Fit that nobody did."""
     ids = torch.empty(0, dtype=torch.int64)
@@ -124,7 +166,7 @@ def _result(letter: Letter, place: int, fit: Fit, order: Order, layout: Layout, 
     unnamed(letter.arrays.get(f"update-{place}", {}), fit.upload, layout, row)
     for slot, span in zip(layout.slots, layout.spans, strict=True):
         if not bool(row[span].isfinite().all()):
-            raise InputError(f"expected finite numbers in {slot.name}, found others")
+            raise NotFiniteError(f"expected finite numbers in {slot.name}, found others")
     ids = torch.tensor([order.client])
     model, of = torch.tensor([order.models[given]]), torch.tensor([size])
     return Result(Rows(ids, row[None]), model, of, torch.tensor([losses]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from fedstrata.config import choose, dumps, load
+from fedstrata.config import Experiment, choose, dumps, load
 from fedstrata.config.folder import vacant
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
@@ -19,6 +19,9 @@ from fedstrata.flower.extra import flower
 
 FILE = "federation.toml"
 """What a federation's own file is called, in its folder."""
+
+MARGIN = 2
+"""How many times the samples of its largest client a new federation lets a client say it has: data may grow."""
 
 NETWORK = "network"
 """Folder inside a run folder: the run's name on the devices, who was met, and what became of every round's messages."""
@@ -59,7 +62,12 @@ def init(
         samples = cut(experiment, setting, [folder / "nodes" / client / "data.npz" for client in clients])
         truth = () if setting.problem.truth is None else tuple(setting.problem.truth.tolist())
         public = cut_public(setting, folder / "public.npz")
-    write_federation(folder / FILE, Federation(clients, samples, truth=truth, public=public))
+    held = [
+        len(part(client)) for client in range(len(clients)) for part in (setting.holdings.train, setting.holdings.test)
+    ]
+    federation = Federation(clients, samples, most=MARGIN * max(held), truth=truth, public=public)
+    write_federation(folder / FILE, federation)
+    _fit_proxy(folder, experiment)
     # What the samples are is the federation's to say now; the seed, the model and the algorithm are the experiment's.
     (folder / "experiment.toml").write_text(dumps(experiment), encoding="utf-8")
     return "\n".join(
@@ -90,6 +98,7 @@ def run(source: Source, federation: Path | str, out: Path | str | None = None, s
     """
     experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
     home = _home(federation)
+    _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
     text.parent.mkdir(exist_ok=True)
     text.write_text(dumps(experiment), encoding="utf-8")
@@ -112,6 +121,18 @@ def resume(out: Path | str, federation: Path | str) -> Path:
     """
     _, folder = choose(None, (), out, resume=True)
     return _submit(_home(federation), folder, {"experiment": "", "resume": True})
+
+
+def _fit_proxy(home: Path, experiment: Experiment) -> None:
+    """Let replies about the experiment's model through the proxy, and none that is much larger."""
+    from fedstrata.flower.federation import read_federation
+    from fedstrata.flower.proxy import FOLDER, limits_of, raise_limits
+    from fedstrata.flower.server import terms_of
+    from fedstrata.models import layout_of
+
+    if (home / FOLDER).is_dir():
+        terms = terms_of(experiment, read_federation(home / FILE), "")
+        raise_limits(home, limits_of(layout_of(terms.network(0)), terms))
 
 
 def _home(federation: Path | str) -> Path:

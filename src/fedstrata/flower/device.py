@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 from fedstrata.core import Layout
 from fedstrata.engine import Loop, Store
 from fedstrata.errors import FedstrataError, InputError
+from fedstrata.files import replace_file
 from fedstrata.flower.alone import alone
 from fedstrata.flower.answers import Answer, write_answer
 from fedstrata.flower.letter import Letter, one
@@ -22,11 +24,13 @@ from fedstrata.flower.messages import read_letter, reply
 from fedstrata.flower.orders import Order, needed, read_order
 from fedstrata.flower.samples import holdings_of
 from fedstrata.flower.terms import read_terms
+from fedstrata.flower.text import one_line, without_paths
 from fedstrata.models import layout_of
-from fedstrata.records.checkpoint import replace_file
 
 if TYPE_CHECKING:
     from flwr.app import Message
+
+log = logging.getLogger(__name__)
 
 RUNS = 8
 """Runs of which a device keeps tensors: one that was stopped may be resumed."""
@@ -71,7 +75,7 @@ def answer(message: Message, device: Device) -> Message:
         with alone(device.state):
             return _work(letter, device)
 
-    return _told(message, work)
+    return _told(message, device, work)
 
 
 def whoami(message: Message, device: Device) -> Message:
@@ -84,7 +88,7 @@ def whoami(message: Message, device: Device) -> Message:
         counts = {"train": len(holdings.train(0)), "test": len(holdings.test(0))}
         return Letter({"client": {"key": device.key, **counts}})
 
-    return _told(message, say)
+    return _told(message, device, say)
 
 
 def asked(does: Callable[[Message, Device], Message], message: Message, config: Mapping[str, Any]) -> Message:
@@ -92,20 +96,24 @@ def asked(does: Callable[[Message, Device], Message], message: Message, config: 
     try:
         device = Device.of(config)
     except InputError as error:
-        return _failed(message, error)
+        return _failed(message, str(error))
     return does(message, device)
 
 
-def _told(message: Message, does: Callable[[], Letter]) -> Message:
-    """The reply; what cannot be done is said in one line."""
+def _told(message: Message, device: Device, does: Callable[[], Letter]) -> Message:
+    """The reply; what cannot be done is said in one line, without a path of this machine."""
     try:
         return reply(message, does())
     except FedstrataError as error:
-        return _failed(message, error)
+        return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
+    except Exception as error:
+        # Its text may tell of this machine and its data, so that it stays here.
+        log.exception("the client %s could not do what it was asked", device.key)
+        return _failed(message, f"unexpected {type(error).__name__}; the log of its node says more")
 
 
-def _failed(message: Message, error: FedstrataError) -> Message:
-    return reply(message, Letter({"failed": {"reason": " ".join(str(error).split())}}))
+def _failed(message: Message, reason: str) -> Message:
+    return reply(message, Letter({"failed": {"reason": one_line(reason)}}))
 
 
 def _work(letter: Letter, device: Device) -> Letter:
@@ -128,7 +136,7 @@ def _work(letter: Letter, device: Device) -> Letter:
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
-        replace_file(shelf, to_bytes({**kept, **store.tensors()}))
+        replace_file(shelf, to_bytes({**kept, **store.tensors()}), private=True)
         _forget(device.state)
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))

@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, insist
 from fedstrata.flower.remote import Rules
 from fedstrata.flower.terms import Samples
 
@@ -26,7 +26,7 @@ class Federation:
         rounds: when a round is over.
         start: clients that must be there before the first round; 0 is all that are listed.
         patience: seconds that the server waits for them.
-        most: samples that a client may say it has; 0 is as many as it says.
+        most: samples that a client may say it has, of either kind; 0 is as many as it says, of which every run warns.
         truth: hidden group of each client, (n,), where it is known: for measures alone.
         public: ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
     """
@@ -39,6 +39,10 @@ class Federation:
     most: int = 0
     truth: tuple[int, ...] = ()
     public: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        insist("federation", {"most is at least 0": self.most >= 0}, self)
 
 
 def read_federation(path: Path) -> Federation:

@@ -15,14 +15,23 @@ from fedstrata.core import Plan, Report
 from fedstrata.engine import Loop, Store
 from fedstrata.engine.workers.sharding import merge
 from fedstrata.errors import EngineError, InputError, insist
-from fedstrata.flower.answers import Answer, Bounds, nobody, read_answer
-from fedstrata.flower.exchange import Clock, Grid, replies
+from fedstrata.flower.answers import (
+    Answer,
+    Bounds,
+    NotFiniteError,
+    expected_reply,
+    limit_of,
+    nobody,
+    read_answer,
+)
+from fedstrata.flower.exchange import Clock, Grid, largest, replies
 from fedstrata.flower.letter import Letter, several
-from fedstrata.flower.messages import LONGEST, WORK, excuse, message_to, read_letter, weight, write_letter
+from fedstrata.flower.messages import WORK, Expected, excuse, message_to, read_letter, weight, write_letter
 from fedstrata.flower.orders import Order, order, write_order
-from fedstrata.flower.roster import Roster
+from fedstrata.flower.roster import NOBODY, Roster
 from fedstrata.flower.samples import no_holdings
 from fedstrata.flower.terms import Terms, write_terms
+from fedstrata.flower.text import one_line, without_paths
 from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
@@ -81,6 +90,7 @@ class _Tally:
     absent: dict[int, str] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
     lacking: list[int] = field(default_factory=list)
+    not_finite: set[int] = field(default_factory=set)
     down: int = 0
     up: int = 0
 
@@ -145,9 +155,12 @@ class Remote:
             if found >= least:
                 return self._taken(plan, dict(sorted(tally.answers.items())))
             self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
+        advice = "see to the nodes, then resume the run"
+        if 2 * len(tally.not_finite) > len(ids):
+            advice = f"{len(tally.not_finite)} sent numbers that are not finite: training diverged; lower local.lr"
         raise EngineError(
             f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
-            f"of {self._rules.tries} tries; see to the nodes, then resume the run"
+            f"of {self._rules.tries} tries; {advice}"
         )
 
     def _ask(self, plan: Plan, clients: Sequence[int]) -> _Tally:
@@ -173,9 +186,10 @@ class Remote:
     def _collect(self, orders: Mapping[int, Order], tally: _Tally, enough: int, end: float) -> None:
         """Send orders and take in what comes."""
         seconds, bounds = max(end - self._clock.now(), 0.0), dict[int, Bounds]()
-        messages: dict[int, Message] = {}
+        messages, expected = dict[int, "Message"](), dict[int, Expected]()
         for client, given in orders.items():
-            if (found := self.roster.of(client)) is None:
+            found = self.roster.of(client)
+            if found is None or found[1].node == NOBODY:
                 tally.absent[client] = "no node speaks for it"
                 continue
             key, seat = found
@@ -184,24 +198,28 @@ class Remote:
             # Flower takes 0 seconds for half a day.
             messages[client] = message_to(seat.node, WORK, content, given.plan.round, max(seconds, 1.0))
             bounds[client] = Bounds(self._terms.run, seat.train, seat.test, self._terms.facts)
+            expected[client] = expected_reply(given, self._layout, self._terms.facts)
             tally.down += weight(content)
-        for client, message in replies(self._grid, messages, seconds, self._clock):
+        limit = largest(limit_of(each) for each in expected.values())
+        for client, message in replies(self._grid, messages, limit, seconds, self._clock):
             try:
                 if reason := excuse(message):
                     tally.absent[client] = reason
                     continue
                 tally.up += weight(message.content)
-                letter = read_letter(message.content)
+                letter = read_letter(message.content, expected[client])
                 if "lacking" in letter.settings:
                     names = several(letter.record("lacking"), "tensors", str)
-                    tally.absent[client] = f"its device has lost {', '.join(names)}"
+                    tally.absent[client] = one_line(f"its device has lost {', '.join(names)}")
                     tally.lacking.append(client)
                 else:
                     tally.answers[client] = read_answer(letter, orders[client], self._layout, bounds[client])
                     tally.absent.pop(client, None)
             except InputError as error:
                 tally.absent.pop(client, None)
-                tally.rejected[client] = " ".join(str(error).split())[:LONGEST]
+                tally.rejected[client] = one_line(without_paths(str(error)))
+                if isinstance(error, NotFiniteError):
+                    tally.not_finite.add(client)
             if len(tally.answers) >= enough:
                 return
 

@@ -8,33 +8,65 @@ from pathlib import Path
 
 import tomli_w
 
-from fedstrata.flower.certificates import certify, keys
+from fedstrata.flower.app_signature import sign_app
+from fedstrata.flower.certificates import certify, certify_node, keys
+from fedstrata.flower.proxy import FOLDER, fleet_configuration, node_configuration, server_configuration
 
 QUIET = "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"
 """Flower's programs call nobody outside."""
 
 
+FIND_NGINX = (
+    "# nginx often lies outside the search path of ordinary users.",
+    'PATH="$PATH:/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin"',
+    'command -v nginx >/dev/null || { echo "expected the program nginx, found none; install it" >&2; exit 1; }',
+)
+
+
+def ports_of(port: int, place: int | None = None) -> tuple[int, int]:
+    """The two ports of a machine: its proxy's, which alone is for others, and that of Flower's own program.
+
+    Args:
+        port: of the federation.
+        place: of a client in the list of clients; None of the server.
+    """
+    first = port if place is None else port + 2 + 2 * place
+    return first, first + 1
+
+
 def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None:
-    """Write all of a federation but its file and its data.
+    """Write all of a federation but its file, its data and the limits of its proxy.
 
     Args:
         folder: of the federation, which exists.
         clients: their keys; the folder of each, ``nodes/<key>``, can be copied to its machine as it is.
         host: name or address at which nodes reach the server.
-        port: of the server; those after it are the nodes' own, which no other machine needs to reach.
+        port: of the server; those after it are for programs on one machine to talk to each other.
     """
+    _, superlink = ports_of(port)
     certify(folder / "certificates", host)
     _app(folder / "app")
-    connection = {"address": f"{host}:{port}", "root-certificates": str((folder / "certificates/ca.crt").resolve())}
+    trusted = sign_app(folder)
+    # The operator's commands go past the proxy, which forwards none of them.
+    connection = {
+        "address": f"127.0.0.1:{superlink}",
+        "root-certificates": str((folder / "certificates/ca.crt").resolve()),
+    }
     _write(folder / "cli/config.toml", tomli_w.dumps({"superlink": {"default": "here", "here": connection}}))
-    _script(folder / "superlink.sh", _superlink(host, port))
+    _write(folder / FOLDER / "nginx.conf", server_configuration(host, port))
+    _write(folder / FOLDER / "fleet.conf", fleet_configuration(superlink))
+    _script(folder / "superlink.sh", _superlink(superlink))
     register = [f"flwr supernode register nodes/{client}/key.pub here --name {client}" for client in clients]
     _script(folder / "register.sh", ["export FLWR_HOME=$PWD/cli", *register])
     for place, client in enumerate(clients):
         node = folder / "nodes" / client
+        forward, own = ports_of(port, place)
         keys(node, "key")
+        certify_node(node)
         _write(node / "ca.crt", (folder / "certificates/ca.crt").read_text())
-        _script(node / "start.sh", _node(client, host, port, port + 1 + place))
+        _write(node / "trusted.yaml", trusted)
+        _write(node / "nginx.conf", node_configuration(host, port, forward))
+        _script(node / "start.sh", _node(client, forward, own))
 
 
 def _app(folder: Path) -> None:
@@ -53,27 +85,61 @@ def _app(folder: Path) -> None:
     _write(folder / "LICENSE", "fedstrata is licensed under the Apache License, Version 2.0.\n")
 
 
-def _superlink(host: str, port: int) -> list[str]:
+def _superlink(port: int) -> list[str]:
     return [
+        *FIND_NGINX,
+        "umask 077",
         "mkdir -p superlink",
         "export FLWR_HOME=$PWD/superlink",
-        f"exec flower-superlink --host {host} --port {port} --database superlink/state.db \\",
+        "# Exactly these nodes are let in. To shut one out, remove its tls.crt and start this script again.",
+        "cat nodes/*/tls.crt > proxy/nodes.crt",
+        *_start_proxy("proxy"),
+        f"flower-superlink --host 127.0.0.1 --port {port} --database superlink/state.db \\",
         "  --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \\",
         "  --ssl-keyfile certificates/server.key --enable-supernode-auth \\",
-        "  --disable-runtime-dependency-installation",
+        "  --disable-runtime-dependency-installation &",
+        *WATCH,
+        'wait "$program"',
     ]
 
 
-def _node(client: str, host: str, port: int, own: int) -> list[str]:
+def _node(client: str, forward: int, own: int) -> list[str]:
     return [
+        *FIND_NGINX,
         "mkdir -p home state",
         "export FLWR_HOME=$PWD/home",
+        *_start_proxy("."),
+        "while :; do",
+        f"flower-supernode --superlink 127.0.0.1:{forward} --host 127.0.0.1 --port {own} \\",
+        "  --root-certificates tls.crt --auth-supernode-private-key key --trusted-entities trusted.yaml \\",
+        f'  --node-config "client-key=\\"{client}\\" data=\\"$PWD/data.npz\\" state-dir=\\"$PWD/state\\"" &',
+        *WATCH,
+        'kill -0 "$proxy" 2>/dev/null || exit 1',
+        'wait "$program" && exit 0',
         "# For about a minute after a crash the SuperLink still takes the old node for alive and refuses its key.",
-        f"until flower-supernode --superlink {host}:{port} --host 127.0.0.1 --port {own} \\",
-        "  --root-certificates ca.crt --auth-supernode-private-key key \\",
-        f'  --node-config "client-key=\\"{client}\\" data=\\"$PWD/data.npz\\" state-dir=\\"$PWD/state\\""',
-        "do sleep 10; done",
+        "sleep 10 &",
+        'wait "$!" || :',
+        "done",
     ]
+
+
+def _start_proxy(folder: str) -> list[str]:
+    """Start nginx by the file in a folder, and see to it that all ends with the script."""
+    return [
+        "program=",
+        f'nginx -e stderr -p "$PWD/{folder}" -c "$PWD/{folder}/nginx.conf" -g "daemon off;" &',
+        "proxy=$!",
+        "trap 'kill $proxy $program 2>/dev/null || :; wait' EXIT",
+        "trap 'exit 143' HUP INT TERM",
+    ]
+
+
+WATCH = (
+    "program=$!",
+    "# Neither goes on without the other.",
+    'while kill -0 "$proxy" 2>/dev/null && kill -0 "$program" 2>/dev/null; do sleep 1 & wait "$!" || :; done',
+)
+"""Lines of a script after the one that starts Flower's program."""
 
 
 def _script(path: Path, lines: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,8 +19,11 @@ from fedstrata import report
 from fedstrata.config import Experiment, choose
 from fedstrata.data import Dataset
 from fedstrata.engine import settle
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import DataError, ExperimentError, RecordError
+from fedstrata.files import append_line, read_file, refuse_links, replace_file
 from fedstrata.flower.alone import alone
+from fedstrata.flower.app_signature import hand_over_signature
+from fedstrata.flower.certificates import read_public_keys
 from fedstrata.flower.deploy import NETWORK
 from fedstrata.flower.exchange import Clock, Grid
 from fedstrata.flower.federation import Federation, read_federation
@@ -31,8 +35,8 @@ from fedstrata.flower.terms import Terms
 from fedstrata.membership import membership
 from fedstrata.models import layout_of
 from fedstrata.progress import Line, Progress
-from fedstrata.records import Folder
-from fedstrata.records.checkpoint import replace_file
+from fedstrata.records.checkpoint import checkpoints
+from fedstrata.report.words import warnings
 from fedstrata.setting import Setting, problem_of, rehearse
 from fedstrata.train import Answer, Run, ask, one_thread, steps
 
@@ -56,7 +60,9 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
     federation = read_federation(path)
     public = _public(path.parent / federation.public, federation) if federation.public else None
-    return drive(grid, experiment, federation, out, public=public, resume=resume)
+    public_keys = read_public_keys(path.parent)
+    hand_over_signature(path.parent)
+    return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
 
 
 def drive(
@@ -68,6 +74,7 @@ def drive(
     public: torch.Tensor | None = None,
     resume: bool = False,
     clock: Clock | None = None,
+    public_keys: Mapping[str, str] | None = None,
 ) -> Run:
     """Drive a run over a grid, round by round, and write its report.
 
@@ -79,21 +86,27 @@ def drive(
         public: unlabelled samples on the server, normalised, (samples, ...).
         resume: go on from the folder's checkpoint.
         clock: what the time is.
+        public_keys: key of a client -> public key of its node, as the operator has it; None where nodes have no keys.
     """
     _possible(experiment, federation, public)
     folder = out / NETWORK
+    refuse_links(out, [NETWORK])
     with one_thread(), Line(quiet=False) as line, alone(folder, partial(line.keep, WAITING)):
         tell, clock = line.keep, clock or Clock()
         terms = terms_of(experiment, federation, _name(folder))
-        roster = load_roster(folder / "roster.json", Roster(federation.clients, terms.clients, most=federation.most))
+        for warning in _warnings(federation, public_keys):
+            tell(warning)
+        empty = Roster(federation.clients, terms.clients, most=federation.most, public_keys=public_keys or {})
+        roster = load_roster(folder / "roster.json", empty)
         layout = layout_of(terms.network(0))
-        greeter = Greeter(grid, terms, layout, federation.patience, tell, clock)
+        longest = federation.rounds.deadline * federation.rounds.tries
+        greeter = Greeter(grid, terms, layout, federation.patience, tell, clock, between=longest)
         wanted = federation.start or len(federation.clients)
         roster = greeter.gather(roster, wanted, _next(out) if roster.seats else 0)
         save_roster(folder / "roster.json", roster)
         remote = Remote(grid, terms, roster, federation.rounds, tell, clock)
         setting, joins = _setting(experiment, federation, terms, remote, public)
-        running = steps(experiment, setting, out, resume=resume, show=Progress(experiment.rounds, line).show)
+        running = steps(experiment, setting, out, resume=resume, show=Progress(experiment.rounds, line).show, tell=tell)
         answer: Answer | None = None
         try:
             while True:
@@ -107,6 +120,8 @@ def drive(
                 joins.update(_joins(experiment, remote.roster))
         except StopIteration as end:
             finished: Run = end.value
+        for warning in warnings(finished.summary):
+            tell(warning)
         report.build(out)
         return finished
 
@@ -157,6 +172,23 @@ def _possible(experiment: Experiment, federation: Federation, public: torch.Tens
         )
 
 
+def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> list[str]:
+    """What the operator has left open."""
+    warnings = []
+    if not federation.most:
+        warnings.append(
+            "WARNING: most = 0 in the federation's file: a client may say that it has any number of samples, and "
+            "weighs as much in every mean; set most to the number that the largest client can have"
+        )
+    unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
+    if unknown:
+        warnings.append(
+            f"WARNING: no nodes/<client>/key.pub of {', '.join(unknown)}: whoever comes first under one of these "
+            "names is bound to it for this run"
+        )
+    return warnings
+
+
 def _public(path: Path, federation: Federation) -> torch.Tensor:
     """Unlabelled samples of the server, normalised as all others."""
     samples = federation.samples
@@ -176,15 +208,20 @@ def _public(path: Path, federation: Federation) -> torch.Tensor:
 def _name(folder: Path) -> str:
     """What the run is called on the devices; the same when it is resumed."""
     path = folder / "run"
-    if not path.exists():
-        replace_file(path, token_hex(8).encode())
-    return path.read_text()
+    try:
+        name = read_file(path, limit=100).decode(errors="replace")
+    except FileNotFoundError:
+        name = token_hex(8)
+        replace_file(path, name.encode(), private=True)
+    if re.fullmatch(r"[0-9a-f]{16}", name) is None:
+        raise RecordError(f"{path}: expected 16 hexadecimal digits, found {name!r}; restore it, or start a new run")
+    return name
 
 
 def _next(out: Path) -> int:
     """The round that a run in a folder goes on with; 0 before its first."""
-    done = [int(path.stem) for path in Folder(out).checkpoints.glob("*.safetensors")]
-    return max(done) + 1 if done else 0
+    done = checkpoints(out / "checkpoint")
+    return int(done[0].stem) + 1 if done else 0
 
 
 def _note(folder: Path, round: int, remote: Remote, seconds: float) -> None:
@@ -198,5 +235,4 @@ def _note(folder: Path, round: int, remote: Remote, seconds: float) -> None:
         "bytes_up": journey.up,
         "seconds": seconds,
     }
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    append_line(folder / "rounds.jsonl", json.dumps(record) + "\n", private=True)

@@ -1,0 +1,156 @@
+"""Flower's grid with a bound on what one reply may take of the server's memory.
+
+Flower's own grid takes in a whole reply, of any size, before anybody can look at it; and one that is not what it seems
+ends the run. Flower stores an array as pieces and a list that names them, so that a small reply can name one piece a
+million times. Here what a reply announces is counted before it is fetched, and what it would become before it is put
+together. A reply that is too large, or none at all, is an error message in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from fedstrata.errors import InputError
+from fedstrata.flower.exchange import BAD_REPLY, Node, ReplyLimit
+from fedstrata.flower.extra import flower
+
+
+@dataclass(frozen=True)
+class BoundedGrid:
+    """What is used of Flower's grid, with bounded replies.
+
+    Attributes:
+        grid: of Flower 1.41, `HttpGrid`.
+    """
+
+    grid: Any
+
+    def push_messages(self, messages: list[Any]) -> list[str | None]:
+        """Send messages; their ids, None for one that could not be sent."""
+        return list(self.grid.push_messages(messages))
+
+    def get_nodes(self) -> list[Node]:
+        """The nodes that are there now."""
+        return list(self.grid.get_nodes())
+
+    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterator[Any]:
+        """The replies to some messages that have come by now, each fetched when it is its turn.
+
+        Args:
+            message_ids: of the messages.
+            limit: of each reply.
+        """
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+
+        found = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
+        for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            yield self._reply(header, tree, limit)
+
+    def _reply(self, header: Any, tree: Any, limit: ReplyLimit) -> Any:
+        """One reply, or an error message in its place."""
+        from flwr.app.message import make_message
+        from flwr.common.constant import ErrorCode
+        from flwr.common.serde_utils import metadata_from_proto
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+        metadata, error = metadata_from_proto(header.metadata), flower().Error
+        try:
+            contents = self._fetched(_objects(tree, limit), limit)
+        except ObjectPullError:
+            return make_message(metadata, error=error(ErrorCode.MESSAGE_UNAVAILABLE, "not all of the reply has come"))
+        except InputError as failure:
+            message = make_message(metadata, error=error(BAD_REPLY, str(failure)))
+        else:
+            try:
+                message = _put_together(metadata.message_id, contents, limit)
+            except InputError as failure:
+                message = make_message(metadata, error=error(BAD_REPLY, str(failure)))
+        self._confirm(metadata.message_id)
+        # What a message says of itself is its sender's word; the SuperLink has checked which one it answers.
+        message.metadata.__dict__["_message_id"] = metadata.message_id
+        message.metadata.__dict__["_reply_to_message_id"] = metadata.reply_to_message_id
+        return message
+
+    def _fetched(self, objects: list[str], limit: ReplyLimit) -> dict[str, bytes]:
+        """The objects of a reply by id, fetched until they are too many bytes."""
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
+
+        client, node, run = self.grid._runtime_client, self.grid.node, self.grid.run.run_id
+        fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
+        taken, lock = 0, Lock()
+
+        def bounded(object_id: str) -> bytes:
+            nonlocal taken
+            content = fetch(object_id)
+            with lock:
+                taken += len(content)
+                if taken > limit.bytes:
+                    raise InputError(f"expected a reply of at most {limit.bytes} bytes, found more")
+            return content
+
+        return pull_objects(objects, bounded)
+
+    def _confirm(self, id: str) -> None:
+        """Let the SuperLink forget a reply."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        grid = self.grid
+        request = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=id)
+        grid._runtime_client.ConfirmMessageReceived(request)
+
+
+def _objects(tree: Any, limit: ReplyLimit) -> list[str]:
+    """Ids of a reply's objects, each once, children first.
+
+    Raises:
+        InputError: when they are too many.
+    """
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+    found: dict[str, None] = {}
+    for count, node in enumerate(iterate_object_tree(tree), start=1):
+        if count > limit.objects:
+            raise InputError(f"expected a reply of at most {limit.objects} objects, found more")
+        found[node.object_id] = None
+    return list(found)
+
+
+def _put_together(id: str, contents: dict[str, bytes], limit: ReplyLimit) -> Any:
+    """The message that objects make.
+
+    Raises:
+        InputError: when it would be too large, or is no message.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    try:
+        size = _size(contents)
+        if size <= limit.bytes:
+            message = inflate_object_from_contents(id, contents)
+    except Exception as error:
+        # Made by another machine: whatever is wrong with it must not end the run.
+        raise InputError(f"expected a reply that can be read, found {type(error).__name__}") from None
+    if size > limit.bytes:
+        raise InputError(f"expected a reply of at most {limit.bytes} bytes, found one that becomes {size}")
+    if not isinstance(message, flower().Message):
+        raise InputError(f"expected a message, found {type(message).__name__}")
+    return message
+
+
+def _size(contents: dict[str, bytes]) -> int:
+    """Bytes of a reply once its arrays are put together of their pieces, as often as they name them."""
+    from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
+
+    total = 0
+    for content in contents.values():
+        total += len(content)
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind == "Array":
+            pieces = json.loads(get_object_body(content, flower().Array))["arraychunk_ids"]
+            total += sum(len(contents[children[piece]]) for piece in pieces)
+    return total
