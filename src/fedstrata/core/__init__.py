@@ -4,7 +4,7 @@ Six letters count things everywhere: n clients, m in this round, k models (clust
 of a row), l tensors, c offers. One round, whatever the algorithm and wherever the clients are:
 
     plan = algorithm.plan(problem, state, cohort)
-    report = guard(clients.run(plan))
+    report = validate(problem.layout, plan, clients.run(plan)).report
     state, notes = algorithm.update(problem, state, report)
 """
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile, gettempdir
 
 import numpy as np
 
-from fedstrata.errors import ContractError, InputError
+from fedstrata.errors import ContractError, ResourceError
 from fedstrata.lazy import torch
 
 BLOCK = 16
@@ -37,7 +37,7 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
     out and to drop, so that they count as no process's own memory.
 
     Raises:
-        InputError: when the disk has no room for it.
+        ResourceError: When the disk has no room for it.
     """
     if fits(m, p):
         return torch.empty(m, p)
@@ -56,13 +56,13 @@ def reserve(file: int, size: int, what: str) -> None:
         what: will lie in it.
 
     Raises:
-        InputError: when there is none.
+        ResourceError: When there is none.
     """
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file, 0, size)
         except OSError as error:
-            raise InputError(
+            raise ResourceError(
                 f"expected {size / 1e9:.1f} GB free in {gettempdir()} for {what}, found: {error.strerror}; "
                 "free some, or set TMPDIR to a folder on another disk"
             ) from error
@@ -116,10 +116,6 @@ class Rows:
         for row, values in zip(picked, self.values, strict=True):
             torch.index_select(values, 0, columns, out=row)
         return Rows(self.clients, picked)
-
-    def finite(self) -> torch.Tensor:
-        """Whether each row is of numbers only, bool (m,)."""
-        return torch.tensor([bool(row.isfinite().all()) for row in self.values], dtype=torch.bool)
 
 
 def fits(m: int, p: int) -> bool:

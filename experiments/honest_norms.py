@@ -1,0 +1,98 @@
+"""How far the norms of honest clients lie apart: what the limits of `fedstrata.validation` must let through.
+
+    python experiments/honest_norms.py [NAME...]
+
+Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
+compared with, and how many answers were rejected, which has to be none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from small_runs import merged
+
+import fedstrata as fs
+from fedstrata import train
+from fedstrata.core import Layout, Plan, Report
+from fedstrata.validation import Validation, measure, validate
+
+BASE: dict[str, Any] = {
+    "rounds": 30,
+    "data": {"name": "digits", "clients": 20, "samples": 60, "test": 0.25},
+    "partition": {"scheme": "iid"},
+    "local": {"epochs": 1, "batch": 10, "lr": 0.1},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+CONVERGED = {"rounds": 104, "data": {"samples": 40}, "local": {"epochs": 5, "lr": 0.3}}
+ADAM = {"optimizer": "adam", "lr": 0.005}
+DIRICHLET = {"data": {"samples": 0}, "partition": {"scheme": "dirichlet", "alpha": 0.1}}
+QUANTITY = {"data": {"samples": 0}, "partition": {"scheme": "quantity", "alpha": 0.3}}
+TURNED = {"partition": {"scheme": "rotation", "groups": 2}}
+JOIN = {"events": {"join": [{"round": 100, "clients": [3, 4]}]}}
+CHANGE = {"events": {"change": [{"round": 102, "client": 2, "holds": 7}]}}
+RESNET = {"rounds": 4, "data": {"clients": 8, "samples": 0}, "model": {"name": "resnet18", "width": 0.0625}}
+
+RUNS: dict[str, tuple[dict[str, Any], ...]] = {
+    "alike": (),
+    "turned": (TURNED, {"algorithm": {"name": "strata"}}),
+    "dirichlet": (DIRICHLET,),
+    "dirichlet, Adam": (DIRICHLET, {"local": ADAM}),
+    "dirichlet, momentum": (DIRICHLET, {"local": {"momentum": 0.9, "lr": 0.05}, "rounds": 80}),
+    "dirichlet, FedPer": (DIRICHLET, {"algorithm": {"name": "fedper"}, "local": {"epochs": 5}, "rounds": 60}),
+    "unequal sizes": (QUANTITY,),
+    "unequal sizes, Adam": (QUANTITY, {"local": ADAM}),
+    "unequal sizes, Strata": (QUANTITY, {"algorithm": {"name": "strata"}}),
+    "one class each": ({"partition": {"scheme": "shards", "per_client": 1}},),
+    "converged": (CONVERGED, {"rounds": 200}),
+    "newcomers, converged": (CONVERGED, JOIN),
+    "newcomers, Strata": (CONVERGED, TURNED, JOIN, {"algorithm": {"name": "strata"}}),
+    "changed data, oracle": (CONVERGED, TURNED, CHANGE, {"algorithm": {"name": "oracle"}}),
+    "personal layers": (
+        DIRICHLET,
+        {"data": {"samples": 60, "public": 60}, "algorithm": {"name": "fedtsdp", "threshold": 0.5}},
+    ),
+    "batch normalisation": (DIRICHLET, RESNET),
+}
+
+
+def main() -> None:
+    """Run the federations that are named, by default all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
+    print("| federation | largest norm beside the median | rejected |\n| --- | --- | --- |")
+    for name in parser.parse_args().names or RUNS:
+        ratio, rejected = look(name)
+        print(f"| {name} | {ratio:.1f} | {rejected} |", flush=True)
+
+
+def look(name: str) -> tuple[float, int]:
+    """The largest ratio of a norm to its median in one of the runs, and the number of rejected answers."""
+    experiment = BASE
+    for changes in RUNS[name]:
+        experiment = merged(experiment, changes)
+    largest = 0.0
+
+    def watched(layout: Layout, plan: Plan, report: Report) -> Validation:
+        nonlocal largest
+        for norms in measure(layout, plan, report):
+            ratios = norms.values / norms.medians
+            largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
+        return validate(layout, plan, report)
+
+    with TemporaryDirectory() as scratch:
+        train.validate = watched  # type: ignore[attr-defined]  # the run itself is watched, nothing is changed
+        try:
+            summary = fs.run(experiment, Path(scratch) / "run", quiet=True).summary
+        finally:
+            train.validate = validate  # type: ignore[attr-defined]  # as it was
+    return largest, summary["rejected"]
+
+
+if __name__ == "__main__":
+    main()

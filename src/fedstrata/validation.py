@@ -1,0 +1,368 @@
+"""Which answers an algorithm may see, and which decisions the next round may start from.
+
+Every upload is measured once: the float64 norms of its weights, of its normalisation layers and of its buffers. A norm
+that is not finite rejects the answer. So does a norm that is far above those of the other clients, by the modified
+z-score of the log norms: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993. That norms expose
+updates that were scaled up: Sun et al., "Can you really backdoor federated learning?", arXiv 1911.07963, 2019.
+
+A client whose answer is rejected is treated as absent. A decision that leaves a model from which no client can start
+is taken back. Both are events of the round's record, as data; `fedstrata.report.words` has the sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.core import Algorithm, Fit, Layout, Notes, Plan, Problem, Report, State
+from fedstrata.lazy import torch
+
+FACTOR = 10.0
+"""A norm up to this multiple of the median is always accepted. A client with r times the median number of samples
+takes r times as many steps, so it may have r times as much.
+
+In honest federations (``experiments/honest_norms.py``) the largest multiple was 10.4 among clients that took part from
+the start, and 27 for one whose data changed after the federation had converged: `NEAR` accepts both.
+"""
+
+Z_SCORE = 3.5
+"""Modified z-score of a log norm up to which it is accepted: the cut that Iglewicz and Hoaglin recommend."""
+
+MAD_TO_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution whose median absolute deviation is 1."""
+
+CEILING = 100.0
+"""Neither a wide spread of the norms nor many samples excuse more than this multiple of the median."""
+
+NEAR = 1.0
+"""Share of the norm of the model that a client started from, up to which its update is always accepted.
+
+After convergence most updates are almost zero. A newcomer, a client with one hard sample, or one in a wrong cluster is
+then many times above the median. The largest share of such a client was 0.68, in the tests of every algorithm; a client
+that is rejected in each round could never find its cluster.
+"""
+
+MEMBERS = 4
+"""Clients that start from the same model are compared with each other if there are so many, else with everyone."""
+
+COMPARED = 3
+"""With fewer norms than these there is no comparison."""
+
+LARGEST = math.sqrt(float(np.finfo(np.float32).max))
+"""Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
+
+MOST = 0.5
+"""A round has diverged if more than this share of the answers is not finite."""
+
+GUESSES = 2.0
+"""A round has diverged if its models have more than this multiple of the loss of guessing, ln(classes)."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What is left of a report.
+
+    Attributes:
+        report: without any row of the clients that were rejected.
+        rejected: their ids, ascending.
+        events: why they were rejected.
+    """
+
+    report: Report
+    rejected: tuple[int, ...]
+    events: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The norms of one part of what the clients sent for one task.
+
+    Attributes:
+        task: position of the task in the plan.
+        part: which tensors were measured.
+        spans: their columns.
+        clients: ids, (m,).
+        given: model of the plan that each started from, (m,).
+        values: norm of each, (m,) float64.
+        medians: of the clients that each was compared with, (m,); nan for those that were not compared.
+        limits: norm up to which each is accepted, wherever it started from, (m,).
+    """
+
+    task: int
+    part: str
+    spans: Sequence[slice]
+    clients: NDArray[np.int64]
+    given: NDArray[np.int64]
+    values: NDArray[np.float64]
+    medians: NDArray[np.float64]
+    limits: NDArray[np.float64]
+
+
+def validate(layout: Layout, plan: Plan, report: Report) -> Validation:
+    """Remove every client that sent something that is not finite or far too large, or that has no samples.
+
+    Args:
+        layout: the tensors of the network.
+        plan: what was asked, for everyone.
+        report: what came back.
+    """
+    not_finite = set[int]()
+    no_samples = set[int]()
+    too_large = dict[int, dict[str, Any]]()
+    for result in report.results:
+        no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
+    for norms in measure(layout, plan, report):
+        not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
+        for event in _too_large(norms, plan):
+            _keep_worst(too_large, event)
+    for rows in report.facts.values():
+        values = _norms(rows.values, [slice(0, rows.values.shape[1])])
+        not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
+    no_samples -= not_finite
+    groups = {"not finite": sorted(not_finite), "no samples": sorted(no_samples)}
+    events: list[dict[str, Any]] = [
+        {"kind": "rejected", "reason": reason, "clients": clients} for reason, clients in groups.items() if clients
+    ]
+    events += [too_large[client] for client in sorted(too_large.keys() - not_finite - no_samples)]
+    rejected = tuple(sorted(not_finite | no_samples | too_large.keys()))
+    if not rejected:
+        return Validation(report, (), [])
+    return Validation(_without(report, rejected), rejected, events)
+
+
+def measure(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
+    """The norms of everything that was uploaded, by task and part; one pass over the rows.
+
+    Args:
+        layout: the tensors of the network.
+        plan: what was asked, for everyone.
+        report: what came back.
+    """
+    for task, (fit, result) in enumerate(zip(plan.work, report.results, strict=True)):
+        clients, given = result.updates.clients.numpy(), result.given.numpy()
+        sizes = result.sizes.double().numpy()
+        for part, spans in _parts(layout, fit).items():
+            values = _norms(result.updates.values, spans)
+            # A norm of zero is no outlier, and says nothing about how large the others may be.
+            comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
+            medians, limits = _limits(values, comparable, given, sizes)
+            yield Norms(task, part, spans, clients, given, values, medians, limits)
+
+
+def decide(
+    algorithm: Algorithm[Any], problem: Problem, state: State, report: Report
+) -> tuple[State, Notes, list[dict[str, Any]]]:
+    """Let the algorithm decide, and take its decision back if a model of the new state cannot be used.
+
+    Args:
+        algorithm: that decides.
+        problem: fixed for the run.
+        state: before the round.
+        report: validated.
+
+    Returns:
+        The new state, what the decision left behind, and an event if it was taken back. Then the state is the one
+        after a round in which nobody answered: its models are those from before.
+    """
+    after, notes = algorithm.update(problem, state, report)
+    unusable = _unusable(after, problem.layout.p)
+    if not unusable:
+        return after, notes, []
+    everyone = {client for result in report.results for client in result.updates.clients.tolist()}
+    told = {client for rows in report.facts.values() for client in rows.clients.tolist()}
+    nodes = sorted({_node_before(state, after, node) for node in unusable})
+    after, notes = algorithm.update(problem, state, _without(report, everyone | told))
+    return after, notes, [{"kind": "diverged", "reason": "models", "nodes": nodes}]
+
+
+def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """An event if most of the answers were not finite.
+
+    Args:
+        report: as it came, before validation.
+        events: of its validation.
+    """
+    answered = {client for result in report.results for client in result.updates.clients.tolist()}
+    bad = [client for event in events if event.get("reason") == "not finite" for client in event["clients"]]
+    if not answered or len(bad) <= MOST * len(answered):
+        return []
+    return [{"kind": "diverged", "reason": "answers", "clients": bad, "answered": len(answered)}]
+
+
+def divergence_of_loss(layout: Layout, losses: torch.Tensor) -> list[dict[str, Any]]:
+    """An event if the models of a round are far worse than guessing.
+
+    Args:
+        layout: the tensors of the network; its last linear layer has a row for each class.
+        losses: mean test cross-entropy of each client, (s,) in nats. Their median counts, so that no single client can
+            report a divergence that there is not.
+    """
+    last = [slot for slot in layout.slots if slot.kind == "linear"][-1:]
+    if not last or not len(losses) or last[0].shape[0] < 2:
+        return []
+    guessing = math.log(last[0].shape[0])
+    loss = float(losses.double().nan_to_num(nan=math.inf).median())
+    if loss <= GUESSES * guessing:
+        return []
+    return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}]
+
+
+def missed(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Events that say why clients are missing, those of one reason together; some may only have been scored."""
+    whys = dict.fromkeys(reasons.values())
+    return [{"kind": kind, "clients": [c for c, other in reasons.items() if other == why], "why": why} for why in whys]
+
+
+def _parts(layout: Layout, fit: Fit) -> dict[str, list[slice]]:
+    """The columns that a task uploads, by what is measured together; neighbouring tensors are one slice.
+
+    A client can spoil a buffer or a normalisation layer whose norm is small beside that of the weights. Tensors that
+    are sent as they are have other norms than updates.
+    """
+    parts = dict[str, list[slice]]()
+    as_values = fit.values or layout.nothing
+    for slot, span, sent, as_value in zip(layout.slots, layout.spans, fit.upload, as_values, strict=True):
+        if not sent:
+            continue
+        part = {"norm": "normalisation layers", "buffer": "buffers"}.get(slot.kind, "weights")
+        spans = parts.setdefault(f"values of {part}" if as_value else part, [])
+        if spans and spans[-1].stop == span.start:
+            spans[-1] = slice(spans[-1].start, span.stop)
+        else:
+            spans.append(span)
+    return parts
+
+
+def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
+    """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
+    rows = values.numpy()
+    squares = np.zeros(len(rows))
+    for span in spans:
+        # einsum converts to float64 in a small buffer: no copy of the rows, which may not fit into memory.
+        squares += np.einsum("ij,ij->i", rows[:, span], rows[:, span], dtype=np.float64)
+    norms: NDArray[np.float64] = np.sqrt(squares)
+    return norms
+
+
+def _limits(
+    values: NDArray[np.float64],
+    comparable: NDArray[np.bool_],
+    given: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The median that each norm is compared with, nan where there is none, and the norm up to which it is accepted.
+
+    Args:
+        values: norm of each client, (m,).
+        comparable: whose norms count, (m,).
+        given: model that each started from, (m,).
+        sizes: training samples of each, (m,).
+    """
+    medians = np.full(len(values), np.nan)
+    limits = np.full(len(values), LARGEST)
+    for model in np.unique(given):
+        members = given == model
+        others = comparable & members
+        if others.sum() < MEMBERS:
+            others = comparable
+        if others.sum() < COMPARED:
+            continue
+        logs = np.log(values[others])
+        center = np.median(logs)
+        deviation = MAD_TO_DEVIATION * np.median(np.abs(logs - center))
+        more_samples = np.maximum(sizes[members] / np.median(sizes[others]), 1.0)
+        # The spread of attackers' norms has no bound; its exponential would overflow.
+        by_spread = np.exp(np.minimum(Z_SCORE * deviation, math.log(CEILING)))
+        allowed = np.minimum(np.maximum(FACTOR * more_samples, by_spread), CEILING)
+        medians[members] = np.exp(center)
+        limits[members] = np.minimum(np.exp(center) * allowed, LARGEST)
+    return medians, limits
+
+
+def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
+    """An event for every client whose norm is above its limit and far from the model that it started from."""
+    events = []
+    for row in np.flatnonzero(np.isfinite(norms.values) & (norms.values > norms.limits)):
+        start = plan.models[int(norms.given[row])][None]
+        limit = max(norms.limits[row], min(NEAR * _norms(start, norms.spans)[0], LARGEST))
+        if norms.values[row] > limit:
+            fit, median = plan.work[norms.task], norms.medians[row]
+            event = {
+                "kind": "rejected",
+                "reason": "norm",
+                "clients": [int(norms.clients[row])],
+                "task": fit.stream,
+                "part": norms.part,
+                "norm": _rounded(norms.values[row]),
+                "median": None if np.isnan(median) else _rounded(median),
+                "limit": _rounded(limit),
+            }
+            events.append(event)
+    return events
+
+
+def _keep_worst(found: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
+    """Of several norms of one client that are too large, one is told: the farthest above its limit."""
+    (client,) = event["clients"]
+    known = found.get(client)
+    if known is None or event["norm"] / event["limit"] > known["norm"] / known["limit"]:
+        found[client] = event
+
+
+def _rounded(value: float) -> float:
+    """Four digits: engines that add up in another order are to write the same record."""
+    return float(f"{value:.4g}")
+
+
+def _without(report: Report, clients: Iterable[int]) -> Report:
+    """The report without any row of some clients."""
+    gone = torch.tensor(sorted(clients), dtype=torch.int64)
+    results = tuple(result.only(~torch.isin(result.updates.clients, gone)) for result in report.results)
+    facts = {name: rows.without(gone) for name, rows in report.facts.items()}
+    return replace(report, results=results, facts=facts)
+
+
+def _unusable(state: State, p: int) -> list[int]:
+    """The tree nodes whose model no client could start from; all of them if another model of the state is such.
+
+    Args:
+        state: after a round.
+        p: columns of a model. Every tensor of the state that has as many is taken for models.
+    """
+    usable = _norms(state.models, [slice(0, p)]) <= LARGEST
+    if not usable.all():
+        return state.nodes[torch.from_numpy(~usable)].tolist()
+    for tensor in _tensors(state):
+        rows = tensor.ndim in (1, 2) and tensor.shape[-1] == p and tensor.is_floating_point()
+        if rows and not (_norms(tensor.reshape(-1, p), [slice(0, p)]) <= LARGEST).all():
+            return state.nodes.tolist()
+    return []
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a state."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def _node_before(before: State, after: State, node: int) -> int:
+    """The node itself, or the nearest ancestor that was there before the round."""
+    while node >= len(before.tree):
+        parent = after.tree[node].parent
+        assert parent is not None  # the first node was there before every round
+        node = parent
+    return node

@@ -1,0 +1,118 @@
+"""One client that sends something else than it has trained: what the tests of validation attack runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from fedstrata.config import load
+from fedstrata.core import Plan, Report, Result, Rows
+from fedstrata.engine import Engine
+from fedstrata.setting import prepare
+from fedstrata.train import Answer, Run, ask, one_thread, steps
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What one client sends.
+
+    Attributes:
+        constant: in every column of its update; None multiplies the update that it has trained instead.
+        times: factor on its own update.
+        rounds: in which it does so.
+        tasks: positions of the tasks whose update it replaces; None for all of them.
+        absent: whether it does not answer at all in these rounds, which is what the others are compared with.
+        client: its id.
+    """
+
+    constant: float | None = None
+    times: float = 100.0
+    rounds: Collection[int] = (3,)
+    tasks: Collection[int] | None = None
+    absent: bool = False
+    client: int = 0
+
+    def on(self, result: Result) -> Result:
+        """A result with the row of the client replaced."""
+        values = result.updates.values.clone()
+        own = result.updates.clients == self.client
+        values[own] = values[own] * self.times if self.constant is None else torch.full_like(values[own], self.constant)
+        return replace(result, updates=Rows(result.updates.clients, values))
+
+
+class Attacked:
+    """Clients of whom one attacks.
+
+    Args:
+        clients: that answer honestly.
+        attack: what one of them does.
+    """
+
+    def __init__(self, clients: Engine, attack: Attack) -> None:
+        """Attack nobody yet."""
+        self._clients, self._attack = clients, attack
+        self.store, self.predict = clients.store, clients.predict
+
+    def run(self, plan: Plan) -> Report:
+        """The honest answers, but for those of the attacker."""
+        attack = self._attack
+        if plan.round not in attack.rounds:
+            return self._clients.run(plan)
+        if attack.absent:
+            return self._clients.run(plan.only(plan.cohort != attack.client))
+        report = self._clients.run(plan)
+        results = [
+            attack.on(result) if attack.tasks is None or task in attack.tasks else result
+            for task, result in enumerate(report.results)
+        ]
+        return replace(report, results=tuple(results))
+
+
+def attacked(
+    tables: dict[str, Any], out: Path, attack: Attack, *, stop: int | None = None, resume: bool = False
+) -> Run:
+    """A run under attack.
+
+    Args:
+        tables: of the experiment.
+        out: the run folder.
+        attack: on it.
+        stop: the round after which it is interrupted.
+        resume: go on with the run in the folder.
+
+    Raises:
+        Stopped: when it was interrupted.
+    """
+    experiment, rounds = load(tables), count()
+    with one_thread():
+        setting = prepare(experiment)
+        setting = replace(setting, clients=Attacked(setting.clients, attack))
+        running = steps(
+            experiment,
+            setting,
+            out,
+            resume=resume,
+            show=lambda record: None,
+            stop=lambda: stop is not None and next(rounds) >= stop,
+        )
+        answer: Answer | None = None
+        try:
+            while True:
+                answer = Answer(setting.clients.run(ask(running, answer)), 0.0)
+        except StopIteration as end:
+            finished: Run = end.value
+            return finished
+
+
+def honest_accuracy(run: Run, attacker: int = 0) -> float:
+    """Mean accuracy of all clients but the attacker after the last round."""
+    table = pq.read_table(run.folder / "clients" / f"{run.summary['rounds']:05d}.parquet").to_pydict()
+    pairs = zip(table["client"], table["accuracy"], strict=True)
+    accuracies = [float(accuracy) for client, accuracy in pairs if client != attacker]
+    return sum(accuracies) / len(accuracies)

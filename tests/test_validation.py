@@ -1,0 +1,225 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.core import Fit, Layout, Plan, Recipe, Report, Result, Rows, Slot
+from fedstrata.testing import toy_layout, toy_problem
+from fedstrata.validation import (
+    LARGEST,
+    decide,
+    divergence_of_answers,
+    divergence_of_loss,
+    measure,
+    validate,
+)
+
+LAYOUT = Layout(
+    (
+        Slot("conv.weight", "conv", "conv", (2,)),
+        Slot("bn.weight", "bn", "norm", (1,)),
+        Slot("bn.running_mean", "bn", "buffer", (1,)),
+        Slot("fc.weight", "fc", "linear", (2,)),
+    )
+)
+
+
+def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, **changes: Any) -> Plan:
+    """A plan of some tasks that upload everything, with a model of zeros for each that is given."""
+    models = torch.tensor(given or [0] * len(clients))
+    fit = Fit(
+        offers=models[:, None],
+        recipe=Recipe(),
+        train=LAYOUT.everything,
+        upload=LAYOUT.everything,
+        keep=LAYOUT.nothing,
+        store=LAYOUT.nothing,
+    )
+    work = (replace(fit, **changes),) * tasks
+    return Plan(1, 0, torch.tensor(clients), torch.zeros(int(models.max()) + 1, LAYOUT.p), work)
+
+
+def result_of(plan: Plan, values: Tensor, sizes: list[int] | None = None) -> Result:
+    m = len(plan.cohort)
+    samples = torch.tensor(sizes or [1] * m)
+    given = plan.work[0].offers[:, 0]
+    return Result(Rows(plan.cohort, values), given, samples, torch.full((m, 1), torch.nan))
+
+
+def constants(levels: list[float]) -> Tensor:
+    """A row for each level, all of whose columns are that level."""
+    return torch.tensor(levels)[:, None] * torch.ones(1, LAYOUT.p)
+
+
+def rejected(levels: list[float], sizes: list[int] | None = None, given: list[int] | None = None) -> list[int]:
+    """The positions of the rows that are rejected; the clients have other ids."""
+    clients = [10 * place for place in range(len(levels))]
+    plan = plan_of(clients, given)
+    found = validate(LAYOUT, plan, Report((result_of(plan, constants(levels), sizes),))).rejected
+    return [client // 10 for client in found]
+
+
+def test_a_client_that_sent_something_not_finite_is_taken_out_of_every_result() -> None:
+    plan = plan_of([0, 10, 20, 30], tasks=2)
+    good = result_of(plan, torch.zeros(4, LAYOUT.p))
+    bad = result_of(plan, constants([1.0, torch.nan, 2.0, torch.inf]))
+    checked = validate(LAYOUT, plan, Report((bad, good)))
+    assert checked.rejected == (10, 30)
+    assert [result.updates.clients.tolist() for result in checked.report.results] == [[0, 20], [0, 20]]
+    assert checked.events == [{"kind": "rejected", "reason": "not finite", "clients": [10, 30]}]
+
+
+def test_a_client_without_samples_is_taken_out() -> None:
+    assert rejected([1.0, 1.0], sizes=[5, -3]) == [1]
+
+
+def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
+    plan = plan_of([3, 4])
+    facts = {"entropy": Rows(torch.tensor([3, 4]), torch.tensor([[torch.nan], [1.0]]))}
+    checked = validate(LAYOUT, plan, Report((result_of(plan, constants([1.0, 1.0])),), facts=facts))
+    assert checked.rejected == (3,)
+    assert checked.report.facts["entropy"].clients.tolist() == [4]
+
+
+@given(st.lists(st.floats(0.5, 5.0, width=32), min_size=1, max_size=6))
+def test_a_sound_report_is_left_as_it_is(levels: list[float]) -> None:
+    plan = plan_of(list(range(len(levels))))
+    report = Report((result_of(plan, constants(levels)),))
+    checked = validate(LAYOUT, plan, report)
+    assert checked.report is report and checked.rejected == () and checked.events == []
+
+
+@pytest.mark.parametrize(("factor", "found"), [(9.9, []), (10.1, [5])])
+def test_ten_times_the_median_is_accepted_and_no_more(factor: float, found: list[int]) -> None:
+    assert rejected([1.0, 1.0, 1.0, 1.0, 1.0, factor]) == found
+
+
+def test_who_has_more_samples_may_move_farther_but_never_a_hundred_times_as_far() -> None:
+    levels = [1.0, 1.0, 1.0, 1.0, 1.0, 25.0]
+    assert rejected(levels) == [5]
+    assert rejected(levels, sizes=[10, 10, 10, 10, 10, 30]) == []
+    levels[-1] = 101.0
+    assert rejected(levels, sizes=[10, 10, 10, 10, 10, 10**6]) == [5]
+
+
+def test_norms_that_are_widely_spread_excuse_a_large_one() -> None:
+    """Median absolute deviation of the logs of 1, 2, 4, 8, 16: log 2; so exp(3.5 * 1.4826 * log 2) = 36.5 times 4."""
+    assert rejected([1.0, 2.0, 4.0, 8.0, 16.0]) == []
+    assert rejected([1.0, 2.0, 4.0, 8.0, 4.0 * 36.0]) == []
+    assert rejected([1.0, 2.0, 4.0, 8.0, 4.0 * 37.0]) == [4]
+
+
+def test_clients_are_compared_with_those_that_start_from_the_same_model() -> None:
+    levels, given = [1.0] * 4 + [50.0] * 4 + [50.0], [0] * 4 + [1] * 4 + [0]
+    assert rejected(levels, given=given) == [8]
+    # Alone with its model, a client is compared with everyone.
+    assert rejected([1.0] * 5 + [50.0], given=[0] * 5 + [1]) == [5]
+
+
+def test_zeros_are_no_outliers_and_do_not_count_in_the_median() -> None:
+    assert rejected([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]) == []
+    assert rejected([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 11.0]) == [6]
+
+
+def test_two_clients_cannot_be_compared() -> None:
+    assert rejected([1.0, 1e6]) == []
+
+
+def test_a_norm_whose_square_is_no_float32_number_is_rejected_without_comparison() -> None:
+    assert rejected([1e20]) == [0] and rejected([3.4e38, 3.4e38]) == [0, 1]
+    plan = plan_of([7])
+    (event,) = validate(LAYOUT, plan, Report((result_of(plan, constants([1e20])),))).events
+    assert event["median"] is None and event["limit"] == pytest.approx(LARGEST, rel=1e-3)
+
+
+def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
+    """The norm of the whole row hardly changes: sqrt(4 * 100**2 + 1) beside sqrt(4 * 100**2 + 40**2)."""
+    values = torch.tensor([[100.0, 100.0, 1.0, 1.0, 100.0, 100.0]] * 6)
+    for column, part in ((2, "normalisation layers"), (3, "buffers")):
+        poisoned = values.clone()
+        poisoned[2, column] = 40.0
+        plan = plan_of(list(range(6)))
+        (event,) = validate(LAYOUT, plan, Report((result_of(plan, poisoned),))).events
+        assert event == {
+            "kind": "rejected",
+            "reason": "norm",
+            "clients": [2],
+            "task": "train",
+            "part": part,
+            "norm": 40.0,
+            "median": 1.0,
+            "limit": 10.0,
+        }
+
+
+def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
+    """Weights of 30 beside updates of 1 are no outliers; weights of 400 are."""
+    values = torch.tensor([[1.0, 1.0, 1.0, 1.0, 30.0, 30.0]] * 6)
+    plan = plan_of(list(range(6)), values=LAYOUT.select("fc"))
+    parts = {norms.part for norms in measure(LAYOUT, plan, Report((result_of(plan, values),)))}
+    assert parts == {"weights", "normalisation layers", "buffers", "values of weights"}
+    assert validate(LAYOUT, plan, Report((result_of(plan, values),))).rejected == ()
+    values[4, 4:] = 400.0
+    assert validate(LAYOUT, plan, Report((result_of(plan, values),))).rejected == (4,)
+
+
+def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:
+    plan = plan_of(list(range(6)))
+    plan = replace(plan, models=torch.full_like(plan.models, 10.0))
+    for level, found in ((9.9, ()), (10.1, (5,))):
+        report = Report((result_of(plan, constants([0.01] * 5 + [level])),))
+        assert validate(LAYOUT, plan, report).rejected == found
+
+
+def test_of_several_norms_of_a_client_the_worst_is_told() -> None:
+    plan = plan_of(list(range(5)), tasks=2)
+    results = tuple(result_of(plan, constants([1.0] * 4 + [worst])) for worst in (20.0, 40.0))
+    (event,) = validate(LAYOUT, plan, Report(results)).events
+    assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3)
+
+
+def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -> None:
+    layout = toy_layout()
+    problem = toy_problem(2, layout)
+    algorithm = FedAvg()
+    state = algorithm.init(problem)
+    plan = algorithm.plan(problem, state, torch.tensor([0, 1]))
+    for level in (math.inf, 3e19):
+        values = torch.full((2, layout.p), level)
+        report = Report(
+            (
+                Result(
+                    Rows(plan.cohort, values),
+                    torch.zeros(2).long(),
+                    torch.ones(2).long(),
+                    torch.full((2, 1), torch.nan),
+                ),
+            )
+        )
+        after, _, events = decide(algorithm, problem, state, report)
+        assert torch.equal(after.models, state.models) and after.round == 1
+        assert events == [{"kind": "diverged", "reason": "models", "nodes": [0]}]
+
+
+def test_a_round_diverges_when_most_answers_are_not_finite() -> None:
+    for bad, told in ((2, False), (3, True)):
+        plan = plan_of(list(range(4)))
+        report = Report((result_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad))),))
+        events = divergence_of_answers(report, validate(LAYOUT, plan, report).events)
+        expected = [{"kind": "diverged", "reason": "answers", "clients": list(range(bad)), "answered": 4}]
+        assert events == (expected if told else [])
+
+
+def test_a_round_diverges_when_the_loss_of_the_median_client_is_far_above_that_of_guessing() -> None:
+    """Two classes: guessing has ln 2 = 0.693, and the bound is twice that."""
+    assert divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.3, torch.inf])) == []
+    (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.5, 1.5]))
+    assert event["reason"] == "loss" and event["guessing"] == pytest.approx(math.log(2))
+    (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, torch.nan, torch.nan]))
+    assert event["loss"] == math.inf
