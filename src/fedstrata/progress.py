@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from statistics import mean
 from time import perf_counter
 from types import TracebackType
@@ -13,13 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedstrata.report.words import brief, ranges
+from fedstrata.report.words import brief, happened, ranges
 
 MANY = 0.5
 """Share of a cohort from which on its absence is told: a cluster without half of its members mostly decides nothing."""
-
-REJECTED = "sent what is no finite number, or has no samples"
-"""Why clients are rejected, as `fedstrata.guard` does it."""
 
 CONCERNED = ("client", "clients", "node", "nodes", "from", "to", "into")
 """Keys of events that say whom or what they are about."""
@@ -31,8 +29,16 @@ RATIOS = {"who": 2, "why": 3}
 """How the other columns share what is left."""
 
 
+class _Console(Console):
+    """A console that falls silent when its reader has left; a run is more than those who watch it."""
+
+    def on_broken_pipe(self) -> None:
+        """Show nothing more; without this, Rich would end the process."""
+        self.quiet = True
+
+
 class Line:
-    """One line that is shown anew, and above it what stays.
+    """One line that is shown anew, and above it what stays. Where it cannot be written any more, nothing is shown.
 
     Args:
         quiet: show nothing.
@@ -41,7 +47,7 @@ class Line:
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         """Show nothing yet."""
-        self._quiet, self._console = quiet, console or Console(stderr=True)
+        self._quiet, self._console = quiet, console or _Console(stderr=True)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
     def __enter__(self) -> Line:
@@ -55,7 +61,8 @@ class Line:
     ) -> None:
         """Close the live line."""
         if self._live:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     @property
     def live(self) -> bool:
@@ -71,8 +78,13 @@ class Line:
 
     def keep(self, what: str | RenderableType) -> None:
         """Show something that stays on the screen; a text on a line of its own."""
-        if not self._quiet:
+        if self._quiet:
+            return
+        try:
             self._console.print(Text(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
+        except OSError:
+            # A log on a full disk is no reason to lose a run, which says itself whether it has room.
+            self._quiet = True
 
 
 class Happening(NamedTuple):
@@ -92,12 +104,10 @@ class Happening(NamedTuple):
 
 
 def happenings(record: Mapping[str, Any]) -> list[Happening]:
-    """All that happened in a round, by its record: who did not answer, who was rejected, and its events."""
+    """All that happened in a round, by its record: who did not answer, and its events."""
     told, absent, cohort = list[Happening](), record["absent"], len(record["cohort"])
     if absent and len(absent) >= MANY * cohort:
         told.append(Happening("absent", f"clients {ranges(absent)}", "", f"{len(absent)} of {cohort} did not answer"))
-    if record["rejected"]:
-        told.append(Happening("reject", f"clients {ranges(record['rejected'])}", "", REJECTED))
     return [*told, *map(_happening, record["events"])]
 
 
@@ -105,6 +115,8 @@ def _happening(event: Mapping[str, Any]) -> Happening:
     rest = {key: value for key, value in event.items() if value is not None}
     what, layer, why = rest.pop("kind"), rest.pop("layer", ""), rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
+    if what in ("rejected", "diverged"):
+        return Happening(what, " ".join(who), "", happened(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return Happening(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 

@@ -85,7 +85,7 @@ def prepare(experiment: Experiment) -> Setting:
     truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
     site = _site(experiment, dataset, dealt, members)
     engine, why = _engine(experiment, site, members, problem.recipe)
-    clients = ENGINES[engine.name](site, engine.device, engine.workers)
+    clients = ENGINES[engine.name](site, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
     return Setting(problem, algorithm, clients, members, site.holdings, engine, why)
 
@@ -97,7 +97,7 @@ def _engine(experiment: Experiment, site: Site, members: Membership, recipe: Rec
     if name == "auto":
         cohort, _ = draw(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
         work = Work(recipe, cohort, experiment.rounds)
-        choice = choose(site, work, candidates(site, wanted.workers, device))
+        choice = choose(site, work, candidates(site, wanted.workers, device, wanted.timeout))
         name, device, why = choice.name, choice.device, choice.why
     return wanted.model_copy(update={"name": name, "device": device}), why
 

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -18,13 +18,18 @@ import torch
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment, dumps
 from fedstrata.core import Clients, Plan, Report, State, Tree, Use
-from fedstrata.guard import guard, missed
+from fedstrata.errors import RecordError
+from fedstrata.files import refuse_links, root_folder
+from fedstrata.folder_lock import folder_lock
 from fedstrata.patience import Patience, Stopped
 from fedstrata.probe import gaps
 from fedstrata.progress import Line, Progress
-from fedstrata.records import Folder, complete, load, save, summarise, track
+from fedstrata.records import Folder, complete, diverged, save, summarise, track
+from fedstrata.records.resume import find_resumable
+from fedstrata.schema import NAMES
 from fedstrata.setting import Setting, prepare
 from fedstrata.traffic import traffic
+from fedstrata.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class Run:
         """Every cluster that ever was."""
         return self.state.tree
 
+    @property
+    def diverged(self) -> bool:
+        """Whether training diverged in every round, so that the models are of no use."""
+        return diverged(self.summary)
+
 
 class Answer(NamedTuple):
     """What came back for a plan.
@@ -70,6 +80,9 @@ Steps = Generator[Plan, Answer, Run]
 
 Show = Callable[[Mapping[str, Any]], None]
 """Takes the record of each round once it is complete."""
+
+Tell = Callable[[str], object]
+"""Takes a line that the user should see."""
 
 
 @contextmanager
@@ -101,7 +114,15 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
         if setting.why:
             line.keep(f"engine: {setting.why}")
         with Patience(line.keep) as patience:
-            running = steps(experiment, setting, out, resume=resume, show=progress.show, stop=lambda: patience.asked)
+            running = steps(
+                experiment,
+                setting,
+                out,
+                resume=resume,
+                show=progress.show,
+                stop=lambda: patience.asked,
+                tell=line.keep,
+            )
             with closing(running):
                 return _answered(running, setting.clients)
 
@@ -137,6 +158,7 @@ def steps(
     resume: bool,
     show: Show,
     stop: Callable[[], bool] = lambda: False,
+    tell: Tell = lambda line: None,
 ) -> Steps:
     """A run as a generator, so that several can be advanced side by side.
 
@@ -145,38 +167,65 @@ def steps(
     Args:
         experiment: checked and complete.
         setting: made of it.
-        out: the run folder; made if need be.
+        out: the run folder; made if need be. It may be a link; nothing inside it may be one.
         resume: as in `run`.
         show: called once a round.
         stop: asked after every round whether it shall be the last for now.
+        tell: told what is unusual about a run that goes on.
 
     Raises:
+        RecordError: when another process works in the folder, it holds a run that shall not be resumed, or one that
+            cannot be.
         Stopped: when that was so before the run was over; all its rounds are recorded then.
     """
-    folder = Folder(out)
-    state, record = setting.algorithm.init(setting.problem), None
-    if resume and (found := load(folder.checkpoints, type(state))) is not None:
-        state, store, record = found
-        setting.clients.store.restore(store)
+    fresh = setting.algorithm.init(setting.problem)  # may refuse the experiment: nothing is made then
+    root = root_folder(out)
     units = experiment.data.model_copy(update={"unit": setting.holdings.unit})
-    text = dumps(experiment.model_copy(update={"engine": setting.engine, "data": units}))
-    folder.create(text)
-    folder.rewind(state.round)
-    with track(experiment.records.track, out / "tracking", text, folder.rounds()) as log:
+    resolved = experiment.model_copy(update={"engine": setting.engine, "data": units})
+    with folder_lock(root):
+        folder = Folder(root)
+        state, record = _begin(resolved, setting, folder, fresh, tell, resume=resume)
+        with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
-        def told(done: Mapping[str, Any]) -> None:
-            log(done)
-            show(done)
+            def told(done: Mapping[str, Any]) -> None:
+                log(done)
+                show(done)
 
-        while state.round < experiment.rounds and not stop():
-            state, record = yield from _round(experiment, setting, folder, state, record, told)
-        yield from _close(setting, folder, state, record, told)
-    if state.round < experiment.rounds:
-        raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
-    rounds = folder.rounds()
-    summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
-    folder.finish(setting.problem.layout, state, summary)
-    return Run(out, summary, rounds, state)
+            while state.round < experiment.rounds and not stop():
+                state, record = yield from _round(resolved, setting, folder, state, record, told)
+            yield from _close(setting, folder, state, record, told)
+        if state.round < experiment.rounds:
+            raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
+        rounds = folder.rounds()
+        summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
+        folder.finish(setting.problem.layout, state, summary)
+        return Run(out, summary, rounds, state)
+
+
+def _begin(
+    experiment: Experiment, setting: Setting, folder: Folder, fresh: State, tell: Tell, *, resume: bool
+) -> tuple[State, Mapping[str, Any] | None]:
+    """The state that a run begins or goes on with, and the record of its round that is still without scores."""
+    refuse_links(folder.path, NAMES)
+    if not resume and any((folder.path / name).exists() for name in ("experiment.toml", "rounds.jsonl", "checkpoint")):
+        raise RecordError(
+            f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
+        )
+    found = find_resumable(folder, fresh, _keys(experiment), _versions()["versions"]) if resume else None
+    folder.create(dumps(experiment))
+    if found is None:
+        folder.rewind(0)
+        return fresh, None
+    for line in found.said:
+        tell(f"resumed from round {found.checkpoint.state.round}: {line}")
+    setting.clients.store.restore(found.checkpoint.store)
+    folder.rewind(found.checkpoint.state.round)
+    return found.checkpoint.state, found.checkpoint.record
+
+
+def _keys(experiment: Experiment) -> dict[str, Any]:
+    """An experiment as plain JSON values, every default written out."""
+    return experiment.model_dump(mode="json", exclude_none=True)
 
 
 def _round(
@@ -200,14 +249,15 @@ def _round(
     began = perf_counter()
     if record is not None:
         _finish(setting, folder, scored, record, uses, answer.report, show)
-    sound, rejected = guard(answer.report)
-    report = replace(sound, cohort=plan.cohort)
-    events += missed("absent", answer.absent) + missed("rejected", answer.rejected)
+    checked = validate(problem.layout, plan, answer.report)
+    report = replace(checked.report, cohort=plan.cohort)
+    events += missed("absent", answer.absent) + missed("rejected", answer.rejected) + checked.events
+    events += divergence_of_answers(answer.report, checked.events)
     spoilt = list(setting.clients.store.spoilt(round))
     if spoilt:
         events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
     before = perf_counter()
-    state, notes = setting.algorithm.update(problem, state, report)
+    state, notes, undone = decide(setting.algorithm, problem, state, report)
     deciding = perf_counter() - before
     truth, measures = setting.truth(round), experiment.probe.gap
     measured = gaps(problem.layout, plan, report, truth, measures) if measures and truth is not None else []
@@ -227,14 +277,22 @@ def _round(
         **_bytes(setting, plan, answer.report),
         "cohort": cohort.tolist(),
         "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
-        "rejected": sorted({*rejected, *answer.rejected}),
-        "events": [*events, *(dict(event) for event in notes.events)],
+        "rejected": sorted({*checked.rejected, *answer.rejected}),
+        "events": [*events, *undone, *(dict(event) for event in notes.events)],
         "figures": dict(notes.figures),
         "seconds": planning + answer.seconds + perf_counter() - began,
         "seconds_training": answer.seconds,
         "seconds_server": planning + deciding,
     }
-    save(folder.checkpoints, state, setting.clients.store.tensors(), begun)
+    save(
+        folder.checkpoints,
+        state,
+        setting.clients.store.tensors(),
+        begun,
+        experiment=_keys(experiment),
+        versions=_versions()["versions"],
+        lines=folder.log.digest,
+    )
     return state, begun
 
 
@@ -272,6 +330,7 @@ def _finish(
 ) -> None:
     """Complete the record of the last round that was decided, and write it."""
     done = complete(record, state.labels, setting.truth(state.round), uses, report.scores)
+    done["events"] = [*done["events"], *divergence_of_loss(setting.problem.layout, report.scores[0].loss)]
     folder.add(done, report.scores[0])
     show(done)
 
@@ -286,6 +345,7 @@ def _names(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+@cache
 def _versions() -> dict[str, Any]:
     names = ("fedstrata", "torch", "numpy", "scipy", "scikit-learn")
     return {"versions": {"python": platform.python_version(), **{name: version(name) for name in names}}}

@@ -1,15 +1,20 @@
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
 
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.core import State, begin
 from fedstrata.errors import RecordError
-from fedstrata.records import load, save
+from fedstrata.records import find_checkpoint, load, save
 from fedstrata.testing import play, toy_problem
 
 TORN = torch.tensor([[3.0, 0, 0, 0, 0, 0], [3.0, 0.1, 0, 0, 0, 0], [-3.0, 0, 0, 0, 0, 0], [-3.0, 0.1, 0, 0, 0, 0]])
@@ -20,50 +25,138 @@ def same(one: State, other: State) -> bool:
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
+def record_of(round: int, n: int = 3, **changes: Any) -> dict[str, Any]:
+    """What is known of a round before its models are scored."""
+    numbers = {"round": round, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "figures": {}}
+    lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
+    return {**numbers, **lists, "labels": [0] * n, "cohort": list(range(n)), **changes}
+
+
+def write(folder: Path, round: int) -> None:
+    save(folder, replace(begin(toy_problem(3)), round=round), {}, record_of(round))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The checkpoints of rounds 1 to 3."""
+    for round in (1, 2, 3):
+        write(tmp_path / "checkpoint", round)
+    return tmp_path / "checkpoint"
+
+
+def seal(path: Path, content: bytes) -> None:
+    """Write a checkpoint whose checksum is right, whatever it holds."""
+    path.write_bytes(content)
+    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
+
+
+def with_metadata(path: Path, **changes: Any) -> None:
+    """Change what a checkpoint says about itself, and its checksum with it."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        metadata = file.metadata() | {name: json.dumps(value) for name, value in changes.items()}
+    seal(path, to_bytes(tensors, metadata))
+
+
 def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(eps1=1.0, eps2=0.5), toy_problem(4), [TORN])
-    save(tmp_path, state, {"0/1/2": torch.ones(3)}, {"round": 1, "labels": [1, 2]})
-    found = load(tmp_path, Watched)
-    assert found is not None
-    restored, store, record = found
-    assert same(state, restored) and type(restored) is Watched and len(restored.tree) == 3
-    assert store["0/1/2"].tolist() == [1.0, 1.0, 1.0] and record == {"round": 1, "labels": [1, 2]}
+    record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
+    save(tmp_path, state, {"0/1/2": torch.ones(3)}, record, experiment=experiment, versions={"torch": "2"}, lines="x")
+    found = find_checkpoint(tmp_path, Watched)
+    assert found is not None and found.passed == ()
+    restored = found.checkpoint
+    assert same(state, restored.state) and type(restored.state) is Watched and len(restored.state.tree) == 3
+    assert restored.store["0/1/2"].tolist() == [1.0, 1.0, 1.0] and restored.record == record
+    assert (restored.experiment, restored.versions, restored.lines) == (experiment, {"torch": "2"}, "x")
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    state = begin(toy_problem(3))
-    for round in (1, 2, 3):
-        save(tmp_path, replace(state, round=round), {}, {})
-    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
-        "00002.safetensors",
-        "00003.safetensors",
-    ]
-    newest = tmp_path / "00003.safetensors"
-    content = bytearray(newest.read_bytes())
+def test_only_the_user_may_read_what_clients_sent(folder: Path) -> None:
+    paths = [folder, *folder.iterdir()]
+    assert len(paths) == 7 and all(path.stat().st_mode & 0o077 == 0 for path in paths)
+
+
+def test_the_last_three_checkpoints_stay(folder: Path) -> None:
+    write(folder, 4)
+    names = [f"0000{round}" for round in (2, 3, 4)]
+    assert sorted(path.stem for path in folder.glob("*.safetensors")) == names
+    assert sorted(path.stem for path in folder.glob("*.sha256")) == names
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    newest.write_bytes(bytes(content))
-    found = load(tmp_path, State)
-    assert found is not None and found[0].round == 2
+    path.write_bytes(bytes(content))
 
 
-def test_a_checkpoint_whose_checksum_was_never_written_does_not_count(tmp_path: Path) -> None:
-    save(tmp_path, replace(begin(toy_problem(3)), round=1), {}, {})
-    (tmp_path / "00001.sha256").unlink()
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "a flipped bit": ("safetensors", flip, "its checksum differs"),
+    "an empty file": ("safetensors", lambda path: path.write_bytes(b""), "its size differs"),
+    "a folder": ("safetensors", replace_by_folder, "it is damaged"),
+    "a link": ("safetensors", replace_by_link, "it is damaged"),
+    "a sparse file of 4 TB": ("safetensors", lambda path: path.open("r+b").truncate(4 * 10**12), "its size differs"),
+    "no checksum": ("sha256", lambda path: path.unlink(), "it has no checksum"),
+    "a checksum that is no text": ("sha256", lambda path: path.write_bytes(b"\xff" * 64), "its size differs"),
+    "a checksum in UTF-16": ("sha256", lambda path: path.write_text("a 1", encoding="utf-16"), "its size differs"),
+    "a folder as the checksum": ("sha256", replace_by_folder, "it is damaged"),
+    "no header": ("safetensors", lambda path: seal(path, b""), "it is damaged"),
+    "a header of 2^60 bytes": ("safetensors", lambda path: seal(path, (2**60).to_bytes(8, "little")), "it is damaged"),
+    "no metadata": ("safetensors", lambda path: seal(path, to_bytes({"a": torch.ones(1)})), "of another version"),
+    "another format": ("safetensors", lambda path: with_metadata(path, format=1), "expected format 2, found 1"),
+    "a state without fields": ("safetensors", lambda path: with_metadata(path, state={}), "only one of the two has"),
+    "a state that is a list": ("safetensors", lambda path: with_metadata(path, state=[]), "it is damaged"),
+    "a record that is a list": (
+        "safetensors",
+        lambda path: with_metadata(path, record=[]),
+        "not those of a checkpoint",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_it_is_said(name: str, folder: Path) -> None:
+    suffix, damage, said = DAMAGES[name]
+    damage(folder / f"00003.{suffix}")
+    found = find_checkpoint(folder, State)
+    assert found is not None and found.checkpoint.state.round == 2
+    (reason,) = found.passed
+    assert reason.startswith("00003.safetensors: ") and said in reason and "\n" not in reason
+
+
+def test_a_checkpoint_that_is_of_no_use_gives_way_to_the_one_before(folder: Path) -> None:
+    found = find_checkpoint(folder, State, lambda found: "its models are not finite" if found.state.round > 1 else "")
+    assert found is not None and found.checkpoint.state.round == 1
+    assert found.passed == tuple(f"0000{round}.safetensors: its models are not finite" for round in (3, 2))
+
+
+def test_checkpoints_without_any_checksum_are_refused_and_not_started_over(folder: Path) -> None:
+    for path in folder.glob("*.sha256"):
+        path.unlink()
+    with pytest.raises(RecordError, match=r"expected a sound checkpoint in .*00003.*no checksum.*00001.*no checksum"):
+        load(folder, State)
+
+
+def test_a_checksum_without_its_checkpoint_is_what_a_process_leaves_that_died(tmp_path: Path) -> None:
     assert load(tmp_path, State) is None
-    assert load(tmp_path / "nothing here", State) is None
+    write(tmp_path, 1)
+    (tmp_path / "00001.safetensors").unlink()
+    assert load(tmp_path, State) is None
 
 
-def test_a_checkpoint_of_another_version_is_one_clear_error(tmp_path: Path) -> None:
-    save(tmp_path, replace(begin(toy_problem(3)), round=1), {}, {})
-    with pytest.raises(RecordError, match="expected a checkpoint of this version"):
+def test_a_state_of_another_algorithm_is_one_clear_error(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    with pytest.raises(RecordError, match="of another version: only one of the two has "):
         load(tmp_path, Watched)
-    save_file({"a": torch.zeros(1)}, tmp_path / "00002.safetensors")
-    import hashlib
-
-    digest = hashlib.sha256((tmp_path / "00002.safetensors").read_bytes()).hexdigest()
-    (tmp_path / "00002.sha256").write_text(digest)
-    with pytest.raises(RecordError, match="expected a checkpoint of this version"):
-        load(tmp_path, State)
 
 
 @dataclass(frozen=True)
@@ -82,5 +175,6 @@ def test_optional_tensors_tuples_and_mappings_come_back(tmp_path: Path) -> None:
         save(tmp_path, state, {}, {})
         found = load(tmp_path, Rich)
         assert found is not None
-        assert found[0].names == ("a", "b") and found[0].rows["x"].tolist() == [2.0]
-        assert (found[0].maybe is None) == (maybe is None)
+        restored = found[0]
+        assert restored.names == ("a", "b") and restored.rows["x"].tolist() == [2.0]
+        assert (restored.maybe is None) == (maybe is None)

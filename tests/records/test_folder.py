@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,11 +16,19 @@ from fedstrata.testing import toy_problem
 SCORE = Score(torch.arange(3), torch.tensor([1, 2, 4]), torch.tensor([4, 4, 4]), torch.tensor([0.5, 0.25, 0.0]))
 
 
+def record_of(round: int, **changes: Any) -> dict[str, Any]:
+    """A finished round."""
+    measures = ("acc_client", "acc_weighted", "acc_cluster", "acc_worst", "loss", "ari", "seconds")
+    lists: dict[str, list[int]] = {name: [] for name in ("pending", "cohort", "absent", "rejected", "events")}
+    counts = {"round": round, "clusters": 2, "bytes_down": 8, "bytes_up": 8}
+    return {**counts, **dict.fromkeys(measures, 0.5), **lists, "labels": [0, 0, 7], "figures": {}, **changes}
+
+
 def folder_with(path: Path, rounds: int) -> Folder:
     folder = Folder(path / "run")
     folder.create("seed = 0\n")
     for round in range(1, rounds + 1):
-        folder.add({"round": round, "labels": [0, 0, 7]}, SCORE)
+        folder.add(record_of(round), SCORE)
         folder.add_gaps(round, [{"layer": "conv", "measure": "dcos", "gap": 0.5}])
         folder.add_matrices(round, [Matrix(0, "conv", "dcos", torch.tensor([0, 2]), torch.eye(2))])
     return folder
@@ -39,7 +48,7 @@ def test_the_records_of_a_round_can_be_read_by_anyone(tmp_path: Path) -> None:
 
 def test_what_is_not_finite_is_null_for_every_reader_of_json(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 0)
-    folder.add({"round": 1, "labels": [0, 0, 0], "loss": float("nan"), "figures": {"x": [float("inf")]}}, SCORE)
+    folder.add(record_of(1, loss=float("nan"), figures={"x": float("inf")}), SCORE)
     assert json.loads((folder.path / "rounds.jsonl").read_text())["loss"] is None
     assert "NaN" not in (folder.path / "rounds.jsonl").read_text()
 
@@ -66,7 +75,7 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
     folder.finish(problem.layout, begin(problem), {"ari": 1.0})
     assert folder.summary() == {"ari": 1.0}
     (folder.path / "summary.json").write_text("{")
-    with pytest.raises(RecordError, match=r"summary\.json: expected a summary in JSON, found .*; resume the run"):
+    with pytest.raises(RecordError, match=r"summary\.json: expected a summary in JSON, found: .*; resume the run"):
         folder.summary()
     model = load_file(folder.path / "models" / "cluster-0.safetensors")
     assert {name: tensor.shape for name, tensor in model.items()} == {"conv.weight": (3,), "fc.weight": (3,)}

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import wandb
 from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import RecordWriter
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # chosen when it is imported
 
 import fedstrata as fs
@@ -206,3 +208,23 @@ def test_nobody_is_called(name: str, tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             door.accept()
     assert logged(name, tmp_path / "run" / "tracking")["clusters", 2] == [1.0]
+
+
+def test_numbers_that_cannot_be_written_end_the_run_instead_of_holding_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's own thread would die of it, and whoever has more numbers for it would wait without end."""
+
+    written = list[bytes]()
+
+    def full(writer: RecordWriter, data: bytes) -> None:
+        written.append(data)
+        if len(written) > 2:  # the version of the format, and the experiment
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with (
+        pytest.raises(OSError, match="No space left"),
+        track("tensorboard", tmp_path / "tracking", TEXT, []) as log,
+    ):
+        log(record(1))

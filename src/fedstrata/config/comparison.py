@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.complaint import unknown
+from fedstrata.config.complaint import shown, unknown
 from fedstrata.config.folder import numbered, same, stem, vacant
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
+from fedstrata.limits import INTEGER, RUNS
 
 
 def choose_all(
@@ -45,9 +46,12 @@ def choose_all(
     for name in algorithms:
         if name not in ALGORITHMS:
             raise ExperimentError(unknown("--algorithms", name, "algorithm", ALGORITHMS))
-    wrong = [seed for seed in seeds or () if seed < 0]
+    wrong = [seed for seed in seeds or () if not 0 <= seed <= INTEGER]
     if wrong:
-        raise ExperimentError(f"--seeds = {wrong[0]}: expected a number of at least 0")
+        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {INTEGER}")
+    runs = len(algorithms) * len(seeds or (base.seed,))
+    if runs > RUNS:
+        raise ExperimentError(f"--seeds: expected a comparison of at most {RUNS:,} runs, found {runs:,}; use fewer")
     _once("--algorithms", algorithms)
     _once("--seeds", (base.seed,) if seeds is None else seeds)
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]

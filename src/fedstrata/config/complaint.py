@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
+
+from fedstrata.limits import KEY_CHARACTERS
+from fedstrata.quoting import dotted, shown
+
+__all__ = ["dotted", "explain", "nearest", "shown", "unknown"]
 
 EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -60,31 +65,20 @@ def unknown(key: str, name: str, what: str, known: Iterable[str]) -> str:
     """Say that a name is not among those that are known; the last part of a key may be that name."""
     names = list(known)
     question = f"; {near}" if (near := nearest(name, names)) else ""
-    place = key if key.endswith(f".{name}") else f"{key} = {shown(name)}"
+    place = dotted(key.split(".")) if key.endswith(f".{name}") else f"{key} = {shown(name)}"
     return f"{place}: unknown {what}; expected one of {', '.join(names)}{question}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ask for the name that was probably meant; an empty string when none is near."""
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name[:KEY_CHARACTERS], list(known), n=1)
     return f"did you mean {near[0]}?" if near else ""
-
-
-def dotted(path: Sequence[str]) -> str:
-    """A key in one piece and on one line."""
-    return ".".join(part if part.isprintable() and part.strip() else repr(part) for part in path)
-
-
-def shown(value: object) -> str:
-    """A value, shortened to what fits into a line."""
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _path(error: Any, given: Any) -> tuple[str, ...]:
     """The key that an error is about, without the parts that name the types of a union."""
     if error["type"] == "missing":
-        return tuple(error["loc"])
+        return tuple(str(step) for step in error["loc"])
     path = []
     for step in error["loc"]:
         if isinstance(given, dict) and step in given:
@@ -107,7 +101,7 @@ def _keys(kind: Any, path: tuple[str, ...]) -> list[str]:
 
 def _expected(error: Any) -> str:
     template = EXPECTED.get(error["type"])
-    expected: str = error["msg"].removeprefix("Input should be ")
+    expected: str = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if template is not None:
         expected = template.format(**error.get("ctx", {}))
     return f"a list of which each is {expected}" if any(isinstance(step, int) for step in error["loc"]) else expected

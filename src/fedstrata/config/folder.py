@@ -12,6 +12,12 @@ from fedstrata.config.complaint import dotted, shown
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
+from fedstrata.folder_lock import NAME as LOCK
+from fedstrata.schema import NAMES
+
+FREE = (("engine", "workers"), ("engine", "timeout"), ("records", "track"))
+"""Keys that may differ when a run goes on: no result depends on them."""
 
 
 def choose(
@@ -31,7 +37,7 @@ def choose(
     """
     if resume and out is not None and source is None:
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
-        source = _record(Path(out))
+        source = recorded(Path(out))
     experiment = load(source, sets)
     name = f"{stem(source)}-{experiment.algorithm.name}-{experiment.seed}"
     folder = numbered(name, resume) if out is None else Path(out)
@@ -62,7 +68,7 @@ def vacant(folder: Path) -> None:
         RecordError: for such a folder.
     """
     try:
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK}):
             raise RecordError(
                 f"{str(folder)!r}: expected a new or empty run folder, found something in its place; "
                 "continue a run with --resume, or give another --out"
@@ -75,13 +81,21 @@ def vacant(folder: Path) -> None:
         raise RecordError(f"{str(folder)!r}: expected a run folder that can be made: {reason}; give another --out")
 
 
-def _record(folder: Path) -> Path:
-    record = folder / "experiment.toml"
-    if not os.path.isfile(record):
+def recorded(folder: Path) -> Path:
+    """The experiment file of a run folder; whatever it holds can be read without waiting or filling the memory.
+
+    Raises:
+        RecordError: when there is none, or something in the folder is a link.
+    """
+    file = folder / "experiment.toml"
+    try:
+        refuse_links(folder, NAMES)
+        with open_file(file, MOST_BYTES_OF_EXPERIMENT):
+            return file
+    except (OSError, ValueError):
         raise RecordError(
             f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; start a run without --resume"
-        )
-    return record
+        ) from None
 
 
 def same(given: Experiment, folder: Path) -> Experiment:
@@ -91,19 +105,20 @@ def same(given: Experiment, folder: Path) -> Experiment:
         RecordError: when it is no run folder.
         ExperimentError: when its experiment is another one.
     """
-    own = load(_record(folder))
-    recorded = dict(_flat(own.model_dump(exclude_none=True)))
+    own = load(recorded(folder))
+    known = dict(_flat(own.model_dump(exclude_none=True)))
     for path, value in _flat(given.model_dump(exclude_none=True)):
-        # A run writes down what "auto" turned out to be. No result depends on the workers, so they may be others.
-        left_open = (path[0] == "engine" and value == "auto") or path == ("engine", "workers")
-        if not left_open and (path not in recorded or recorded[path] != value):
-            found = shown(recorded[path]) if path in recorded else "nothing"
+        # A run writes down what "auto" turned out to be. No result depends on these keys.
+        left_open = (path[0] == "engine" and value == "auto") or path in FREE
+        if not left_open and (path not in known or known[path] != value):
+            found = shown(known[path]) if path in known else "nothing"
             raise ExperimentError(
                 f"{dotted(path)} = {shown(value)}: expected {found}, as in {str(folder / 'experiment.toml')!r}; "
                 "resume with the same experiment, or start a run without --resume"
             )
     workers = given.engine.workers or own.engine.workers
-    return own.model_copy(update={"engine": own.engine.model_copy(update={"workers": workers})})
+    engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
+    return own.model_copy(update={"engine": engine, "records": given.records})
 
 
 def _flat(keys: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

@@ -12,9 +12,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedstrata.config.complaint import dotted, explain, nearest, shown, unknown
-from fedstrata.config.tables import Experiment, Method, Model, algorithm_from
+from fedstrata.config.tables import Experiment, Method, Model, algorithm_from, too_large
+from fedstrata.config.toml import bounded, parse
 from fedstrata.data import DATASETS, find
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import DataError, ExperimentError, PartitionError
+from fedstrata.limits import DEPTH, EXPERIMENT_BYTES, OPTION, OPTIONS, irregular
 from fedstrata.models import MODELS
 from fedstrata.partition import keys_of
 
@@ -23,6 +25,10 @@ Source = Path | str | Mapping[str, Any] | None
 
 SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "strata")}
 """Tables whose other keys mean something only for the thing that this one names, and what it is by default."""
+
+
+GIVEN = ("shape", "classes", "seed")
+"""What every network is given, so that no option of a network can have this name."""
 
 
 def load(source: Source = None, sets: Sequence[str] = ()) -> Experiment:
@@ -39,8 +45,13 @@ def load(source: Source = None, sets: Sequence[str] = ()) -> Experiment:
     Raises:
         InputError: in one line, with the key, its value and what is allowed.
     """
+    if len(sets) > OPTIONS:
+        raise ExperimentError(f"--set: expected at most {OPTIONS:,} keys, found {len(sets):,}; use a file")
+    if isinstance(source, Mapping):
+        bounded(source)
     given = _plain(source) if isinstance(source, Mapping) else _read(source)
     given = _override(given, [_pair(text) for text in sets])
+    bounded(given)
     try:
         experiment = Experiment.model_validate(given)
     except ValidationError as failure:
@@ -60,19 +71,28 @@ def dumps(experiment: Experiment) -> str:
 def _read(source: Path | str | None) -> dict[str, Any]:
     if source is None:
         return tomllib.loads((files("fedstrata") / "default.toml").read_text(encoding="utf-8"))
+    path = Path(source)
     try:
-        content = Path(source).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ExperimentError(f"{str(source)!r}: expected the path of an experiment file: {reason}") from None
+        if reason := irregular(path):
+            raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}")
+        # The size is what is read, not what the system says: a file of the system's own says 0.
+        with path.open("rb") as file:
+            content = file.read(EXPERIMENT_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}") from None
+    if len(content) > EXPERIMENT_BYTES:
+        raise ExperimentError(
+            f"{source}: expected an experiment file of at most {EXPERIMENT_BYTES:,} bytes, found more"
+        )
     try:
         text = content.decode("utf-8-sig")
-        return tomllib.loads(text)
+        return parse(text)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ExperimentError(f"{source}: line {line} is not UTF-8; save the file as UTF-8") from None
-    # The parser of TOML meets too long numbers and too deep nesting with errors of Python's own.
-    except (ValueError, RecursionError) as error:
+    # The parser of TOML meets too long numbers with an error of Python's own.
+    except ValueError as error:
         reason = str(error).replace("end of document", f"line {len(text.splitlines())}, the end")
         raise ExperimentError(f"{source}: not TOML: {reason}") from None
 
@@ -91,11 +111,11 @@ def _pair(text: str) -> tuple[list[str], Any]:
     """The key and the value of one `--set`."""
     key, equals, value = text.partition("=")
     keys = key.strip().split(".")
-    if not equals or not all(keys):
+    if not equals or not all(keys) or len(keys) > DEPTH:
         raise ExperimentError(f"--set {shown(text)}: expected KEY=VALUE with a dotted key, such as local.lr=0.1")
     try:
-        parsed = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):
+        parsed = parse(f"value = {value}")
+    except ValueError:
         return keys, value
     return keys, parsed["value"] if parsed.keys() == {"value"} else value
 
@@ -128,6 +148,12 @@ def _resolve(draft: Experiment) -> Experiment:
     scheme, known = draft.scheme, DATASETS.get(draft.data.name)
     if known is not None:
         scheme.check(clients=draft.data.clients, classes=known.classes)
+        # Before anything of the size of the clients is made; whether the samples suffice is known once they are read.
+        if known.samples and draft.data.clients > known.samples:
+            raise PartitionError(
+                f"data.clients = {draft.data.clients}: expected at most {known.samples}, as {known.name} has "
+                f"{known.samples} samples"
+            )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check(model)
     for name, keys in draft.algorithms.items():
@@ -153,10 +179,14 @@ def _check(model: Model) -> None:
     if model.name and model.name not in MODELS and ":" not in model.name:
         raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
     for key, value in model.options.items():
-        if not all(isinstance(item, str | int | float) for item in (value if isinstance(value, list) else [value])):
-            raise ExperimentError(
-                f"model.{key} = {shown(value)}: expected a number, a string, true, false or a list of these"
-            )
+        if key in GIVEN:
+            raise ExperimentError(f"model.{key}: unknown key; a network gets its {key} from the experiment")
+        items = value if isinstance(value, list) else [value]
+        said = f"{dotted(('model', key))} = {shown(value)}"
+        if not all(isinstance(item, str | int | float) for item in items):
+            raise ExperimentError(f"{said}: expected a number, a string, true, false or a list of these")
+        if problem := too_large(value, OPTION):
+            raise ExperimentError(f"{said}: {problem}")
 
 
 def _find(experiment: Experiment) -> None:

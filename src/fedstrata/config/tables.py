@@ -5,19 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval, MinLen
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from annotated_types import Interval, Len, MinLen
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.complaint import explain, unknown
+from fedstrata.config.complaint import dotted, explain, shown, unknown
 from fedstrata.core import Algorithm
 from fedstrata.errors import ExperimentError
+from fedstrata.limits import (
+    ALGORITHM_KEYS,
+    CLIENTS,
+    COUNT,
+    ENTRIES,
+    EPOCHS,
+    INTEGER,
+    OPTION,
+    RATE,
+    ROUNDS,
+    SAMPLES,
+    TIMEOUT,
+    WORKERS,
+)
 from fedstrata.partition import Scheme, scheme_from
 
-Natural = Annotated[int, Ge(0)]
-Positive = Annotated[int, Ge(1)]
+Amount = Annotated[int, Interval(ge=0, le=SAMPLES)]
+Round = Annotated[int, Interval(ge=1, le=ROUNDS)]
+Client = Annotated[int, Interval(ge=0, le=CLIENTS - 1)]
 Name = Annotated[str, MinLen(1)]
 Measure = Literal["cos", "l2", "dcos", "dl2"]
+
+
+def _once(values: tuple[Measure, ...]) -> tuple[Measure, ...]:
+    """Refuse a measure that is named twice: it would be taken twice."""
+    if len(set(values)) < len(values):
+        raise ValueError("a list of which each is named once")
+    return values
 
 
 class Table(BaseModel):
@@ -52,10 +74,10 @@ class Data(Table):
 
     name: Name = "digits"
     root: Name | None = None
-    clients: Positive = 20
-    samples: Natural = 500
+    clients: Annotated[int, Interval(ge=1, le=CLIENTS)] = 20
+    samples: Amount = 500
     test: Annotated[float, Interval(gt=0, lt=1)] = 0.2
-    public: Natural = 0
+    public: Amount = 0
     unit: Name | None = None
 
 
@@ -81,10 +103,10 @@ class Local(Table):
         lr_decay: factor on the step size after every round.
     """
 
-    epochs: Positive = 1
-    batch: Natural = 50
+    epochs: Annotated[int, Interval(ge=1, le=EPOCHS)] = 1
+    batch: Amount = 50
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Gt(0)] = 0.01
+    lr: Annotated[float, Interval(gt=0, le=RATE)] = 0.01
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     lr_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
 
@@ -120,12 +142,15 @@ class Engine(Table):
         device: where it computes; only batched can on CUDA.
         precision: in which training multiplies; bfloat16 pays where the processor has it. All else is float32.
         workers: processes, or tasks of Ray in a round; 0 is as many as cores. No result depends on it.
+        timeout: seconds without progress after which a worker is replaced by another one, which does the same work
+            again; 0 waits without end. No result depends on it.
     """
 
     name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    workers: Natural = 0
+    workers: Annotated[int, Interval(ge=0, le=WORKERS)] = 0
+    timeout: Annotated[int, Interval(ge=0, le=TIMEOUT)] = 600
 
 
 class Probe(Table):
@@ -136,7 +161,7 @@ class Probe(Table):
     """
 
     # Files have lists where a frozen table wants a tuple.
-    gap: Annotated[tuple[Measure, ...], Strict(False)] = ()
+    gap: Annotated[tuple[Measure, ...], Strict(False), AfterValidator(_once)] = ()
 
 
 class Records(Table):
@@ -158,8 +183,8 @@ class Group(Table):
         clients: their ids, of ``data.clients`` in all.
     """
 
-    round: Positive
-    clients: Annotated[tuple[Natural, ...], Strict(False), MinLen(1)]
+    round: Round
+    clients: Annotated[tuple[Client, ...], Strict(False), Len(1, CLIENTS)]
 
 
 class Handover(Table):
@@ -171,9 +196,9 @@ class Handover(Table):
         holds: the client whose data it has from then on, and which takes no part itself.
     """
 
-    round: Positive
-    client: Natural
-    holds: Natural
+    round: Round
+    client: Client
+    holds: Client
 
 
 class Misplacement(Table):
@@ -184,7 +209,7 @@ class Misplacement(Table):
         share: of the clients.
     """
 
-    round: Positive
+    round: Round
     share: Annotated[float, Interval(gt=0, le=1)]
 
 
@@ -223,8 +248,8 @@ class Experiment(Table):
         records: where else a run is recorded.
     """
 
-    seed: Natural = 0
-    rounds: Positive = 50
+    seed: Annotated[int, Interval(ge=0, le=INTEGER)] = 0
+    rounds: Round = 50
     data: Data = Data()
     partition: dict[str, Any] = Field(default_factory=lambda: {"scheme": "iid"})
     model: Model = Model()
@@ -275,7 +300,27 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
         key = "algorithm.name" if place == "algorithm" else place
         raise ExperimentError(unknown(key, name, "algorithm", ALGORITHMS))
     kind: Callable[..., Algorithm[Any]] = ALGORITHMS[name]
+    for key, value in keys.items():
+        whole = isinstance(value, int)
+        if problem := too_large(value, ALGORITHM_KEYS.get(key, COUNT) if whole else OPTION):
+            raise ExperimentError(f"{place}.{dotted([key])} = {shown(value)}: {problem}")
     try:
         return kind(**keys)
     except ValidationError as failure:
         raise ExperimentError(explain(failure, keys, kind, f"{place}.")) from None
+
+
+def too_large(value: object, most: float) -> str:
+    """Say why a number, or a list of numbers or texts, is too large for an option; empty when it is not.
+
+    Args:
+        value: of a key whose meaning is not known here.
+        most: the largest number.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    if len(items) > ENTRIES:
+        return f"expected a list of at most {ENTRIES:,} entries, found {len(items):,}"
+    numbers = [item for item in items if isinstance(item, int | float)]
+    if any(not -most <= number <= most for number in numbers):
+        return f"expected a finite number of at most {most:,.15g}"
+    return ""

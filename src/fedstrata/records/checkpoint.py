@@ -5,83 +5,211 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 from fedstrata.core import State
-from fedstrata.errors import RecordError
+from fedstrata.errors import FedstrataError, RecordError
+from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
+from fedstrata.schema import finite
 
-KEPT = 2
-"""Checkpoints that stay on disk: a damaged newest one costs one round."""
+KEPT = 3
+"""Checkpoints that stay on disk: each one that is damaged, or cannot be gone on from, costs one round."""
+
+FORMAT = 2
+"""Of the file. A checkpoint of another format is refused."""
 
 S = TypeVar("S", bound=State)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that is either the old or the new one, whenever the process dies."""
-    draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(Generic[S]):
+    """All that a run needs to go on after a round.
+
+    Attributes:
+        state: After the round.
+        store: What the devices keep, by name.
+        record: Of the round, still without its scores; plain JSON values.
+        experiment: The keys of the experiment; plain JSON values.
+        versions: Of the libraries that wrote it.
+        lines: SHA-256 of the lines that ``rounds.jsonl`` had: those of the rounds before.
+    """
+
+    state: S
+    store: Mapping[str, torch.Tensor]
+    record: Mapping[str, Any]
+    experiment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lines: str = ""
 
 
-def save(folder: Path, state: State, store: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a finished round, then forget all but the last two.
+@dataclasses.dataclass(frozen=True)
+class Found(Generic[S]):
+    """A checkpoint that was read.
+
+    Attributes:
+        checkpoint: The newest one that can be used.
+        passed: Why each newer one cannot be.
+    """
+
+    checkpoint: Checkpoint[S]
+    passed: tuple[str, ...]
+
+
+def save(
+    folder: Path,
+    state: State,
+    store: Mapping[str, torch.Tensor],
+    record: Mapping[str, Any],
+    *,
+    experiment: Mapping[str, Any] | None = None,
+    versions: Mapping[str, str] | None = None,
+    lines: str = "",
+) -> None:
+    """Write the checkpoint of a finished round, then forget all but the last three.
+
+    Only the user may read the files: they hold what the clients sent.
 
     Args:
-        folder: of the checkpoints; made if need be.
-        state: after the round.
-        store: what the devices keep, by name.
-        record: of the round, still without its scores; plain JSON values.
+        folder: Of the checkpoints; made if need be.
+        state: As in `Checkpoint`, and so are the others.
+        store: What the devices keep.
+        record: Of the round.
+        experiment: None where it does not matter.
+        versions: None where they do not matter.
+        lines: Empty where they do not matter.
     """
-    folder.mkdir(exist_ok=True)
+    place = subfolder(folder.parent, folder.name, private=True)
     tensors = {f"store/{name}": values for name, values in store.items()}
-    plain = _encode(state, "state", tensors)
-    metadata = {"state": json.dumps(plain), "record": json.dumps(record)}
+    plain = {
+        "format": FORMAT,
+        "state": _encode(state, "state", tensors),
+        "record": finite(record),
+        "experiment": experiment or {},
+        "versions": versions or {},
+        "lines": lines,
+    }
+    metadata = {name: json.dumps(value, default=dict) for name, value in plain.items()}
     content = to_bytes({name: values.contiguous() for name, values in tensors.items()}, metadata)
-    path = folder / f"{state.round:05d}.safetensors"
-    replace_file(path, content)
-    replace_file(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest().encode())
-    for old in sorted(folder.glob("*.safetensors"))[:-KEPT]:
-        old.unlink()
-        old.with_suffix(".sha256").unlink(missing_ok=True)
+    path = place / f"{state.round:05d}.safetensors"
+    # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.
+    checksum = f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
+    replace_file(path.with_suffix(".sha256"), checksum.encode(), private=True)
+    replace_file(path, content, private=True)
+    for old in checkpoints(folder)[KEPT:]:
+        remove_file(old)
+        remove_file(old.with_suffix(".sha256"))
 
 
-def load(folder: Path, kind: type[S]) -> tuple[S, dict[str, torch.Tensor], dict[str, Any]] | None:
-    """Read the newest checkpoint whose checksum holds: state, store and record; None when there is none.
+def checkpoints(folder: Path) -> list[Path]:
+    """The files of the checkpoints in their folder, the newest first; none where there is no folder.
 
     Raises:
-        RecordError: when there are checkpoints, but none is sound: starting over would drop their records.
+        RecordError: When something else than a folder has its name.
     """
-    for path in sorted(folder.glob("*.safetensors"), reverse=True):
-        checksum = path.with_suffix(".sha256")
-        if checksum.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == checksum.read_text():
-            return _read(path, kind)
-    # A run that was killed while it wrote its first checkpoint left one without a checksum.
-    if any(folder.glob("*.sha256")):
-        raise RecordError(f"expected a sound checkpoint in {folder}, found none; start anew in another folder")
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RecordError(f"{folder}: expected a folder, found something else; restore it, or start anew")
+    found = [path for path in folder.glob("*.safetensors") if re.fullmatch(r"\d{5,9}", path.stem)]
+    return sorted(found, key=_round_of, reverse=True)
+
+
+def load(folder: Path, kind: type[S]) -> tuple[S, Mapping[str, torch.Tensor], Mapping[str, Any]] | None:
+    """The state, the store and the record of the newest sound checkpoint; as `find_checkpoint` otherwise."""
+    found = find_checkpoint(folder, kind)
+    return None if found is None else (found.checkpoint.state, found.checkpoint.store, found.checkpoint.record)
+
+
+def find_checkpoint(
+    folder: Path, kind: type[S], unusable: Callable[[Checkpoint[S]], str] = lambda checkpoint: ""
+) -> Found[S] | None:
+    """Read the newest checkpoint that is sound and that can be used.
+
+    Args:
+        folder: Of the checkpoints.
+        kind: Of the state.
+        unusable: Says in words why a checkpoint cannot be used; an empty text if it can. It may raise where an older
+            one would not help.
+
+    Returns:
+        The checkpoint, and why newer ones were passed over; None when there are no checkpoints.
+
+    Raises:
+        RecordError: When there are checkpoints, but none of use: starting over would drop their records.
+    """
+    passed = list[str]()
+    for path in checkpoints(folder):
+        try:
+            found = _read(path, kind)
+            reason = unusable(found)
+        except _Unsound as error:
+            reason = str(error)
+        if not reason:
+            return Found(found, tuple(passed))
+        passed.append(f"{path.name}: {reason}")
+    if passed:
+        raise RecordError(
+            f"expected a sound checkpoint in {folder}, found none: {'; '.join(passed)}; "
+            "restore one from a copy, or start anew in another folder"
+        )
     return None
 
 
-def _read(path: Path, kind: type[S]) -> tuple[S, dict[str, torch.Tensor], dict[str, Any]]:
+class _Unsound(Exception):
+    """Why a checkpoint cannot be read."""
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def _read(path: Path, kind: type[S]) -> Checkpoint[S]:
     try:
+        _compare_checksum(path)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            metadata = file.metadata()
-        state = _decode(kind, json.loads(metadata["state"]), tensors)
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise RecordError(f"expected a checkpoint of this version in {path}, found {error!r}; start anew") from error
+            metadata = file.metadata() or {}
+        plain = {name: json.loads(text) for name, text in metadata.items()}
+        if plain.get("format") != FORMAT:
+            raise _Unsound(f"expected format {FORMAT}, found {plain.get('format', 'none')}: of another version")
+        state = _decode(kind, plain["state"], tensors, "state")
+        record, experiment, versions, lines = (plain[key] for key in ("record", "experiment", "versions", "lines"))
+        if not (all(isinstance(each, dict) for each in (record, experiment, versions)) and isinstance(lines, str)):
+            raise _Unsound("its metadata are not those of a checkpoint")
+    except FedstrataError as error:
+        raise _Unsound(f"it is damaged ({error})") from None
+    # What safetensors, torch and the decoder raise about content that they do not expect.
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
+        raise _Unsound(f"it is damaged or of another version ({error!r:.200})") from None
+    if state.round != _round_of(path):
+        raise _Unsound(f"it is of round {state.round}")
     store = {name.removeprefix("store/"): t for name, t in tensors.items() if name.startswith("store/")}
-    return state, store, json.loads(metadata["record"])
+    if not all(re.fullmatch(r"\d{1,9}/\d{1,9}/\d{1,9}", name) for name in store):
+        raise _Unsound("what the devices keep is not named by client, tensor and round")
+    return Checkpoint(state, store, record, experiment, versions, lines)
+
+
+def _compare_checksum(path: Path) -> None:
+    """Refuse a file whose size or content is not what was written."""
+    checksum = path.with_suffix(".sha256")
+    try:
+        expected = read_file(checksum, limit=1000).split()
+    except FileNotFoundError:
+        raise _Unsound("it has no checksum") from None
+    with open_file(path, limit=None) as file:
+        size = file.seek(0, 2)
+        # The size comes first: a sparse file of any size is not read.
+        if len(expected) != 2 or expected[1] != str(size).encode():
+            raise _Unsound("its size differs from that of the checksum")
+        file.seek(0)
+        if hashlib.file_digest(file, "sha256").hexdigest().encode() != expected[0]:
+            raise _Unsound("its checksum differs")
 
 
 def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -99,20 +227,38 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     return value
 
 
-def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value of a type that `_encode` made plain."""
+def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: str) -> Any:
+    """The value of a type that `_encode` made plain.
+
+    Raises:
+        ValueError: When it is of another type, in words.
+    """
     origin, inner = get_origin(kind), get_args(kind)
-    if plain is None:
-        return None
     if origin in (Union, UnionType):
-        return _decode(next(option for option in inner if option is not NoneType), plain, tensors)
+        if plain is None and NoneType in inner:
+            return None
+        return _decode(next(option for option in inner if option is not NoneType), plain, tensors, name)
     if kind is torch.Tensor:
         return tensors[plain]
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(**{name: _decode(hints[name], item, tensors) for name, item in plain.items()})
+        fields = {field.name for field in dataclasses.fields(kind)}
+        _expect(name, plain, dict)
+        if fields != plain.keys():
+            differ = ", ".join(sorted(fields ^ plain.keys()))
+            raise ValueError(f"{name} is of another version: only one of the two has {differ}")
+        return kind(**{key: _decode(hints[key], item, tensors, f"{name}.{key}") for key, item in plain.items()})
     if origin is tuple:
-        return tuple(_decode(inner[0], item, tensors) for item in plain)
-    if isinstance(plain, dict) and inner:
-        return {key: _decode(inner[1], item, tensors) for key, item in plain.items()}
+        _expect(name, plain, list)
+        return tuple(_decode(inner[0], item, tensors, name) for item in plain)
+    if inner and isinstance(origin, type) and issubclass(origin, Mapping):
+        _expect(name, plain, dict)
+        return {key: _decode(inner[1], item, tensors, name) for key, item in plain.items()}
+    if kind in (int, float, str, bool):
+        _expect(name, plain, (int, float) if kind is float else kind)
     return plain
+
+
+def _expect(name: str, plain: Any, kind: type | tuple[type, ...]) -> None:
+    if not isinstance(plain, kind):
+        raise ValueError(f"{name} is {type(plain).__name__}")

@@ -58,9 +58,33 @@ def summarise(rounds: Sequence[Mapping[str, Any]], truth: torch.Tensor | None) -
         "bytes_data": sum(record.get("bytes_data", 0) for record in rounds),
         "rounds": last["round"],
         "rejected": sum(len(record["rejected"]) for record in rounds),
+        "diverged": _diverged(rounds),
         "rounds_to_partition": _settled(rounds),
         "truth": None if truth is None else truth.tolist(),
     }
+
+
+def _diverged(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The rounds in which training diverged, and how many clients sent something that is not finite in them."""
+    found = {
+        record["round"]: record["events"]
+        for record in rounds
+        if any(event["kind"] == "diverged" for event in record.get("events", ()))
+    }
+    spoilt = {
+        client
+        for events in found.values()
+        for event in events
+        if event.get("reason") == "not finite"
+        for client in event["clients"]
+    }
+    return {"rounds": list(found), "clients": len(spoilt)}
+
+
+def diverged(summary: Mapping[str, Any]) -> bool:
+    """Whether training diverged in every round of a run, so that its models are of no use."""
+    rounds = summary.get("diverged", {}).get("rounds", ())
+    return bool(rounds) and len(rounds) == summary["rounds"]
 
 
 def _settled(rounds: Sequence[Mapping[str, Any]]) -> int:

@@ -7,6 +7,7 @@ there twice, whatever had ended it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +15,11 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple
 
 from fedstrata.errors import ExperimentError
+from fedstrata.files import subfolder
 
 Log = Callable[[Mapping[str, Any]], None]
 """Takes the record of a round."""
@@ -73,7 +76,7 @@ def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str
     if name not in TRACKERS:
         yield lambda record: None
         return
-    with TRACKERS[name].start(folder, experiment) as write:
+    with TRACKERS[name].start(subfolder(folder.parent, folder.name), experiment) as write:
 
         def log(record: Mapping[str, Any]) -> None:
             write(record["round"], _numbers(record))
@@ -92,18 +95,24 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _tensorboard(folder: Path, experiment: str) -> Iterator[Write]:
-    from tensorboardX import SummaryWriter
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.summary import scalar, text
 
     _empty(folder)
-    # A second is as long as whoever watches waits for a round that is over.
-    with SummaryWriter(str(folder), flush_secs=1) as writer:
-        writer.add_text("experiment", f"```toml\n{experiment}```")
+    # Not its SummaryWriter, which writes in a thread: a full disk ends that thread, and the run waits for it forever.
+    writer = EventsWriter(str(folder / "events"))
 
-        def write(round: int, numbers: Mapping[str, float]) -> None:
-            for name, value in numbers.items():
-                writer.add_scalar(name, value, round)
+    def write(round: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            writer.write_event(Event(wall_time=time(), step=round, summary=scalar(name, value)))
+        writer.flush()
 
+    try:
+        writer.write_event(Event(wall_time=time(), summary=text("experiment", f"```toml\n{experiment}```")))
         yield write
+    finally:
+        writer.close()
 
 
 @contextmanager
@@ -113,7 +122,8 @@ def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
     import wandb
 
     # The same id as before, so that a run which is uploaded once more replaces what was there of it.
-    known = [path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")]
+    names = [re.fullmatch(r"offline-run-.*-([a-z0-9]{1,32})", path.name) for path in folder.glob("wandb/offline-run-*")]
+    known = [name[1] for name in names if name]
     _empty(folder)
     with wandb.init(
         mode="offline",
@@ -139,8 +149,7 @@ def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
 
 
 def _empty(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder)  # which follows no link
     folder.mkdir()
 
 

@@ -1,0 +1,260 @@
+"""What a run goes on from: checkpoints together with the records of the rounds before them."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
+
+import fedstrata as fs
+from fedstrata.errors import InputError, RecordError
+
+EXPERIMENT: dict[str, Any] = {
+    "rounds": 5,
+    "data": {"name": "digits", "clients": 6, "samples": 20},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.1, "batch": 10},
+    "algorithm": {"name": "layercfl", "eps1": 9.0, "eps2": 0.0},
+    "probe": {"gap": ["dcos"]},
+    "engine": {"name": "loop"},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of five rounds, with the checkpoints of rounds 3 to 5."""
+    return fs.run(EXPERIMENT, tmp_path_factory.mktemp("whole") / "run", quiet=True).folder
+
+
+@pytest.fixture
+def broken(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def resume(folder: Path) -> fs.Run:
+    return fs.run(None, folder, resume=True, quiet=True)
+
+
+def left(folder: Path) -> tuple[dict[Path, bytes], list[dict[str, Any]]]:
+    """The models and the scores to the last bit, and the records but for their seconds and what is said of resuming."""
+    files = [*folder.glob("models/*"), *folder.glob("clients/*"), *folder.glob("gaps/*"), *folder.glob("matrices/*")]
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for record in records:
+        record["events"] = [event for event in record["events"] if event["kind"] != "resume"]
+    timeless = [{key: value for key, value in each.items() if "seconds" not in key} for each in records]
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(files)}, timeless
+
+
+def said(folder: Path) -> dict[int, str]:
+    """Round whose record has an event about resuming -> why."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    events = [(record["round"], event) for record in records for event in record["events"]]
+    return {round: event["why"] for round, event in events if event["kind"] == "resume"}
+
+
+def edit_lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "rounds.jsonl"
+        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+    return edit
+
+
+def test_a_run_that_was_not_damaged_says_nothing_when_it_goes_on(whole: Path, broken: Path) -> None:
+    (broken / "summary.json").unlink()
+    resume(broken)
+    assert left(broken) == left(whole) and said(broken) == {}
+
+
+REPAIRED: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "the last two lines are lost": (edit_lines(lambda found: found[:-2]), 4, "holds 3 of the 4 rounds before it"),
+    "a line is cut short": (edit_lines(lambda found: [*found[:3], found[3][:40]]), 4, "holds 3 of the 4 rounds"),
+    "a line of a later round is changed": (
+        edit_lines(lambda found: [*found[:3], found[3].replace(b'"clusters": ', b'"clusters": 7'), found[4]]),
+        4,
+        "the first 4 lines of rounds.jsonl are not those that were written",
+    ),
+    "the scores of a later round are damaged": (
+        lambda folder: (folder / "clients" / "00004.parquet").write_bytes(b"PAR1"),
+        4,
+        "clients/00004.parquet is missing or damaged",
+    ),
+    "the scores of a later round are missing": (
+        lambda folder: (folder / "clients" / "00003.parquet").unlink(),
+        3,
+        "clients/00003.parquet is missing or damaged",
+    ),
+    "the scores of an early round are damaged": (
+        lambda folder: (folder / "clients" / "00001.parquet").write_bytes(b"PAR1"),
+        5,
+        "of rounds that are over, clients/00001.parquet cannot be read",
+    ),
+    "the newest checkpoint is damaged": (
+        lambda folder: (folder / "checkpoint" / "00005.safetensors").write_bytes(b""),
+        4,
+        "00005.safetensors: its size differs",
+    ),
+    "the two newest checkpoints are gone": (
+        lambda folder: list(map(os.remove, [folder / "checkpoint" / f"0000{round}.safetensors" for round in (4, 5)])),
+        3,
+        "2 recorded rounds behind round 3 are done again",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_records_that_an_older_checkpoint_can_write_again_are_repaired_and_it_is_said(
+    name: str, whole: Path, broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, round, why = REPAIRED[name]
+    damage(broken)
+    fs.run(None, broken, resume=True)
+    (files, records), (expected_files, expected_records) = left(broken), left(whole)
+    if "early" in name:
+        # No checkpoint that is left can write it again.
+        assert files.pop(Path("clients/00001.parquet")) == b"PAR1"
+        del expected_files[Path("clients/00001.parquet")]
+    assert (files, records) == (expected_files, expected_records)
+    assert list(said(broken)) == [round] and why in said(broken)[round]
+    assert f"resumed from round {round}: " in " ".join(capsys.readouterr().err.split())
+
+
+REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
+    "a hole": (lambda found: [found[0], *found[2:]], "line 2 of rounds.jsonl is of round 3"),
+    "a round twice": (lambda found: [found[0], *found], "line 2 of rounds.jsonl is of round 1"),
+    "another order": (lambda found: found[::-1], "line 1 of rounds.jsonl is of round 5"),
+    "a number changed": (lambda found: [found[0].replace(b'"bytes_up": ', b'"bytes_up": 1'), *found[1:]], "not those"),
+    "no number": (lambda found: [found[0].replace(b'"loss": ', b'"loss": "'), *found[1:]], "line 1 of rounds.jsonl is"),
+    "no lines": (lambda found: [], "holds 0 of the 2 rounds before it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_records_that_no_checkpoint_can_write_again_are_refused_and_stay(name: str, broken: Path) -> None:
+    change, why = REFUSED[name]
+    edit_lines(change)(broken)
+    before = (broken / "rounds.jsonl").read_bytes()
+    with pytest.raises(RecordError, match=why) as caught:
+        resume(broken)
+    assert "\n" not in str(caught.value) and (broken / "rounds.jsonl").read_bytes() == before
+
+
+def test_models_that_are_not_finite_are_not_gone_on_from(whole: Path, broken: Path) -> None:
+    path = broken / "checkpoint" / "00005.safetensors"
+    spoil(path)
+    resume(broken)
+    assert left(broken) == left(whole)
+    assert said(broken)[4] == (
+        "the checkpoint 00005.safetensors: its models are not finite; 1 recorded rounds behind round 4 are done again"
+    )
+
+
+def test_a_run_whose_kept_checkpoints_are_all_not_finite_is_refused_in_one_line(broken: Path) -> None:
+    for path in (broken / "checkpoint").glob("*.safetensors"):
+        spoil(path)
+    with pytest.raises(RecordError, match=r"found none: 00005\.safetensors: its models are not finite; 00004"):
+        resume(broken)
+
+
+def spoil(path: Path) -> None:
+    """Put infinity into the models of a checkpoint, whose checksum is right again."""
+    from hashlib import sha256
+
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        metadata = file.metadata()
+    tensors["state.models"] = torch.full_like(tensors["state.models"], torch.inf)
+    content = to_bytes(tensors, metadata)
+    path.write_bytes(content)
+    path.with_suffix(".sha256").write_text(f"{sha256(content).hexdigest()} {len(content)}\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("lr = 0.1", "lr = 0.05", "local.lr was 0.1, is 0.05"),
+        ("seed = 0", "seed = 1", "seed was 0, is 1"),
+        ("rounds = 5", "rounds = 6", "rounds was 5, is 6"),
+        ("batch = 10", "batch = 20", "local.batch was 10, is 20"),
+        ("eps1 = 9.0", "eps1 = 8.0", "algorithm.eps1 was 9.0, is 8.0"),
+    ],
+)
+def test_an_experiment_that_was_edited_is_refused_key_by_key_and_nothing_is_lost(
+    old: str, new: str, why: str, broken: Path
+) -> None:
+    path = broken / "experiment.toml"
+    path.write_text(path.read_text().replace(old, new))
+    before = left(broken), path.read_text()
+    with pytest.raises(RecordError, match=f"the run was begun with, found another: {why}; put the keys"):
+        resume(broken)
+    assert (left(broken), path.read_text()) == before
+
+
+def test_what_no_result_depends_on_may_change(whole: Path, broken: Path) -> None:
+    path = broken / "experiment.toml"
+    text = path.read_text()
+    assert "workers = 0" in text
+    path.write_text(text.replace("workers = 0", "workers = 2"))
+    (broken / "summary.json").unlink()
+    resume(broken)
+    assert left(broken) == left(whole)
+
+
+def test_only_keys_that_no_result_depends_on_may_differ() -> None:
+    from fedstrata.records.resume import differences
+
+    before = {"seed": 0, "data": {"name": "digits", "root": "a"}, "engine": {"name": "loop", "workers": 0}}
+    free = {"seed": 0, "data": {"name": "digits", "root": "b"}, "engine": {"name": "processes", "workers": 4}}
+    assert differences(before, {**free, "records": {"track": "wandb"}, "algorithms": {"cfl": {}}}) == []
+    assert differences(before, {**before, "engine": {"name": "batched", "workers": 0}}) == [
+        'engine.name was "loop", is "batched"'
+    ]
+    assert differences({"a": {"b": 1}}, {"c": "d"}) == ["a.b was 1, is not set", 'c was not set, is "d"']
+
+
+def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstrata import train
+
+    versions = train._versions()["versions"]
+    monkeypatch.setattr(train, "_versions", lambda: {"versions": {**versions, "torch": "99"}})
+    resume(broken)
+    assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
+
+
+def test_records_without_a_checkpoint_are_not_started_over(broken: Path) -> None:
+    shutil.rmtree(broken / "checkpoint")
+    with pytest.raises(RecordError, match="expected a checkpoint beside the records of 5 rounds, found none"):
+        resume(broken)
+    assert len((broken / "rounds.jsonl").read_bytes().splitlines()) == 5
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(whole: Path, broken: Path) -> None:
+    shutil.rmtree(broken / "checkpoint")
+    (broken / "rounds.jsonl").write_bytes(b"")
+    resume(broken)
+    assert left(broken) == left(whole)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "tree.json"])
+def test_what_a_run_writes_anew_may_be_damaged(name: str, whole: Path, broken: Path) -> None:
+    (broken / name).write_bytes(b"\xff{")
+    resume(broken)
+    assert left(broken) == left(whole)
+
+
+def test_a_run_is_not_begun_where_one_is_already(broken: Path) -> None:
+    from fedstrata.config import load
+    from fedstrata.train import run
+
+    before = left(broken)
+    with pytest.raises(InputError, match="expected no run in this folder, found one; resume it"):
+        run(load(broken / "experiment.toml"), broken, quiet=True)
+    assert left(broken) == before
