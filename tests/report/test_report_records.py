@@ -50,7 +50,7 @@ def test_an_experiment_that_is_not_toml_or_not_text_is_refused(folder: Path) -> 
         read(folder)
     (folder / "experiment.toml").unlink()
     (folder / "experiment.toml").mkdir()
-    with pytest.raises(RecordError, match="cannot be read"):
+    with pytest.raises(RecordError, match="expected a file, found a folder"):
         read(folder)
 
 

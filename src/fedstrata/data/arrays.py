@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from fedstrata.data.rows import batches
 from fedstrata.errors import DataError
+from fedstrata.limits import SAMPLE_NUMBERS
 
 
 def read_arrays(files: Sequence[Path], column: str) -> np.ndarray:
@@ -34,6 +35,7 @@ def read_arrays(files: Sequence[Path], column: str) -> np.ndarray:
                 f"{file}: row {row} of column {column!r} has shape {values.shape[1:]}; "
                 f"expected {parts[0].shape[1:]}, as the rows before"
             )
+        limit_sample(values.shape[1:], f"{file}: column {column!r}")
         parts.append(finite(values, str(file), row))
     return np.concatenate(parts)
 
@@ -56,6 +58,22 @@ def finite(values: np.ndarray, where: str, first: int = 0) -> np.ndarray:
         row = first + int(np.argmax(bad))
         raise DataError(f"{where}: row {row} holds a value that is not a finite float32 number")
     return values
+
+
+def limit_sample(shape: Sequence[int], where: str) -> None:
+    """Refuse samples of more than `SAMPLE_NUMBERS`.
+
+    Args:
+        shape: of one sample.
+        where: for the message.
+
+    Raises:
+        DataError: when they are larger.
+    """
+    if prod(shape) > SAMPLE_NUMBERS:
+        raise DataError(
+            f"{where} has samples of {prod(shape):,} numbers; expected at most {SAMPLE_NUMBERS:,}, so make them smaller"
+        )
 
 
 def is_list(kind: Any) -> bool:

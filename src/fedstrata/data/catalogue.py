@@ -21,6 +21,7 @@ class Source:
         mean: of each channel, for normalisation; images in [0, 1]. Empty: computed when the data are read.
         std: standard deviation of each channel, likewise.
         hub: repository on the Hugging Face hub; None where there is none to download from.
+        samples: how many there are, of a set that the library carries; 0 where the files say it.
         folder: folder inside that repository, where it holds more than one configuration.
     """
 
@@ -35,6 +36,7 @@ class Source:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     hub: str | None = None
+    samples: int = 0
     folder: str | None = None
 
 
@@ -46,6 +48,7 @@ _ALL = (
         classes=10,
         shape=(1, 8, 8),
         model="mlp",
+        samples=1797,
     ),
     Source(
         name="mnist",

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.data.rows import batches, is_text, opened, plain
+from fedstrata.data.rows import batches, is_text, limit_texts, opened, plain
 from fedstrata.errors import DataError
+from fedstrata.limits import CLASSES
 
 
 def vocabulary(files: Sequence[Path], column: str, classes: int | None = None) -> tuple[int, tuple[str, ...]]:
@@ -33,16 +34,33 @@ def vocabulary(files: Sequence[Path], column: str, classes: int | None = None) -
         if column not in schema.names:
             continue
         named = named or _features(schema.metadata, column)
-        for _, _, batch in batches([file], [column]):
+        for _, row, batch in batches([file], [column]):
             array = plain(batch.column(0)).drop_null()
+            limit_texts(array, file, row, column)
             if is_text(array.type):
                 texts.update(array.unique().to_pylist())
             elif pa.types.is_integer(array.type) and len(array):
                 largest = max(largest, pc.max(array).as_py())
+            limit_classes(max(len(texts), largest + 1), f"{file}: column {column!r}")
     if texts:
         return len(texts), tuple(sorted(texts))
     classes = classes or len(named) or largest + 1
+    limit_classes(classes, f"{files[0]}: column {column!r}")
     return classes, named if len(named) == classes else ()
+
+
+def limit_classes(classes: int, where: str) -> None:
+    """Refuse more classes than `CLASSES`: a network has an output for each.
+
+    Args:
+        classes: how many there are.
+        where: for the message.
+
+    Raises:
+        DataError: when there are more.
+    """
+    if classes > CLASSES:
+        raise DataError(f"{where} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
 
 
 def read_labels(files: Sequence[Path], column: str, classes: int, names: Sequence[str]) -> np.ndarray:
@@ -87,5 +105,5 @@ def _features(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ..
     try:
         names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
         return tuple(str(name) for name in names)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()

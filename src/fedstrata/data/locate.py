@@ -5,11 +5,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from zipfile import BadZipFile, ZipFile
 
 from fedstrata.data.catalogue import SOURCES, Source
 from fedstrata.data.hub import snapshot
+from fedstrata.data.zipped import opened_zip
 from fedstrata.errors import DataError
+from fedstrata.limits import irregular
+from fedstrata.quoting import shown
 
 Split = Literal["train", "test"]
 _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
@@ -53,12 +55,15 @@ def find(name: str, root: str | Path | None = None) -> Location:
     source = SOURCES.get(name)
     if name == "digits":
         return Location(name, source, "embedded")
+    if problem := _unusable(name, root):
+        raise DataError(problem)
     # A known name never means a folder of that name that happens to be in the working directory.
     places = [] if source else [Path(name).expanduser()]
     places += [Path(root).expanduser() / name] if root else []
     places += [Path(os.environ["FEDSTRATA_DATA"]).expanduser() / name] if os.environ.get("FEDSTRATA_DATA") else []
     for place in places:
-        if place.suffix == ".npz" and place.is_file():
+        if place.suffix == ".npz" and place.exists():
+            _regular(place)
             return _npz(name, place)
         if location := _folder(name, source, place):
             return location
@@ -75,12 +80,31 @@ def find(name: str, root: str | Path | None = None) -> Location:
     raise DataError(_not_found(name, source, places, failure))
 
 
+def _unusable(name: str, root: str | Path | None) -> str:
+    """Say why a name or a root can be no path; empty when they can."""
+    for text in (name, str(root or "")):
+        if "\0" in text:
+            return f"{shown(text)} holds a NUL character; expected a name or a path"
+        try:
+            Path(text).expanduser()
+        except RuntimeError as error:
+            return f"{shown(text)} is no path ({error}); write the home folder out"
+    return ""
+
+
+def _regular(file: Path) -> None:
+    """Refuse what is no regular file: to open a pipe may wait without an end.
+
+    Raises:
+        DataError: naming what it is.
+    """
+    if reason := irregular(file):
+        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
+
+
 def _npz(name: str, file: Path) -> Location:
-    try:
-        with ZipFile(file) as archive:
-            arrays = set(archive.namelist())
-    except (BadZipFile, OSError) as error:
-        raise DataError(f"{file} is no readable .npz file ({error}); write it with numpy.savez") from error
+    with opened_zip(file) as archive:
+        arrays = set(archive.namelist())
     test = (file,) if arrays & {"x_test.npy", "inputs_test.npy"} else ()
     return Location(name, None, "npz", (file,), test)
 
@@ -107,6 +131,7 @@ def _copy(name: str, source: Source | None, place: Path) -> Location | None:
 def _shards(folder: Path, split: Split) -> tuple[Path, ...]:
     files = tuple(sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")]))
     for file in files:
+        _regular(file)
         if (match := _SHARD.search(file.name)) and len(files) != int(match[1]):
             raise DataError(
                 f"{folder} holds {len(files)} of the {int(match[1])} {split} files that {file.name} speaks of; "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedstrata.data.dataset import Dataset, moments
 from fedstrata.data.labels import read_labels, vocabulary
@@ -84,9 +85,11 @@ def _signal(batch: Any, where: str) -> np.ndarray:
     values, length, channels = (batch.column(name)[0] for name in ("signal", "length", "channels"))
     if not (values.is_valid and length.is_valid and channels.is_valid):
         raise DataError(f"{where} has no signal, length or channels")
+    if not (pa.types.is_integer(values.type.value_type) or pa.types.is_floating(values.type.value_type)):
+        raise DataError(f"{where} has a signal of {values.type.value_type}; expected numbers")
     flat = np.asarray(values.values, dtype=np.float32)
     shape = (int(length.as_py()), int(channels.as_py()))
-    if flat.size != shape[0] * shape[1]:
+    if min(shape) < 1 or flat.size != shape[0] * shape[1]:
         raise DataError(f"{where} holds {flat.size} values; expected length x channels = {shape[0]} x {shape[1]}")
     if not np.isfinite(flat).all():
         raise DataError(f"{where} holds a value that is not a finite number")

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedstrata.errors import ModelError
 from fedstrata.lazy import torch
+from fedstrata.limits import PARAMETERS
 from fedstrata.models.rows import layout_of
 from fedstrata.models.shapes import SIDES
+from fedstrata.quoting import dotted, shown
 from fedstrata.registry import Registry
 
 MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
@@ -74,10 +77,10 @@ def check(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return dict(known(**given))
     except ValidationError as failure:
         error = failure.errors()[0]
-        key = ".".join(map(str, error["loc"]))
+        key = dotted(error["loc"])
         allowed = ", ".join(known.model_fields) or "none"
         raise ModelError(
-            f"model.{key} = {error['input']!r} does not fit {name}: {error['msg']}; its options are {allowed}"
+            f"model.{key} = {shown(error['input'])} does not fit {name}: {error['msg']}; its options are {allowed}"
         ) from failure
 
 
@@ -99,6 +102,8 @@ def make(name: str, shape: tuple[int, ...], classes: int, seed: int, **given: An
             its outputs are not (batch, classes).
     """
     factory, settings = _find(name), check(name, given)
+    if name in MODELS:
+        _refuse_giants(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -121,13 +126,37 @@ def make(name: str, shape: tuple[int, ...], classes: int, seed: int, **given: An
     return module.train()
 
 
+@cache
+def _refuse_giants(name: str, shape: tuple[int, ...], classes: int, settings: tuple[tuple[str, Any], ...]) -> None:
+    """Count the parameters of a network of the library before memory is taken for them.
+
+    Raises:
+        ModelError: when there are more than `PARAMETERS`.
+    """
+    try:
+        # Tensors of this device have shapes and no values.
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in MODELS[name](shape, classes, **dict(settings)).parameters())
+    except ModelError:
+        raise
+    # More elements than a tensor can have; whatever else is wrong is found when the network is made.
+    except (RuntimeError, OverflowError):
+        count = PARAMETERS + 1
+    if count > PARAMETERS:
+        options = ", ".join(f"model.{key} = {shown(value)}" for key, value in settings) or "the size of the samples"
+        raise ModelError(
+            f"{options}: model {name!r} has more than {PARAMETERS:,} parameters on samples of shape {shape} and "
+            f"{classes} classes; use a smaller one"
+        )
+
+
 def _find(name: str) -> Callable[..., torch.nn.Module]:
     if name in MODELS:
         return MODELS[name]
     path, _, attribute = name.partition(":")
     if not path or not attribute:
         raise ModelError(
-            f"model.name = {name!r} is unknown; allowed are {', '.join(MODELS)}, or 'package.module:factory'"
+            f"model.name = {shown(name)} is unknown; allowed are {', '.join(MODELS)}, or 'package.module:factory'"
         )
     # A console script, unlike `python -m`, does not look into the current directory.
     if os.getcwd() not in sys.path:
@@ -137,5 +166,5 @@ def _find(name: str) -> Callable[..., torch.nn.Module]:
         inspect.signature(factory)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ModelError(f"model.name = {name!r} names no factory(shape, classes): {reason}") from error
+        raise ModelError(f"model.name = {shown(name)} names no factory(shape, classes): {reason}") from error
     return factory

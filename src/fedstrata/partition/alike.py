@@ -14,6 +14,7 @@ from fedstrata.partition.by_size import even
 from fedstrata.partition.grouped import Grouped, compose, too_many
 from fedstrata.partition.scheme import KEYS, Cut, Pool, Whole
 from fedstrata.partition.shares import Indices, apportion
+from fedstrata.quoting import shown
 
 
 @dataclass(frozen=True, kw_only=True, config=KEYS)
@@ -54,9 +55,10 @@ class Alike(Grouped):
         else:
             sizes = list(self.sizes)
             if len(sizes) > most:
-                yield f"sizes = {sizes}: at most {most} groups, {why}"
+                yield f"sizes = {shown(sizes)}: at most {most} groups, {why}"
             if sum(sizes) != clients:
-                yield f"sizes = {sizes}: they sum to {sum(sizes)} and must sum to the number of clients, {clients}"
+                told = f"they sum to {sum(sizes)} and must sum to the number of clients, {clients}"
+                yield f"sizes = {shown(sizes)}: {told}"
 
     def spread(self, pool: Pool) -> tuple[Cut, Indices]:
         """Deal random samples to every group: the cut, and the group of each client (n,)."""

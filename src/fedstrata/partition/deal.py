@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedstrata.errors import ExperimentError, PartitionError
+from fedstrata.limits import LABEL_CELLS
 from fedstrata.partition.holdout import drawn, hold_out, hold_out_units
 from fedstrata.partition.keys import scheme_from
 from fedstrata.partition.scheme import Pool, Scheme
-from fedstrata.partition.shares import Indices
+from fedstrata.partition.shares import Indices, enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +106,13 @@ def deal(
             raise ExperimentError(f"data.{key} = {value}: must be {allowed}")
     scheme.check(clients, classes)
     known = _checked(labels, classes, {**(columns or {}), **({} if unit is None else {"unit": unit})})
+    # Before anything of the size of the clients is made.
+    if len(known):
+        enough(len(known), clients, 1)
+    if clients * classes > LABEL_CELLS:
+        raise PartitionError(
+            f"{clients} clients of {classes} classes; expected at most {LABEL_CELLS:,} clients times classes"
+        )
     pool = Pool(known, classes, clients, drawn(samples, test), seed, columns or {})
     cut = scheme.cut(pool)
     train, held = [], []

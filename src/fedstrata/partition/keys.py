@@ -7,7 +7,9 @@ from difflib import get_close_matches
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError
+from fedstrata.limits import KEY_CHARACTERS
 from fedstrata.partition.scheme import Scheme
+from fedstrata.quoting import dotted, shown
 from fedstrata.registry import Registry
 
 PARTITIONS: Registry[type[Scheme]] = Registry(
@@ -41,7 +43,7 @@ def scheme_from(keys: Mapping[str, object], key: str = "partition") -> Scheme:
     given = dict(keys)
     name = given.pop("scheme", None)
     if not isinstance(name, str) or name not in PARTITIONS:
-        found = "is missing" if name is None else f"= {name!r}: unknown"
+        found = "is missing" if name is None else f"= {shown(name)}: unknown"
         raise ExperimentError(f"{key}.scheme {found}{_hint(name, PARTITIONS)}; known are {', '.join(PARTITIONS)}")
     kind = PARTITIONS[name]
     allowed = _names(kind)
@@ -52,12 +54,12 @@ def scheme_from(keys: Mapping[str, object], key: str = "partition") -> Scheme:
                 grouped = (scheme for scheme in PARTITIONS if "inside" in _names(PARTITIONS[scheme]))
                 known = f"it has no groups to deal inside; {', '.join(grouped)} have"
             hint = _hint(unknown, allowed)
-            raise ExperimentError(f"{key}.{unknown} = {value!r}: unknown to {name}{hint}; {known}")
+            raise ExperimentError(f"{key}.{dotted([unknown])} = {shown(value)}: unknown to {name}{hint}; {known}")
     inside = given.get("inside")
     if isinstance(inside, Mapping):
         given["inside"] = scheme_from(inside, f"{key}.inside")
     elif inside is not None and not isinstance(inside, Scheme):
-        raise ExperimentError(f"{key}.inside = {inside!r}: must be a table with a scheme and its keys")
+        raise ExperimentError(f"{key}.inside = {shown(inside)}: must be a table with a scheme and its keys")
     try:
         return kind(**given)
     except ValidationError as error:
@@ -86,7 +88,7 @@ def _listed(value: object) -> object:
 
 def _hint(wrong: object, known: Iterable[str]) -> str:
     """Suggest the name that was probably meant."""
-    near = get_close_matches(str(wrong), list(known), n=1)
+    near = get_close_matches(wrong[:KEY_CHARACTERS], list(known), n=1) if isinstance(wrong, str) else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -103,4 +105,4 @@ def _line(error: ValidationError, key: str, name: str, inside: object) -> str:
     if first["loc"] == ():
         return f"{place}: {message}"
     value = inside if first["loc"] == ("inside",) else first["input"]
-    return f"{place} = {value!r}: {message}"
+    return f"{place} = {shown(value)}: {message}"

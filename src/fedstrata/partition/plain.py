@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.errors import PartitionError
 from fedstrata.partition import by_label, by_size
 from fedstrata.partition.scheme import KEYS, LEAST, Cut, Pool, Scheme, Whole
+from fedstrata.quoting import shown
 
 Alpha = Annotated[float, Strict(), Gt(0), Le(1e6)]
 
@@ -110,6 +111,6 @@ class Natural(Plain):
         """Deal the samples of a pool."""
         if self.column not in pool.columns:
             known = ", ".join(pool.columns) or "no further columns"
-            raise PartitionError(f"partition.column = {self.column!r}: the data has {known}")
+            raise PartitionError(f"partition.column = {shown(self.column)}: the data has {known}")
         column = pool.columns[self.column]
         return Cut.plain(pool, by_size.natural(column, pool.clients, pool.size, pool.rng("samples")), None)

@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar
 from zlib import crc32
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Interval
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Strict
 
+from fedstrata.limits import SAMPLES
 from fedstrata.partition.shares import Indices, enough
 
 LEAST = 2
@@ -19,8 +20,8 @@ LEAST = 2
 KEYS = ConfigDict(extra="forbid")
 """Of every scheme: its fields are its keys in an experiment file, and an unknown one is an error."""
 
-Whole = Annotated[int, Strict(), Ge(1)]
-"""A whole number from 1."""
+Whole = Annotated[int, Strict(), Interval(ge=1, le=SAMPLES)]
+"""A whole number from 1, of clients, groups or shards."""
 
 
 @dataclass(frozen=True, eq=False)

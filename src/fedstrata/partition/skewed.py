@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Gt, Interval, Le, MinLen
 from pydantic import AfterValidator, Strict
 from pydantic.dataclasses import dataclass
 
+from fedstrata.limits import CLASSES
 from fedstrata.partition.by_group import Mixes, largest, majority_mixes, quotas, set_mixes
 from fedstrata.partition.grouped import Grouped, compose, too_many
 from fedstrata.partition.scheme import KEYS, LEAST, Cut, Pool, Whole
 from fedstrata.partition.shares import Indices, apportion, hand_out, renumber, supply
+from fedstrata.quoting import shown
 
 
 def distinct(labels: tuple[int, ...]) -> tuple[int, ...]:
@@ -22,7 +24,8 @@ def distinct(labels: tuple[int, ...]) -> tuple[int, ...]:
     return labels
 
 
-Labels = Annotated[tuple[Annotated[int, Strict(), Ge(0)], ...], MinLen(1), AfterValidator(distinct)]
+Class = Annotated[int, Strict(), Interval(ge=0, le=CLASSES - 1)]
+Labels = Annotated[tuple[Class, ...], MinLen(1), AfterValidator(distinct)]
 
 
 @dataclass(frozen=True, kw_only=True, config=KEYS)
@@ -104,7 +107,7 @@ class LabelGroups(Skewed):
         """Say what these two numbers forbid."""
         for group, members in enumerate(self.labels):
             if max(members) >= classes:
-                yield f"labels[{group}] = {list(members)}: the classes are 0 to {classes - 1}"
+                yield f"labels[{group}] = {shown(list(members))}: the classes are 0 to {classes - 1}"
         if len(self.labels) > clients:
             yield f"labels: {len(self.labels)} groups, at most {clients}, the number of clients"
 

@@ -1,20 +1,30 @@
 """The arrays of a run folder: scores, gaps, and the matrices behind the decisions."""
 
+import io
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import nan
+from math import nan, prod
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedstrata.errors import RecordError
+from fedstrata.files import read_file
 from fedstrata.report.records import Gap, Matrix, Round, Scores
 from fedstrata.report.words import plural, ranges
+from fedstrata.schema import LARGE
 
 T = TypeVar("T")
-DAMAGED = (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, pa.ArrowException)
+DAMAGED = (OSError, ValueError, KeyError, TypeError, RecordError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
+MOST_BYTES = 512 * 2**20
+"""Of a file of these, and of what is packed in it; more is not read."""
+MOST_ROWS = 20_000_000
+"""Of a table; more is not read."""
 CELLS = 1_200_000
 """Pairs of clients, over all matrices, that a page holds: about 3 MB of it."""
 PEOPLE = 150
@@ -108,38 +118,109 @@ def _gather(
     return found
 
 
+def _table(path: Path, columns: list[str]) -> pa.Table:
+    """Some columns of a Parquet file, if they are no larger than is read of a file."""
+    content = read_file(path, MOST_BYTES)
+    file = pq.ParquetFile(io.BytesIO(content))
+    groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+    if sum(group.total_byte_size for group in groups) > MOST_BYTES or file.metadata.num_rows > MOST_ROWS:
+        raise ValueError("it is too large")
+    return file.read(columns=columns, use_threads=False)
+
+
 def _score(path: Path) -> Scores:
-    columns = list(Scores.__dataclass_fields__)
-    table = pq.read_table(path, columns=columns, use_threads=False)
-    return Scores(**{column: table[column].to_numpy() for column in columns})
+    table = _table(path, list(Scores.__dataclass_fields__))
+    found = {
+        name: _numbers(table[name], kind)
+        for name, kind in zip(Scores.__dataclass_fields__, (*(pa.int64(),) * 3, *(pa.float64(),) * 2), strict=True)
+    }
+    scores = Scores(**found)
+    if len(np.unique(scores.client)) < len(scores.client) or (scores.client < 0).any() or (scores.samples < 0).any():
+        raise ValueError("clients or samples cannot be so")
+    return scores
+
+
+def _numbers(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    """A column of numbers, none of which is missing or would overflow."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)) or column.null_count:
+        raise ValueError(f"a column is {column.type}")
+    values = column.cast(kind).to_numpy()
+    _refuse_large(values)
+    return values
+
+
+def _refuse_large(values: Any) -> None:
+    """Refuse numbers whose squares or sums would overflow; what is not finite is left out of pictures anyway."""
+    found = values[np.isfinite(values)]
+    if found.size and max(abs(float(found.min())), abs(float(found.max()))) > LARGE:
+        raise ValueError("a number is too large")
 
 
 def _gap(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(path, columns=["layer", "measure", "gap"], use_threads=False).to_pylist()
+    rows: list[dict[str, Any]] = _table(path, ["layer", "measure", "gap"]).to_pylist()
+    for row in rows:
+        if not isinstance(row["layer"], str) or not isinstance(row["measure"], str):
+            raise ValueError("a layer or measure is no text")
+        if not isinstance(row["gap"], float | NoneType) or abs(row["gap"] or 0) > LARGE:
+            raise ValueError("a gap is no number")
     return rows
 
 
 def _survey(path: Path) -> list[_Key]:
-    with np.load(path, allow_pickle=False) as entries:
+    with _archive(path) as entries:
         return [
-            _Key(int(key.split("|")[0]), frozenset(entries[key].tolist()))
-            for key in entries.files
-            if key.endswith("|clients")
+            _Key(_node(key), frozenset(_array(entries, key, 1).tolist()))
+            for key in entries.namelist()
+            if key.endswith("|clients.npy")
         ]
 
 
 def _examined(path: Path, people: frozenset[int]) -> list[Matrix]:
     found = []
-    with np.load(path, allow_pickle=False) as entries:
-        for key in entries.files:
-            if key.endswith("|clients"):
+    with _archive(path) as entries:
+        for key in entries.namelist():
+            if key.endswith("|clients.npy"):
                 continue
-            node, measure, layer = key.split("|", 2)
-            clients = entries[f"{key}|clients"].tolist()
-            values = entries[key]
+            name = key.removesuffix(".npy")
+            node, measure, layer = name.split("|", 2)
+            clients = _array(entries, f"{name}|clients.npy", 1).tolist()
+            values = _array(entries, key, 2)
             if values.shape != (len(clients), len(clients)):
                 raise ValueError(f"{key} is {values.shape} for {len(clients)} clients")
             shown = [place for place, client in enumerate(clients) if client in people]
             some = [clients[place] for place in shown]
             found.append(Matrix(int(path.stem), int(node), measure, layer, values[np.ix_(shown, shown)], some))
     return found
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    """A ``.npz`` file that does not unpack to more than is read of a file."""
+    archive = zipfile.ZipFile(io.BytesIO(read_file(path, MOST_BYTES)))
+    if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
+        raise ValueError("it unpacks to too much")
+    return archive
+
+
+def _node(key: str) -> int:
+    node = int(key.split("|")[0])
+    if not 0 <= node < 2**31:
+        raise ValueError(f"there is no node {node}")
+    return node
+
+
+def _array(archive: zipfile.ZipFile, key: str, dimensions: int) -> Any:
+    """An array of numbers; its header is looked at before room is made for it."""
+    with archive.open(key) as entry:
+        version = np.lib.format.read_magic(entry)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(entry)
+        if len(shape) != dimensions or kind.kind not in ("iu" if dimensions == 1 else "iuf"):
+            raise ValueError(f"{key} is {kind} {shape}")
+        if prod(shape) * kind.itemsize > archive.getinfo(key).file_size:
+            raise ValueError(f"{key} holds less than its header says")
+        entry.seek(0)
+        values = np.lib.format.read_array(entry, allow_pickle=False)
+    if dimensions == 1 and len(values) and not 0 <= values.min() <= values.max() < 2**31:
+        raise ValueError(f"{key} names no clients")
+    _refuse_large(values)
+    return values

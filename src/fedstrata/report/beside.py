@@ -1,10 +1,12 @@
 """What one model for all would have given: the run of FedAvg that lies beside a run."""
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from fedstrata.errors import RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
+from fedstrata.schema import Summary, check
 
 FREE = ("algorithm", "algorithms", "engine", "probe", "records")
 """Tables of the experiment in which the two may differ."""
@@ -24,13 +26,14 @@ def one_model(folder: Path, settings: Mapping[str, Any]) -> float | None:
         if path.parent == here:
             continue
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
+            summary = parse_json(read_file(path))
+            check(summary, Summary)
             if summary["algorithm"] != "fedavg":
                 continue
-            other = tomllib.loads((path.parent / "experiment.toml").read_text(encoding="utf-8"))
+            other = parse_toml(read_file(path.parent / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
             if _same(settings) == _same(other):
                 return float(summary["acc_client"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecordError):
             continue  # a folder that is no run, or a damaged one, tells nothing
     return None
 

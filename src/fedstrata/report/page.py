@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+from fedstrata.folder_lock import folder_lock
 from fedstrata.report.groups import Groups
 from fedstrata.report.pictures import pictures
 from fedstrata.report.pictures.explorer import explorer
-from fedstrata.report.read import read
+from fedstrata.report.read import experiment_of, read
 from fedstrata.report.records import Records
 from fedstrata.report.sheet import drawn, replace
 from fedstrata.report.summary import assumption, described, sentence, tiles, title
 from fedstrata.report.table import clients, means
+from fedstrata.report.words import capital, warnings
 
 NOT_SHOWN = "kept"
 """Pictures that the slider has too."""
@@ -24,9 +26,12 @@ def build(folder: Path) -> Path:
         The path of the page.
 
     Raises:
-        RecordError: when the folder is not that of a run, or its rounds are damaged before the last line.
+        RecordError: when the folder is not that of a run, its rounds are damaged before the last line, or another
+            process works in it: its page would not be the last one. `fedstrata watch` shows a run that goes on.
     """
-    return replace(folder / "report.html", render(read(folder)))
+    experiment_of(folder)  # no lock is made in a folder of something else
+    with folder_lock(folder):
+        return replace(folder / "report.html", render(read(folder)))
 
 
 def render(records: Records) -> str:
@@ -46,7 +51,7 @@ def render(records: Records) -> str:
         sentence=sentence(groups),
         assumption=assumption(records),
         described=described(records),
-        notes=records.notes,
+        notes=(*records.notes, *map(capital, warnings(records.summary or {}))),
         tiles=tiles(groups),
         plots=shown,
         explorer=frames,

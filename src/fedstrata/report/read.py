@@ -4,40 +4,22 @@ The experiment and the rounds must be there. Whatever else is missing or damaged
 ``Records.notes``, since the page of an interrupted run is worth most when something went wrong.
 """
 
-import json
-import tomllib
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from fedstrata.errors import RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.report import arrays
 from fedstrata.report.beside import one_model
 from fedstrata.report.records import Node, Records, Round
+from fedstrata.report.words import ranges
+from fedstrata.schema import NAMES, Summary, TreeNode, check
+from fedstrata.schema import Round as RoundLine
 
 NUMBER = (int, float, NoneType)
-SHAPE: dict[str, tuple[type, ...]] = {
-    "round": (int,),
-    "seconds": NUMBER,
-    "clusters": (int,),
-    "labels": (list,),
-    "pending": (list,),
-    "acc_client": NUMBER,
-    "acc_weighted": NUMBER,
-    "acc_cluster": NUMBER,
-    "acc_worst": NUMBER,
-    "loss": NUMBER,
-    "ari": NUMBER,
-    "bytes_down": (int,),
-    "bytes_up": (int,),
-    "cohort": (list,),
-    "absent": (list,),
-    "rejected": (list,),
-    "events": (list,),
-    "figures": (dict,),
-}
-KNOWN = ("seconds_training", "seconds_server", "bytes_data")
-"""What a round of an older run may lack."""
+MOST_BYTES_OF_LINE = 64 * 2**20
+"""A longer line of ``rounds.jsonl`` is not read; a million clients need a fifth of it."""
 
 
 def read(folder: Path) -> Records:
@@ -46,15 +28,7 @@ def read(folder: Path) -> Records:
     Raises:
         RecordError: when the folder, its experiment or its rounds are missing, or unreadable before the last line.
     """
-    if not folder.is_dir():
-        raise RecordError(
-            f"expected the folder of a run, found no folder at {folder}; name one that `fedstrata run` made"
-        )
-    try:
-        experiment = _bytes(folder, "experiment.toml").decode("utf-8")
-        settings = tomllib.loads(experiment)
-    except ValueError as error:
-        raise RecordError(f"{folder / 'experiment.toml'} is not TOML ({error}); restore it or run again") from None
+    experiment, settings = experiment_of(folder)
     notes: list[str] = []
     rounds = rounds_of(folder, notes)
     tree = _tree(folder, notes)
@@ -74,64 +48,95 @@ def read(folder: Path) -> Records:
     )
 
 
-def _bytes(folder: Path, name: str) -> bytes:
+def experiment_of(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a run's experiment, and its keys.
+
+    Raises:
+        RecordError: when the folder is not that of a run, its experiment cannot be read, or something in it is a link.
+    """
+    if not folder.is_dir():
+        raise RecordError(
+            f"expected the folder of a run, found no folder at {folder}; name one that `fedstrata run` made"
+        )
     try:
-        return (folder / name).read_bytes()
+        refuse_links(folder, NAMES)
+        content = read_file(folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT)
+        settings = parse_toml(content)
     except FileNotFoundError:
-        raise RecordError(f"{folder} holds no {name}; name the folder of a run that `fedstrata run` made") from None
-    except OSError as error:
-        raise RecordError(f"{folder / name} cannot be read ({error}); restore it or run again") from None
+        raise _no_run(folder, "experiment.toml") from None
+    except ValueError as error:
+        raise RecordError(f"{folder / 'experiment.toml'} is not TOML ({error}); restore it or run again") from None
+    return content.decode("utf-8"), settings
+
+
+def _no_run(folder: Path, name: str) -> RecordError:
+    return RecordError(f"{folder} holds no {name}; name the folder of a run that `fedstrata run` made")
 
 
 def rounds_of(folder: Path, notes: list[str]) -> tuple[Round, ...]:
-    """The rounds of a run folder; a note says if the last line is cut off.
+    """The rounds of a run folder; notes say if the last line is cut off, and if rounds are missing before it.
 
     Raises:
-        RecordError: when they are missing, or unreadable before the last line.
+        RecordError: when they are missing, unreadable before the last line, or not in their order.
     """
-    # Bytes, for a line may be cut off inside a letter.
-    lines = _bytes(folder, "rounds.jsonl").splitlines()
     rounds: list[Round] = []
-    for position, line in enumerate(lines, start=1):
-        where = f"{folder / 'rounds.jsonl'} line {position}"
-        try:
-            record = json.loads(line)
-        except ValueError:
-            if position < len(lines):
-                raise RecordError(f"{where} is not JSON; restore it or run again") from None
-            missing = f"round {rounds[-1].round + 1 if rounds else 1}"
-            notes.append(f"The last line of rounds.jsonl is cut off, so {missing} is missing from this page.")
-            break
-        rounds.append(_round(record, where))
+    try:
+        with open_file(folder / "rounds.jsonl") as file:
+            for position, line in enumerate(iter(lambda: file.readline(MOST_BYTES_OF_LINE), b""), start=1):
+                where = f"{folder / 'rounds.jsonl'} line {position}"
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    if line.endswith(b"\n") or file.read(1):
+                        raise RecordError(f"{where} is not JSON ({error}); restore it or run again") from None
+                    missing = f"round {rounds[-1].round + 1 if rounds else 1}"
+                    notes.append(f"The last line of rounds.jsonl is cut off, so {missing} is missing from this page.")
+                    break
+                rounds.append(_round(record, where))
+                if len(rounds) > 1 and rounds[-1].round <= rounds[-2].round:
+                    raise RecordError(
+                        f"{where} is of round {rounds[-1].round}, behind one of round {rounds[-2].round}; "
+                        "restore it or run again"
+                    )
+    except FileNotFoundError:
+        raise _no_run(folder, "rounds.jsonl") from None
+    if rounds and rounds[-1].round > len(rounds):
+        notes.append(_holes(rounds))
     return tuple(rounds)
 
 
+def _holes(rounds: list[Round]) -> str:
+    """Which rounds are missing; of very many, how many."""
+    last, count = rounds[-1].round, rounds[-1].round - len(rounds)
+    if last > 100_000:
+        return f"rounds.jsonl has no line for {count} rounds, so this page is without them."
+    missing = set(range(1, last + 1)) - {each.round for each in rounds}
+    return f"rounds.jsonl has no line for round {ranges(missing)}, so this page is without it."
+
+
 def _round(record: Any, where: str) -> Round:
-    if not isinstance(record, dict):
-        raise RecordError(f"{where} is not a JSON object; restore it or run again")
-    for name, kinds in SHAPE.items():
-        if name not in record:
-            raise RecordError(f"{where} has no {name}; the folder is damaged or of another version")
-        if not isinstance(record[name], kinds):
-            raise RecordError(
-                f"{where} has {type(record[name]).__name__} for {name}; the folder is damaged or of another version"
-            )
-    named = [name for name in (*SHAPE, *KNOWN) if name in record]
+    try:
+        check(record, RoundLine)
+    except ValueError as error:
+        raise RecordError(f"{where} {error}; the folder is damaged or of another version") from None
+    names = [name for name in Round.__dataclass_fields__ if name in record and name != "others"]
     others = {
         name.removeprefix("acc_"): value
         for name, value in record.items()
-        if name.startswith("acc_") and name not in SHAPE and isinstance(value, NUMBER)
+        if name.startswith("acc_") and name not in RoundLine.model_fields and isinstance(value, NUMBER)
     }
-    return Round(**{name: record[name] for name in named}, others=others)
+    return Round(**{name: record[name] for name in names}, others=others)
 
 
 def _tree(folder: Path, notes: list[str]) -> tuple[Node, ...]:
     names = Node.__dataclass_fields__
     try:
-        nodes = tuple(
-            Node(**{name: entry[name] for name in names})
-            for entry in json.loads((folder / "tree.json").read_text(encoding="utf-8"))
-        )
+        entries = parse_json(read_file(folder / "tree.json"))
+        if not isinstance(entries, list):
+            raise ValueError("not a list")
+        for entry in entries:
+            check(entry, TreeNode)
+        nodes = tuple(Node(**{name: entry[name] for name in names}) for entry in entries)
         # A child is born after its parent, so it stands behind it; anything else would send a walk in circles.
         if any(node.id != place for place, node in enumerate(nodes)):
             raise ValueError("ids are not positions")
@@ -145,9 +150,8 @@ def _tree(folder: Path, notes: list[str]) -> tuple[Node, ...]:
 
 def _summary(folder: Path, notes: list[str]) -> dict[str, Any] | None:
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        if not isinstance(summary, dict):
-            raise TypeError("not an object")
+        summary: dict[str, Any] = parse_json(read_file(folder / "summary.json"))
+        check(summary, Summary)
     except FileNotFoundError:
         notes.append("This run is unfinished: the folder has no summary.json.")
         return None

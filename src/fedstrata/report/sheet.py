@@ -1,7 +1,6 @@
 """What all pages have in common: one HTML text that needs nothing else, fetches nothing and runs two known scripts."""
 
 import json
-import os
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -12,8 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from fedstrata.files import replace_file
 from fedstrata.report.pictures import Plot
-from fedstrata.report.words import brief, duration, number, plural, ranges, size, told
+from fedstrata.report.words import brief, duration, happened, number, plural, ranges, size
 
 
 def environment() -> Environment:
@@ -26,7 +26,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": number, "brief": brief, "size": size, "duration": duration, "ranges": ranges}
-    made.globals |= {"plural": plural, "told": told}
+    made.globals |= {"plural": plural, "happened": happened}
     return made
 
 
@@ -60,9 +60,7 @@ def hashed(script: str) -> str:
 
 def replace(page: Path, text: str) -> Path:
     """Write a page in one step, so that a reader never sees half of one."""
-    partial = page.with_name(page.name + ".partial")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(partial, page)
+    replace_file(page, text.encode())
     return page
 
 

@@ -94,6 +94,55 @@ def told(event: Mapping[str, Any]) -> str:
     return f"node {event.get('node')} split into {listed(event.get('into', []))}{layer}"
 
 
+def happened(event: Mapping[str, Any]) -> str:
+    """A split, a rejected answer or a divergence in words; empty for other events, which have none of their own."""
+    said = {"split": told, "rejected": rejection, "diverged": divergence}.get(str(event.get("kind")))
+    return said(event) if said else ""
+
+
+def rejection(event: Mapping[str, Any]) -> str:
+    """Why answers of clients were not used."""
+    reason, why = event.get("reason"), str(event.get("why", ""))
+    if reason == "not finite":
+        return "a number in the answer is not finite"
+    if reason == "no samples":
+        return "the answer claims to be of no samples"
+    if reason != "norm":
+        return why
+    limit = f"at most {brief(event.get('limit'))} is accepted"
+    norm = f"task {event.get('task')}: the norm of the {event.get('part')} is {brief(event.get('norm'))}"
+    median = event.get("median")
+    if median is None:
+        return f"{norm}; {limit}"
+    return f"{norm}, the median of the other clients is {brief(median)}; {limit}"
+
+
+def divergence(event: Mapping[str, Any]) -> str:
+    """How it showed that training diverged."""
+    reason = event.get("reason")
+    if reason == "models":
+        return "the new models are not finite or too large to train from; the models from before the round were kept"
+    if reason == "answers":
+        return f"{len(event.get('clients', []))} of {event.get('answered')} answers are not finite"
+    loss = event.get("loss")
+    found = "is not finite" if loss is None or not isfinite(loss) else f"is {brief(loss)}"
+    return f"the clients' median loss {found}; guessing has {brief(event.get('guessing'))}"
+
+
+def warnings(summary: Mapping[str, Any]) -> list[str]:
+    """What the reader of a run's results has to know: that it diverged, and that answers were rejected."""
+    rounds = (summary.get("diverged") or {}).get("rounds", [])
+    done, rejected = summary.get("rounds"), summary.get("rejected", 0)
+    told = []
+    if rounds:
+        several = "rounds" if len(rounds) > 1 else "round"
+        told.append(f"training diverged in {len(rounds)} of {done} rounds ({several} {ranges(rounds)}); lower local.lr")
+    if rejected:
+        answers = "1 answer was" if rejected == 1 else f"{rejected} answers were"
+        told.append(f"{answers} rejected; the events of the rounds say whose and why")
+    return told
+
+
 def slug(name: str) -> str:
     """A name as part of a file's: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import tomli_w
 
+from fedstrata.folder_lock import folder_lock
 from fedstrata.report.compared.curves import curves, stroke
 from fedstrata.report.compared.read import read
 from fedstrata.report.compared.records import Compared, Run
@@ -27,8 +28,15 @@ def build(folder: Path) -> Path:
         The path of the page.
 
     Raises:
-        RecordError: when the folder is not that of a comparison.
+        RecordError: when the folder is not that of a comparison, or another process works in it.
     """
+    read(folder)  # no lock is made in a folder of something else
+    with folder_lock(folder):
+        return write(folder)
+
+
+def write(folder: Path) -> Path:
+    """As `build`, for who has the lock of the folder."""
     return replace(folder / PAGE, render(read(folder)))
 
 

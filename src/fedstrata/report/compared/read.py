@@ -4,18 +4,46 @@
 in ``Compared.notes``.
 """
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from fedstrata.errors import RecordError
-from fedstrata.report.compared.records import Compared, Course, Difference, Figure, Row, Run
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.report.compared.records import Compared, Course, Difference, Row, Run
 from fedstrata.report.read import rounds_of
 from fedstrata.report.records import Round
+from fedstrata.schema import Count, Share
 
 FILE = "comparison.json"
+MOST_BYTES = 256 * 2**20
+"""A larger file is not read."""
+
+
+class _Jobs(BaseModel):
+    asked: Count
+    trained: Count
+    share: Share
+
+
+class _LeftOut(BaseModel):
+    folder: str
+    why: str
+
+
+class _Document(BaseModel):
+    """``comparison.json``."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    experiment: dict[str, Any]
+    jobs: _Jobs | None
+    runs: tuple[Run, ...]
+    left_out: tuple[_LeftOut, ...]
+    table: tuple[Row, ...]
+    differences: tuple[Difference, ...]
 
 
 def read(folder: Path) -> Compared:
@@ -26,40 +54,32 @@ def read(folder: Path) -> Compared:
     """
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        runs = tuple(_run(entry) for entry in content["runs"])
-        rows = tuple(_row(entry) for entry in content["table"])
-        differences = tuple(_difference(entry) for entry in content["differences"])
-        experiment, jobs = dict(content["experiment"]), content["jobs"]
-        notes = [f"Left out is {entry['folder']}: {entry['why']}" for entry in content["left_out"]]
-        shared = jobs and f"{jobs['trained']:,} of {jobs['asked']:,} ({100 * jobs['share']:.0f} %)"
+        refuse_links(folder, [FILE])
+        raw = read_file(path, MOST_BYTES)
+        parse_json(raw)  # refuses what no reader of JSON takes, such as infinity
+        content = _Document.model_validate_json(raw)
     except FileNotFoundError:
         raise RecordError(f"{folder} holds no {FILE}; name the folder of a finished `fedstrata compare`") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path} is damaged or of another version ({error!r}); compare the runs again") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(
+            f"{path} is damaged or of another version ({place}: {first['msg'].lower()}); compare the runs again"
+        ) from None
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged or of another version ({error}); compare the runs again") from None
+    notes = [f"Left out is {entry.folder}: {entry.why}" for entry in content.left_out]
+    jobs, runs = content.jobs, content.runs
     return Compared(
-        experiment=experiment,
+        experiment=content.experiment,
         methods=_methods(folder, runs, notes),
         runs=runs,
-        rows=rows,
-        differences=differences,
+        rows=content.table,
+        differences=content.differences,
         courses=_courses(folder, runs, notes),
-        shared=shared,
+        shared=None if jobs is None else f"{jobs.trained:,} of {jobs.asked:,} ({100 * jobs.share:.0f} %)",
         notes=tuple(notes),
     )
-
-
-def _run(entry: Mapping[str, Any]) -> Run:
-    return Run(**{name: entry[name] for name in Run.__dataclass_fields__})
-
-
-def _row(entry: Mapping[str, Any]) -> Row:
-    figures = {name: figure and Figure(**figure) for name, figure in entry["figures"].items()}
-    return Row(**{**entry, "seeds": tuple(entry["seeds"]), "failed": tuple(entry["failed"]), "figures": figures})
-
-
-def _difference(entry: Mapping[str, Any]) -> Difference:
-    return Difference(entry["algorithm"], entry["other"], tuple(entry["seeds"]), tuple(entry["values"]))
 
 
 def _methods(folder: Path, runs: tuple[Run, ...], notes: list[str]) -> dict[str, Mapping[str, Any]]:
@@ -67,10 +87,10 @@ def _methods(folder: Path, runs: tuple[Run, ...], notes: list[str]) -> dict[str,
     found: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         try:
-            settings = tomllib.loads((folder / run.folder / "experiment.toml").read_text(encoding="utf-8"))
+            settings = parse_toml(read_file(folder / run.folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
             keys = {key: value for key, value in settings["algorithm"].items() if key != "name"}
             found.setdefault(run.algorithm, keys)
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, AttributeError, RecordError):
             continue
     for name in dict.fromkeys(run.algorithm for run in runs if run.algorithm not in found):
         notes.append(f"No experiment.toml of {name} can be read, so this page is without its keys.")

@@ -1,9 +1,12 @@
 """A file for every picture, drawn by matplotlib from the same description that plotly draws the page from."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import InputError
+from fedstrata.files import replace_file, subfolder
+from fedstrata.folder_lock import folder_lock
 from fedstrata.report.groups import Groups
 from fedstrata.report.pictures import Plot, pictures
 from fedstrata.report.read import read
@@ -47,14 +50,15 @@ def save(folder: Path, kind: str) -> list[Path]:
         raise InputError('--figures: expected matplotlib, found none; pip install "fedstrata[figures]"') from None
     records = read(folder)
     found = pictures(Groups(records)) if records.rounds else {}
-    out = folder / "figures"
-    out.mkdir(exist_ok=True)
-    with matplotlib.rc_context(STYLE):
+    out = subfolder(folder, "figures")
+    with folder_lock(folder), matplotlib.rc_context(STYLE):
         return [_save(plot, out / f"{plot.name}.{kind}", kind) for some in found.values() for plot in some]
 
 
 def _save(plot: Plot, path: Path, kind: str) -> Path:
     from fedstrata.report.files.canvas import paint
 
-    paint(plot.figure).savefig(path, format=kind, metadata=UNDATED[kind], bbox_inches="tight")
+    content = io.BytesIO()
+    paint(plot.figure).savefig(content, format=kind, metadata=UNDATED[kind], bbox_inches="tight")
+    replace_file(path, content.getvalue())
     return path

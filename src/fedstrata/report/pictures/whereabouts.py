@@ -22,7 +22,7 @@ def membership(groups: Groups) -> Figure:
     nodes = {label for each in rounds for label in each.labels} or {0}
     least, most = min(nodes), max(nodes)
     width = most - least + 1
-    scale = [[(node - least + side) / width, groups.colour(node)] for node in range(least, most + 1) for side in (0, 1)]
+    scale = [[(node - least + side) / width, groups.colour(node)] for node in sorted(nodes) for side in (0, 1)]
     placed: Figure = {
         "type": "heatmap",
         "x": [each.round for each in rounds],

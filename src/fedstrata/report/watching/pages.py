@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from markupsafe import Markup
 
 from fedstrata.errors import RecordError
+from fedstrata.files import read_file
 from fedstrata.report.page import render
 from fedstrata.report.read import read
 from fedstrata.report.sheet import environment, hashed
@@ -92,7 +93,10 @@ class Pages:
                 return self._waiting(folder, str(error), ())
         # The runs of a comparison may lie anywhere, so its page is served as it was made.
         if (compared := folder / "comparison.html").is_file():
-            return compared.read_text(encoding="utf-8")
+            try:
+                return read_file(compared).decode("utf-8", errors="replace")
+            except (OSError, RecordError) as error:
+                return self._waiting(folder, str(error), ())
         return self._waiting(folder, "", _runs(folder))
 
     def _waiting(self, folder: Path, trouble: str, runs: Sequence[str]) -> str:
