@@ -25,10 +25,10 @@ from peak import Peak
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import Problem, Recipe, rows
 from fedstrata.engine import Holdings, Loop
-from fedstrata.guard import guard
 from fedstrata.models import flatten, layout_of, make
 from fedstrata.partition import deal
 from fedstrata.records import save
+from fedstrata.validation import validate
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
         with step("work"):
             report = engine.run(plan)
         with step("validation"):
-            report = replace(guard(report)[0], cohort=plan.cohort)
+            report = replace(validate(layout, plan, report).report, cohort=plan.cohort)
         with step("decision"):
             state, _ = algorithm.update(problem, state, report)
         with step("checkpoint"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from types import NoneType, UnionType
@@ -16,6 +18,8 @@ from outcomes import table
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+
+import fedstrata.limits
 
 FACTS = Path(__file__).parent.parent / "docs" / "algorithms" / "facts.toml"
 KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
@@ -84,6 +88,26 @@ def keys_of(kind: Any) -> list[Key]:
 def _key(name: str, shown: str, hints: dict[str, Any], info: Any, told: dict[str, str]) -> Key:
     default = info.get_default(call_default_factory=True) if isinstance(info, FieldInfo) else info
     return Key(shown, hints[name], REQUIRED if default in (MISSING, PydanticUndefined) else default, told[name])
+
+
+def limits() -> list[tuple[str, str]]:
+    """What is limited, and to what; of every limit, in the order of their file."""
+    body = ast.parse(inspect.getsource(fedstrata.limits)).body
+    found = []
+    for made, said in pairwise(body):
+        told = said.value.value if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) else None
+        if isinstance(made, ast.Assign) and isinstance(made.targets[0], ast.Name) and isinstance(told, str):
+            found.append((told.removesuffix("."), _limit(getattr(fedstrata.limits, made.targets[0].id))))
+    return found
+
+
+def _limit(value: object) -> str:
+    """A limit as a table shows it."""
+    if isinstance(value, dict):
+        return ", ".join(f"`{name}` {most:,}" for name, most in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:,}" if isinstance(value, int) and value < 10**15 else f"{value:.2g}"
 
 
 def words(kind: Any) -> tuple[str, str, bool]:

@@ -21,9 +21,9 @@ from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Algorithm, Notes, Plan, State
 from fedstrata.engine.sharing import Devices, together
-from fedstrata.guard import guard
 from fedstrata.setting import Setting, prepare
 from fedstrata.train import one_thread
+from fedstrata.validation import validate
 
 KEPT = 20
 """Federations after which the results are written down."""
@@ -74,7 +74,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
             asked = [plan.only(~torch.isin(cohort, absent)) for plan in plans.values()]
             answers = together(asked, setting.clients, [devices[called] for called in plans])
             for (called, plan), answer in zip(plans.items(), answers.reports, strict=True):
-                report = replace(guard(answer)[0], cohort=cohort)
+                report = replace(validate(setting.problem.layout, plan, answer).report, cohort=cohort)
                 states[called], notes = running[called].update(setting.problem, states[called], report)
                 step = Step(called, plan, states[called], notes, setting.truth(round))
                 if step.split:

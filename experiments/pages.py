@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from descriptions import FACTS, clustering, facts, key_table, keys_of, paragraphs
+from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, paragraphs
 from outcomes import table
 from tables import ROOT, filled, renewed
 from tables import main as fill
@@ -107,6 +107,11 @@ Layers are named by selectors: `conv`, `linear`, `head` (the last linear layer),
 `all` (conv and linear), the name of a layer, or a pattern such as `conv*`; a list of several makes one selection.
 """
 
+LIMITS = """What is larger is refused in one line, before it takes minutes or the memory of the machine. All limits are
+in [one file](../src/fedstrata/limits.py). An experiment and data are read only from regular files, not from pipes or
+devices. No code comes from an experiment or from data, with one exception: `model.name = "package.module:factory"`
+imports that module. Use it only with code that you trust."""
+
 CHOSEN = {
     "partition": "`scheme` names one of these, by default `iid`; those with `inside` compose with another.",
     "model": "`name` names one of these, or `package.module:factory` with the factory's own keys; by default the data\n"
@@ -194,6 +199,7 @@ def every_key() -> str:
         for name, kind in registry.items():
             keys = keys_of(kind)
             text += [f"### {name}", paragraphs(kind.__doc__)[0], key_table(keys).strip() if keys else "No keys."]
+    text += ["## Limits", LIMITS, table("what | at most", limits()).strip()]
     return "\n\n".join(text) + "\n"
 
 

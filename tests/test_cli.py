@@ -1,6 +1,9 @@
+import errno
+import os
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ from fedstrata.comparison.ledger import Jobs
 from fedstrata.comparison.table import Outcome
 from fedstrata.config import load
 from fedstrata.data import DATASETS
-from fedstrata.errors import ContractError, RecordError
+from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
 from fedstrata.patience import Stopped
@@ -41,6 +44,7 @@ class Trainer:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.error: BaseException | None = None
+        self.told: dict[str, Any] = {}
 
     def run(self, experiment: object, out: Path, **options: object) -> SimpleNamespace:
         self.calls.append({"experiment": experiment, "out": out, **options})
@@ -53,7 +57,7 @@ class Trainer:
             "rounds": 3,
             "versions": {},
         }
-        return SimpleNamespace(folder=out, summary=summary, tree=())
+        return SimpleNamespace(folder=out, summary={**summary, **self.told}, tree=(), diverged=bool(self.told))
 
 
 @pytest.fixture
@@ -84,6 +88,17 @@ def test_run_trains_the_default_and_says_where_its_records_are(
         f"run folder: {folder}",
         f"report: {folder / 'report.html'}",
     ]
+
+
+def test_a_run_that_diverged_in_every_round_says_what_to_do_and_has_failed(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("run", "--quiet") == 0 and capsys.readouterr().err == ""
+    trainer.told = {"diverged": {"rounds": [1, 2, 3], "clients": 6}, "rejected": 18}
+    assert status("run", "--quiet") == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert "diverged in 3 of 3 rounds" in first and "local.lr" in first
+    assert "18 answers were rejected" in second
 
 
 def test_run_passes_its_options_on(trainer: Trainer, empty_folder: Path) -> None:
@@ -229,6 +244,122 @@ def test_what_is_stopped_names_the_command_that_goes_on(
     assert capsys.readouterr().err == said
     assert status(*command) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [
+        (["run", "mine.toml", "--set", "seed=3"], "fedstrata run"),
+        (["compare", "mine.toml", "--algorithms", "cfl,ifca"], "fedstrata compare mine.toml --algorithms=cfl,ifca"),
+    ],
+)
+def test_what_the_machine_ends_names_the_command_that_goes_on(
+    command: list[str], again: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise error
+
+    error = ResourceError("expected free space, found none; free some")
+    monkeypatch.setattr(fedstrata, command[0], fail)
+    assert status(*command) == 1
+    assert capsys.readouterr().err == f"fedstrata: {error.reason}, then give the same command again\n"
+    error.folder = Path("runs/my a")
+    assert status(*command) == 1
+    said = f"fedstrata: {error.reason}, then go on with: {again} --resume --out 'runs/my a'\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = replace(RUNS[0], summary=None, clients=None, error="ResourceError: expected room", resumable=True)
+    monkeypatch.setattr(fedstrata, "compare", lambda *given, **options: Comparison(Path("c"), {}, (RUNS[0], failed)))
+    assert status("compare", "--algorithms", "fedavg") == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("failed: ResourceError: expected room")
+    assert second.endswith("go on with: fedstrata compare --algorithms=fedavg --resume --out c")
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        (["report", "."], "fedstrata.report.build"),
+        (["report", ".", "--figures", "png"], "fedstrata.report.files.save"),
+        (["watch", "."], "fedstrata.report.watching.Watcher.serve_forever"),
+        (["assign", ".", "new.npz"], "fedstrata.assign.assign"),
+        (["scout"], "fedstrata.scout.scout"),
+        (["deploy", "init", "new"], "fedstrata.flower.deploy.init"),
+        (["deploy", "run", "mine.toml", "--federation", "."], "fedstrata.flower.deploy.run"),
+        (["deploy", "resume", "a", "--federation", "."], "fedstrata.flower.deploy.resume"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "", "report.html"),
+            1,
+            "'report.html': expected free space on the disk, found: No space",
+        ),
+        (MemoryError(), 1, "expected enough memory, found: no memory left; free some"),
+        (EngineError("expected answers, found none"), 1, "expected answers, found none, then give the same command"),
+        (RecordError("expected a run, found none"), 2, "expected a run, found none"),
+    ],
+)
+def test_every_command_tells_in_one_line_what_the_machine_refuses(
+    command: list[str],
+    function: str,
+    error: Exception,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(function, fail)
+    assert status(*command) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fedstrata: {said}")
+
+
+def printed(command: list[str], out: int) -> tuple[int, str]:
+    """Status and errors of a command whose output goes into a file or a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedstrata", *command],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": ""},
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(out)
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    for command in (["--version"], ["list", "datasets"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        assert printed(command, writer) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="expected a device that is always full")
+def test_output_onto_a_full_disk_is_told_in_one_line() -> None:
+    code, said = printed(["list", "datasets"], os.open("/dev/full", os.O_WRONLY))
+    assert code == 1 and said.startswith("fedstrata: 'standard output': expected free space on the disk, found: No ")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_run_whose_progress_nobody_reads_any_more_goes_on() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "fedstrata", "run", "--set", "rounds=2", "--out", "a"]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 0 and Path("a/report.html").is_file()
 
 
 def test_report_builds_the_page_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,8 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     }
     assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()
-    assert experiment.engine.model_dump() == {"name": "auto", "device": "auto", "precision": "float32", "workers": 0}
+    engine = {"name": "auto", "device": "auto", "precision": "float32", "workers": 0, "timeout": 600}
+    assert experiment.engine.model_dump() == engine
     assert experiment.probe.gap == ()
 
 

@@ -86,6 +86,11 @@ def test_a_run_is_resumed_with_other_workers(started: Path) -> None:
     assert resumed.engine.workers == 3 and load(started / "experiment.toml").engine.workers == 0
 
 
+def test_a_run_is_resumed_with_another_timeout_of_its_workers(started: Path) -> None:
+    resumed, _ = choose(sets=["seed=4", "engine.timeout=3"], out=started, resume=True)
+    assert resumed.engine.timeout == 3 and load(started / "experiment.toml").engine.timeout == 600
+
+
 def test_the_latest_numbered_folder_is_resumed(started: Path) -> None:
     with pytest.raises(RecordError, match="'runs/default-strata-4': expected a run folder, found no experiment"):
         choose(sets=["seed=4"], resume=True)

@@ -12,6 +12,7 @@ from fedstrata.core import VECTORS, Mask
 from fedstrata.records import load as restore
 from fedstrata.records import save
 from fedstrata.traffic import traffic
+from fedstrata.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
 
@@ -206,6 +207,15 @@ def test_an_empty_report_changes_no_model_and_no_label(case: Case) -> None:
         assert torch.equal(after.models, turn.before.models) and torch.equal(after.nodes, turn.before.nodes)
         placed = turn.before.labels >= 0
         assert torch.equal(after.labels[placed], turn.before.labels[placed])
+
+
+def test_nobody_honest_is_rejected_and_no_decision_is_taken_back(case: Case) -> None:
+    for turns, setting in ((case.scarce, case.plain), (case.eventful, case.busy)):
+        for turn in turns:
+            checked = validate(setting.problem.layout, turn.plan, turn.report)
+            assert checked.rejected == () and checked.report is turn.report
+            after, _, events = decide(setting.algorithm, setting.problem, turn.before, turn.report)
+            assert same(after, turn.after) and events == []
 
 
 def test_a_report_may_come_in_any_order(case: Case) -> None:

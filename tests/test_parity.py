@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.cohort import draw
-from fedstrata.config import load
+from fedstrata.config import Experiment, load
 from fedstrata.core import Report, State
 from fedstrata.engine import Processes, Workers
+from fedstrata.patience import Stopped
 from fedstrata.setting import Setting, prepare
-from fedstrata.train import run
+from fedstrata.train import Answer, ask, one_thread, run, steps
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -125,21 +127,33 @@ def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
 
 
 @pytest.mark.slow
+def one_round(experiment: Experiment, out: Path) -> None:
+    """Go on with a run for one round, and stop."""
+    rounds = count()
+    answer: Answer | None = None
+    setting = prepare(experiment)
+    running = steps(
+        experiment, setting, out, resume=out.exists(), show=lambda record: None, stop=lambda: next(rounds) > 0
+    )
+    with pytest.raises(Stopped), one_thread():
+        while True:
+            answer = Answer(setting.clients.run(ask(running, answer)), 0.0)
+
+
 def test_a_run_that_goes_on_with_other_workers_changes_no_bit(tmp_path: Path) -> None:
     def lines(folder: str) -> list[dict[str, Any]]:
         read = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
         return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in read]
 
-    for folder, rounds, engine, workers in (
-        ("unbroken", 3, "loop", 0),
-        ("broken", 1, "processes", 1),
-        ("broken", 2, "processes", 3),
-        ("broken", 3, "loop", 0),
-    ):
-        tables = {"rounds": rounds, "algorithm": {"name": "fedrep"}, "engine": {"name": engine, "workers": workers}}
-        out = tmp_path / folder
-        finished = run(load({**KEYS, **tables}), out, resume=out.exists(), quiet=True)
-    unbroken = run(load({**KEYS, "algorithm": {"name": "fedrep"}}), tmp_path / "unbroken", resume=True, quiet=True)
+    def experiment(engine: str, workers: int) -> Experiment:
+        return load({**KEYS, "algorithm": {"name": "fedrep"}, "engine": {"name": engine, "workers": workers}})
+
+    out = tmp_path / "broken"
+    run(experiment("loop", 0), tmp_path / "unbroken", quiet=True)
+    for workers in (1, 3):
+        one_round(experiment("processes", workers), out)
+    finished = run(experiment("loop", 0), out, resume=True, quiet=True)
+    unbroken = run(experiment("loop", 0), tmp_path / "unbroken", resume=True, quiet=True)
     assert same(finished.state, unbroken.state) and lines("broken") == lines("unbroken")
     for path in (tmp_path / "unbroken" / "models").iterdir():
         assert path.read_bytes() == (tmp_path / "broken" / "models" / path.name).read_bytes()

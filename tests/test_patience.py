@@ -17,6 +17,7 @@ import pytest
 
 import fedstrata as fs
 from fedstrata.patience import Patience, Stopped
+from run_folder import left
 
 EXPERIMENT = """
 rounds = 5
@@ -151,14 +152,6 @@ def typed(command: str) -> None:
         ["sh", "-c", command], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def left(folder: Path) -> object:
-    """What a run has left: every byte of models, tree and clients, and its records but for their seconds."""
-    files = [*folder.glob("models/*"), *folder.glob("clients/*"), *folder.glob("matrices/*"), folder / "tree.json"]
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    timeless = [{key: value for key, value in each.items() if "seconds" not in key} for each in records]
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(files)}, timeless
 
 
 @pytest.fixture

@@ -1,13 +1,26 @@
+import errno
+import os
 import re
+import sys
 from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fedstrata.progress import REJECTED, Happening, Line, Progress, Race, happenings
+from fedstrata.progress import Happening, Line, Progress, Race, happenings
 
 SPLIT = {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv1", "why": "the groups replicate"}
+TOO_LARGE = {
+    "kind": "rejected",
+    "reason": "norm",
+    "clients": [3],
+    "task": "train",
+    "part": "weights",
+    "norm": 4.9e11,
+    "median": 1.5,
+    "limit": 15.0,
+}
 
 
 def record(round: int, **changes: Any) -> dict[str, Any]:
@@ -26,12 +39,12 @@ def test_off_a_terminal_every_round_is_a_line_and_what_happened_stands_above_it(
     with line:
         progress = Progress(10, line)
         progress.show(record(1, events=[SPLIT, {"kind": "restart", "chosen": [5, 3]}]))
-        progress.show(record(2, ari=None, rejected=[3]))
+        progress.show(record(2, ari=None, rejected=[3], events=[TOO_LARGE]))
     first, second, third, fourth, fifth = text.getvalue().splitlines()
     assert first == "round 1: split node 0 into 1, 2; layer conv1; the groups replicate"
     assert second == "round 1: restart; chosen [5, 3]"
     assert third.startswith("round  1/10  clusters 2  accuracy 0.500  worst 0.250  ari 1.00  ")
-    assert fourth == f"round 2: reject clients 3; {REJECTED}"
+    assert fourth.startswith("round 2: rejected clients 3; ") and "4.9e+11" in fourth
     assert fifth.startswith("round  2/10  clusters 2  accuracy 0.500  worst 0.250  ") and "ari" not in fifth
 
 
@@ -114,3 +127,26 @@ def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
         race.note(seed, "fedavg", record(1, acc_client=accuracy))
     race.show(1, 1.0)
     assert text.getvalue().startswith("seeds 3\u20135, 7 (4/4)  round  1/10  fedavg 0.600  jobs 100 %  ")
+
+
+class Unwritable(StringIO):
+    """Where nothing can be written any more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.tried = number, 0
+
+    def write(self, text: str) -> int:
+        self.tried += 1
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC, errno.EIO])
+def test_progress_that_nobody_can_read_ends_no_run(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Unwritable(number)
+    monkeypatch.setattr(sys, "stderr", text)
+    with Line() as line:
+        progress = Progress(3, line)
+        for round in (1, 2, 3):
+            progress.show(record(round))
+    assert text.tried == 1

@@ -287,3 +287,20 @@ def test_a_column_can_be_named_as_the_independent_unit(tmp_path: Path) -> None:
         quiet=True,
     )
     assert finished.summary["clusters"] == 1
+
+
+@pytest.mark.parametrize(("lr", "clients"), [(1e6, 0), (1e30, 8)])
+def test_training_that_diverges_in_every_round_is_an_event_of_each_and_in_the_summary(
+    lr: float, clients: int, tmp_path: Path
+) -> None:
+    finished = run(tmp_path / "run", local={"lr": lr, "batch": 10}, cohort={"fraction": 1.0}, rounds=3)
+    for record in finished.rounds:
+        assert any(event["kind"] == "diverged" for event in record["events"])
+    assert finished.summary["diverged"] == {"rounds": [1, 2, 3], "clients": clients} and finished.diverged
+    assert "training diverged in 3 of 3 rounds" in (finished.folder / "report.html").read_text().lower()
+    assert bool(finished.state.models.isfinite().all())
+
+
+def test_training_that_converges_diverges_in_no_round(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run")
+    assert finished.summary["diverged"] == {"rounds": [], "clients": 0} and not finished.diverged

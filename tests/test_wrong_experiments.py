@@ -143,7 +143,10 @@ WRONG = {
     "not TOML": ("rounds = = 3", "wrong.toml: not TOML:", "line 1"),
     "twice the same key": ("seed = 1\nseed = 2", "wrong.toml: not TOML:", "line 2"),
     "line breaks in a key": ("'a' = {}\n\"b\\nc\\u2028d\" = 3", "(and 1 more)"),
-    "line breaks in a key of the partition": ("partition = {scheme = 'iid', \"a\\nb\" = 1}", "partition.a b"),
+    "line breaks in a key of the partition": (
+        "partition = {scheme = 'iid', \"a\\nb\" = 1}",
+        "partition.'a\\nb' = 1: unknown",
+    ),
 }
 
 

@@ -70,15 +70,19 @@ def run(
 
     Raises:
         InputError: when something in the experiment is wrong; nothing has been created then.
+        MachineError: When the machine failed, such as a full disk, or workers that do not answer. Its `folder` can be
+            resumed once the cause is gone; it is None where no run was begun.
         KeyboardInterrupt: after Ctrl-C, when the round is over; says how to go on.
     """
     from fedstrata.config import choose
+    from fedstrata.resources import resource_errors
 
     experiment, folder = choose(source, sets, out, resume=resume)
-    from fedstrata import report, train
+    with resource_errors(folder):
+        from fedstrata import report, train
 
-    finished = train.run(experiment, folder, resume=resume, quiet=quiet)
-    report.build(folder)
+        finished = train.run(experiment, folder, resume=resume, quiet=quiet)
+        report.build(folder)
     return finished
 
 
@@ -108,17 +112,30 @@ def compare(
 
     Raises:
         InputError: when something in the experiment is wrong; nothing has been created then.
+        MachineError: When the machine failed outside of a single run, as in `run`. A run that fails is told of in what
+            is returned, and does not lose the others.
         KeyboardInterrupt: after Ctrl-C, when the round is over; says how to go on.
     """
     from fedstrata.config import choose_all
+    from fedstrata.errors import MachineError
+    from fedstrata.resources import resource_errors
 
     experiments, folder = choose_all(source, algorithms, seeds, sets, out, resume=resume)
-    from fedstrata import comparison, report
+    with resource_errors(folder, "*/experiment.toml"):
+        from fedstrata import comparison, report
 
-    compared = comparison.compare(experiments, folder, resume=resume, quiet=quiet)
-    for run in compared.runs:
-        if run.summary is not None:
-            report.build(run.folder)
+        compared = comparison.compare(experiments, folder, resume=resume, quiet=quiet)
+        failed = list[MachineError]()
+        for run in compared.runs:
+            if run.summary is None:
+                continue
+            try:
+                with resource_errors(run.folder):
+                    report.build(run.folder)
+            except MachineError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
     return compared
 
 

@@ -13,19 +13,20 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment, load
+from fedstrata.config.folder import recorded
 from fedstrata.core import Algorithm, Plan, Problem, Report, Rows, State, Use, move, wait
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.errors import DataError, RecordError
-from fedstrata.guard import guard
 from fedstrata.models import make, side
 from fedstrata.partition import Deal
 from fedstrata.partition.holdout import hold_out, hold_out_units
 from fedstrata.randomness import seed_of
-from fedstrata.records import Folder
-from fedstrata.records import load as restore
+from fedstrata.records import Checkpoint, Folder, find_checkpoint
+from fedstrata.records.resume import refuse_other, unfit
 from fedstrata.setting import prepare
 from fedstrata.train import one_thread
+from fedstrata.validation import validate
 
 S = TypeVar("S", bound=State)
 
@@ -50,27 +51,43 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     Raises:
         InputError: when the folder is no finished run, or some data do not fit it.
     """
-    record = Folder(folder)
+    record = Folder(folder.resolve())
     record.summary()
     # A newcomer or two are trained wherever this is.
-    experiment = load(folder / "experiment.toml", ("engine.name=loop", "engine.device=cpu"))
+    experiment = load(recorded(folder), ("engine.name=loop", "engine.device=cpu"))
     newcomers = _read(experiment, paths)
     with one_thread():
         setting = prepare(experiment)
         algorithm, n = setting.algorithm, setting.problem.clients
-        found = restore(record.checkpoints, type(algorithm.init(setting.problem)))
-        if found is None:
-            raise RecordError(f"expected a checkpoint in {record.checkpoints}, found none; run the experiment again")
-        problem, state = _admit(algorithm, setting.problem, found[0])
+        problem, state = _admit(algorithm, setting.problem, _state(record, experiment, algorithm.init(setting.problem)))
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     return [{"path": str(path), **each} for path, each in zip(paths, placed, strict=True)]
+
+
+def _state(folder: Folder, experiment: Experiment, fresh: S) -> S:
+    """The state that a run ended with.
+
+    Raises:
+        RecordError: when there is none, or it is of another experiment than that in the folder.
+    """
+
+    def unusable(found: Checkpoint[S]) -> str:
+        # Where it is computed is changed on purpose.
+        now = {**experiment.model_dump(mode="json", exclude_none=True), "engine": found.experiment.get("engine")}
+        refuse_other(now, found.experiment, folder)
+        return unfit(found.state, fresh)
+
+    found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
+    if found is None:
+        raise RecordError(f"expected a checkpoint in {folder.checkpoints}, found none; run the experiment again")
+    return found.checkpoint.state
 
 
 def _place(algorithm: Algorithm[S], problem: Problem, state: S, client: _Newcomer) -> dict[str, Any]:
     """Where a newcomer belongs, and why."""
     k, nodes, id = len(state.models), state.nodes.tolist(), client.id
     plan = algorithm.plan(problem, state, torch.tensor([id]))
-    report, _ = guard(client.run(plan))
+    report = validate(problem.layout, plan, client.run(plan)).report
     label = int(algorithm.place(problem, state, report)[id])
     _, notes = algorithm.update(problem, state, report)
     said = [event for event in notes.events if event.get("client") == id]

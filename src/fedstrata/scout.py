@@ -12,9 +12,9 @@ from fedstrata.algorithms.parts.scout.look import LEVEL, ROUNDS, conclude
 from fedstrata.algorithms.parts.scout.sighting import see, unseen, watching
 from fedstrata.cohort import draw
 from fedstrata.config import Experiment
-from fedstrata.guard import guard
 from fedstrata.setting import prepare
 from fedstrata.train import one_thread
+from fedstrata.validation import validate
 
 
 def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], None] = lambda line: None) -> Finding:
@@ -41,7 +41,8 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
             cohort, absent = draw(problem.seed, round, clients, rates.fraction, rates.dropout)
             hearings = watching(problem, state, sighting, LEVEL)
             plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes)
-            report, _ = guard(setting.clients.run(plan.only(~torch.isin(cohort, absent))))
+            report = setting.clients.run(plan.only(~torch.isin(cohort, absent)))
+            report = validate(layout, plan, report).report
             sighting = see(layout, sighting, report, hearings, done=1)
             state, _ = algorithm.update(problem, state, report)
             show(f"round {round}/{rounds}")

@@ -1,7 +1,8 @@
+import errno
 import json
 import signal
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from safetensors.torch import load_file
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
+from fedstrata.comparison import lineup
 from fedstrata.comparison.ledger import Jobs
-from fedstrata.core import Plan, Report
+from fedstrata.config import Experiment
+from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
 from fedstrata.engine.batched import MEMORY
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.patience import Stopped
 from fedstrata.progress import Race
-from fedstrata.records import save
-from fedstrata.setting import prepare
+from fedstrata.records import Folder, save
+from fedstrata.setting import Setting, prepare
 
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 
@@ -205,12 +208,12 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     sets, count = [f"engine.name={engine}"], 0
     whole = compare(tmp_path / "whole", seeds=seeds, sets=sets)
 
-    def dying(*given: Any) -> None:
+    def dying(*given: Any, **named: Any) -> None:
         nonlocal count
         count += 1
         if count > saves:
             raise KeyboardInterrupt
-        save(*given)
+        save(*given, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr("fedstrata.train.save", dying)
@@ -259,6 +262,40 @@ def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkey
     assert "ditto with seed 0 failed: IndexError: list index out of range" in (
         tmp_path / "broken" / "comparison.md"
     ).read_text(encoding="utf-8")
+
+
+def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_as_never_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare(tmp_path / "whole")
+    add = Folder.add
+
+    def full(folder: Folder, record: Mapping[str, Any], score: Score) -> None:
+        if folder.path.name == "cfl-0" and record["round"] == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(folder, record, score)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "add", full)
+        found = compare(tmp_path / "c")
+    assert [run.resumable for run in found.runs] == [False, True, False]
+    assert found.troubles[0].startswith("cfl with seed 0 failed: ResourceError: expected free space on the disk, found")
+    again = compare(tmp_path / "c", resume=True)
+    assert not again.troubles
+    assert all(left(one.folder) == left(two.folder) for one, two in zip(again.runs, whole.runs, strict=True))
+
+
+def test_a_seed_that_does_not_fit_into_memory_does_not_lose_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(experiment: Experiment) -> Setting:
+        if experiment.seed == 1:
+            raise MemoryError
+        return prepare(experiment)
+
+    monkeypatch.setattr(lineup, "prepare", greedy)
+    found = compare(tmp_path / "c", ("fedavg",), seeds=[0, 1, 2])
+    assert [run.summary is not None for run in found.runs] == [True, False, True] and found.runs[1].resumable
 
 
 def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,3 +353,11 @@ def test_what_does_not_fit_is_found_before_anything_is_made(
     with pytest.raises(InputError, match=message):
         compare(tmp_path / "all", algorithms, keys=keys)
     assert not (tmp_path / "all").exists()
+
+
+def test_a_run_that_diverges_in_every_round_is_a_trouble_of_the_comparison(tmp_path: Path) -> None:
+    changed = {**KEYS, "rounds": 2, "local": {"lr": 1e30, "batch": 16}}
+    comparison = fs.compare(changed, ["fedavg", "local"], out=tmp_path / "out", quiet=True)
+    one, other = comparison.troubles
+    assert one.startswith("fedavg with seed 0: training diverged in 2 of 2 rounds") and "local.lr" in one
+    assert "12 answers" not in one and other.startswith("fedavg with seed 0: ")

@@ -77,9 +77,9 @@ def damage(folder: Path, name: str, **changes: Any) -> None:
     ("name", "changes", "why"),
     [
         ("summary.json", {}, "expected a summary in JSON"),
-        ("summary.json", {"rounds": "four"}, "expected the summary of a run, found ValueError"),
+        ("summary.json", {"rounds": "four"}, "expected a summary in JSON, found: has str for rounds"),
         ("summary.json", {"acc_client": None}, "expected a number for acc_client, found None"),
-        ("summary.json", {"seconds": float("inf")}, "expected a number for seconds, found inf"),
+        ("summary.json", {"seconds": float("inf")}, "expected a summary in JSON, found: Infinity is no JSON"),
         ("clients/00001.parquet", {}, "expected the scores of the clients in"),
         ("experiment.toml", {}, "expected a run folder at broken, found no experiment to read: Unterminated"),
     ],

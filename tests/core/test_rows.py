@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstrata.core import Rows, empty_rows, mix, rows
-from fedstrata.errors import InputError
+from fedstrata.errors import ResourceError
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_full_disk_is_told_before_anything_is_written(cramped: Path, monkeypat
 
     monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
     wanted = rf"expected 2\.0 GB free in {cramped} for rows of 5 clients, found: No space left on device; free some"
-    with pytest.raises(InputError, match=wanted):
+    with pytest.raises(ResourceError, match=wanted):
         empty_rows(5, 10**8)
 
 
@@ -87,11 +87,6 @@ def test_rows_by_position_keep_their_owners() -> None:
     some = some_rows().at(torch.tensor([3, 0]))
     assert some.clients.tolist() == [30, 9]
     assert torch.equal(some.values, some_rows().values[[3, 0]])
-
-
-def test_a_row_with_a_number_that_is_none_is_not_finite() -> None:
-    assert some_rows().finite().tolist() == [True, False, True, True, True]
-    assert some_rows().without(some_rows().clients).finite().tolist() == []
 
 
 @settings(deadline=None)

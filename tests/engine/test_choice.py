@@ -10,13 +10,13 @@ from fedstrata.errors import ExperimentError
 
 @pytest.mark.parametrize(("name", "transport"), [("processes", Processes), ("ray", Ray)])
 def test_a_name_makes_an_engine_with_its_workers(name: str, transport: type[Processes | Ray]) -> None:
-    engine = ENGINES[name](SITE, "cpu", 3)
+    engine = ENGINES[name](SITE, "cpu", 3, 600)
     assert isinstance(engine, Workers) and isinstance(engine._transport, transport) and engine._transport.workers == 3
 
 
 @pytest.mark.parametrize(("name", "kind"), [("loop", Loop), ("batched", Batched)])
 def test_other_names_make_engines_without_workers(name: str, kind: type) -> None:
-    engine = ENGINES[name](SITE, "cpu", 0)
+    engine = ENGINES[name](SITE, "cpu", 0, 600)
     report = engine.run(plan_of(MODELS, fit_of(LAYOUT, offers([0], of=3)), cohort=[4, 5, 6]))
     assert type(engine) is kind and report.results[0].sizes.tolist() == [5, 6, 7]
 

@@ -1,13 +1,16 @@
+import errno
 import gc
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,137 @@ def test_an_exception_that_cannot_be_sent_keeps_its_name_and_message_and_where_i
     assert str(found) == "Own: 1 and 2" and [note.partition("\n")[0] for note in found.__notes__] == ["in a worker:"]
 
 
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = deadly_site(stop, tmp_path / "stopped")
+    transport = Processes(site, 1, timeout=5)
+    found = Workers(site, transport).run(plain())
+    assert (tmp_path / "stopped").exists() and same(found, SITE.loop().run(plain()))
+    (said,) = caplog.messages
+    assert "made no progress for 5 s and is ended; another one does the work of its 40 clients" in said
+
+
+def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
+    transport = Processes(SITE, 1, timeout=5)
+    engine = Workers(SITE, transport)
+    engine.run(replace(plain(), work=()))
+    (victim,) = transport.pids
+    os.kill(victim, signal.SIGSTOP)
+    assert same(engine.run(plain()), SITE.loop().run(plain()))
+    assert victim not in transport.pids and len(transport.pids) == 1
+    engine.close()
+
+
+@pytest.mark.slow
+def test_work_at_which_every_worker_stops_fails_and_leaves_none() -> None:
+    site = deadly_site(stop)
+    transport = Processes(site, 1, timeout=1)
+    with pytest.raises(EngineError, match="2 in turn that made no progress for 1 s with the same clients") as found:
+        Workers(site, transport).run(plain())
+    assert transport.pids == () and "raise engine.timeout" in str(found.value)
+
+
+def test_a_worker_that_makes_progress_may_take_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock of the test, 400 s pass before each of many signs; only 600 s without one would be too long."""
+    clock, signs, receive = [0.0], list[object](), processes._Worker.receive
+
+    def late(worker: processes._Worker) -> Letter | None:
+        clock[0] += 400.0
+        signs.append(worker)
+        return receive(worker)
+
+    monkeypatch.setattr(processes, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(processes, "SIGN", 1e-9)
+    monkeypatch.setattr(processes._Worker, "receive", late)
+    transport = Processes(SITE, 1)
+    assert same(Workers(SITE, transport).run(plain()), SITE.loop().run(plain()))
+    assert len(signs) > CLIENTS and len(set(signs)) == 1
+    transport.close()
+
+
+def test_a_worker_shows_progress_whenever_it_reads_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, left = list[bytes](), threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: left.set())
+    with line() as (here, there):
+        threading.Thread(target=processes.serve, args=(there, 1e-9), daemon=True).start()
+        Segment(SITE).send(here)
+        Segment(Order(plain(), {})).send(here, (0, 1))
+        while (frame := here.recv_bytes()) == processes.PROGRESS:
+            frames.append(frame)
+        answer, _ = Letter(here, frame).open()
+        here.close()
+        assert left.wait(60)
+    # 1 and 2 samples are a batch each, in both of two epochs.
+    assert len(frames) == 4 and answer.report.results[0].sizes.tolist() == [1, 2]
+
+
+def test_a_worker_that_does_not_read_what_it_is_sent_holds_nobody_up() -> None:
+    one, other = socket.socketpair()
+    processes._limit_waiting(one, 0.01)
+    with other, Connection(one.detach()) as connection:
+        with pytest.raises(BlockingIOError):
+            connection.send_bytes(bytes(2**24))
+        with pytest.raises(BlockingIOError):
+            connection.recv_bytes()
+
+
+WITHOUT_MEMORY = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))\n"
+WITHOUT_FILES = (
+    "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1,) * 2)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (WITHOUT_MEMORY + processes.START, "Error: .*; if memory ran out, free some"),
+        (processes.START.replace("    serve(", f"    {WITHOUT_FILES}\n    serve("), "OSError: .*Too many open files"),
+    ],
+)
+def test_a_worker_that_cannot_even_listen_says_why_in_one_line(
+    start: str, reason: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "START", start)
+    transport = Processes(SITE, 1)
+    with pytest.raises(EngineError, match=f"lost 3 in turn with the same clients, the last one with .*{reason}"):
+        Workers(SITE, transport).run(plain())
+    assert transport.pids == () and capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
+    transport = Processes(SITE, 2, timeout=5)
+    engine, counts = Workers(SITE, transport), list[tuple[int, int]]()
+    for end in (None, signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+        if end is not None:
+            os.kill(transport.pids[0], end)
+        engine.run(plain())
+        gc.collect()
+        counts.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+    assert len(set(counts)) == 1, counts
+    engine.close()
+
+
+def test_a_process_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    transport = Processes(SITE, 1)
+    transport._data  # noqa: B018 (which takes a file of its own)
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        transport.run(Order(plain(), {}), [(0,)])
+    gc.collect()
+    assert os.listdir("/proc/self/fd") == before
+
+
 def interrupt() -> None:
     os.kill(os.getppid(), signal.SIGINT)
 
@@ -136,8 +270,8 @@ def test_an_interrupted_round_leaves_no_process(tmp_path: Path) -> None:
     watched = list[int]()
     start = processes._Worker.__init__
 
-    def watching(self: Any) -> None:
-        start(self)
+    def watching(self: Any, timeout: float) -> None:
+        start(self, timeout)
         watched.append(os.pidfd_open(self.process.pid))
 
     # Whoever starts tests in the background has them ignore the signal.

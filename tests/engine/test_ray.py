@@ -1,5 +1,9 @@
+import os
+import signal
 import sys
+from collections.abc import Container
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 from fedstrata.engine import Ray, Workers
 from fedstrata.engine.workers import ray as tasks
 from fedstrata.engine.workers.sharding import Order, perform
-from fedstrata.errors import EngineError, ExperimentError
+from fedstrata.errors import EngineError, ExperimentError, ResourceError
 from turns import same
 
 # Ray's own: how it looks for accelerators, and what it leaves to the garbage collector.
@@ -45,24 +49,105 @@ def test_ray_is_started_on_this_machine_alone_unless_a_cluster_is_named(
     assert asked.get("num_cpus", 0) >= 9 or address != "local"
 
 
+class Cluster:
+    """Stands in for Ray: tasks are done when they are given, and some of their answers never arrive.
+
+    Attributes:
+        sent: Options under which work was sent, and the options of each task that differ from them.
+        silent: Numbers of the tasks that never answer.
+        limits: Seconds that were waited for.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, silent: Container[int] = ()) -> None:
+        self.sent = list[dict[str, Any]]()
+        self.limits, self.silent, self._answers = list[float | None](), silent, list[Any]()
+        monkeypatch.setattr("ray.is_initialized", lambda: True)
+        monkeypatch.setattr("ray.remote", self._work)
+        monkeypatch.setattr("ray.put", lambda thing: thing)
+        monkeypatch.setattr("ray.wait", self._wait)
+        monkeypatch.setattr("ray.get", self._answers.__getitem__)
+
+    def options(self, **options: Any) -> "Cluster":
+        self.sent.append(options)
+        return self
+
+    def remote(self, site: list[Any], order: Any, shard: Any, path: list[str]) -> int:
+        self._answers.append(tasks._boxed(perform(SITE.loop(), tasks._opened(order), shard)))
+        return len(self._answers) - 1
+
+    def _work(self, **options: Any) -> Any:
+        self.sent.append(options)
+        return lambda work: self
+
+    def _wait(self, given: list[int], num_returns: int, timeout: float | None) -> tuple[list[int], list[int]]:
+        self.limits.append(timeout)
+        done = [task for task in given if task not in self.silent][:num_returns]
+        return done, [task for task in given if task not in done]
+
+
 def test_what_a_task_does_is_sent_to_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray keeps everything that it was ever given as a task, and complains after a hundred times."""
-    sent, transport = [], Ray(SITE, 1)
+    cluster = Cluster(monkeypatch)
+    check(Workers(SITE, Ray(SITE, 1)), [rich(), rich(2)])
+    assert cluster.sent == [{"num_cpus": 1, "max_retries": 2}] and cluster.limits == [600, 600]
 
-    class Task:
-        def remote(self, site: list[Any], order: Any, shard: Any, path: list[str]) -> Any:
-            return tasks._boxed(perform(SITE.loop(), tasks._opened(order), shard))
 
-    def remote(**options: Any) -> Any:
-        sent.append(options)
-        return lambda work: Task()
+def test_what_a_worker_of_ray_does_not_answer_is_done_by_another_and_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(monkeypatch, silent=[1])
+    check(Workers(SITE, Ray(SITE, 3, timeout=50)), [rich()])
+    assert cluster.sent[1:] == [{"num_cpus": 0}] and cluster.limits == [50] * 4
+    assert caplog.messages == ["no worker of Ray answered for 50 s; others do the same work too"]
 
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("ray.remote", remote)
-    monkeypatch.setattr("ray.put", lambda thing: thing)
-    monkeypatch.setattr("ray.get", lambda things: things)
-    check(Workers(SITE, transport), [rich(), rich(2)])
-    assert sent == [{"num_cpus": 1, "max_retries": 2}]
+
+def test_what_no_worker_of_ray_answers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cluster(monkeypatch, silent=range(10))
+    with pytest.raises(EngineError, match=r"found none for 50 s, from 2 in turn with the same clients.*engine.timeout"):
+        Workers(SITE, Ray(SITE, 3, timeout=50)).run(plain())
+
+
+def test_without_a_timeout_ray_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    Workers(SITE, Ray(SITE, 2, timeout=0)).run(plain())
+    assert cluster.limits == [None, None]
+
+
+def test_work_that_took_long_before_may_take_ten_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(0.0, 100.0)
+    monkeypatch.setattr(tasks, "monotonic", lambda: next(clock))
+    cluster = Cluster(monkeypatch)
+    Workers(SITE, Ray(SITE, 2, timeout=50)).run(plain())
+    assert cluster.limits == [50, 1000]
+
+
+@pytest.mark.parametrize("error", ["ObjectStoreFullError", "OutOfDiskError"])
+def test_full_shared_memory_of_ray_is_told_in_one_line(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def full(thing: object) -> None:
+        raise getattr(ray.exceptions, error)("the object does not fit")
+
+    Cluster(monkeypatch)
+    monkeypatch.setattr("ray.put", full)
+    with pytest.raises(ResourceError, match=r"expected room for what Ray's workers share, found: .* in /dev/shm"):
+        Workers(SITE, Ray(SITE, 1)).run(plain())
+
+
+@pytest.mark.slow
+def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    site = deadly_site(partial(stop, tmp_path / "pid"), stopped)
+    try:
+        found = Workers(site, Ray(site, 2, timeout=15)).run(plain())
+        assert stopped.exists() and same(found, SITE.loop().run(plain()))
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def stop(pid: Path) -> None:
+    pid.write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.slow

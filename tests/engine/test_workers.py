@@ -15,7 +15,7 @@ from fedstrata.engine import Workers
 from fedstrata.engine.workers.parcel import pack, unpack
 from fedstrata.engine.workers.segment import Letter, Segment
 from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform, shards
-from fedstrata.errors import InputError
+from fedstrata.errors import ResourceError
 from turns import same
 
 
@@ -135,5 +135,5 @@ def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypa
 
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(InputError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
+    with pytest.raises(ResourceError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
         Segment(torch.arange(3))

@@ -11,8 +11,9 @@ import typer
 
 import fedstrata
 from fedstrata.cli import choosing, deploying, folders, running
-from fedstrata.cli.output import fail
-from fedstrata.errors import FedstrataError, InputError
+from fedstrata.cli.output import fail, say
+from fedstrata.errors import FedstrataError, InputError, MachineError
+from fedstrata.resources import resource_errors
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True
@@ -26,9 +27,12 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         args: those of the process unless given.
     """
     try:
-        status = app(args, standalone_mode=False)
+        with resource_errors():
+            status = app(args, standalone_mode=False)
     except InputError as error:
         status = fail(error, 2)
+    except MachineError as error:
+        status = fail(f"{error.reason}, then give the same command again", 1)
     except FedstrataError as error:
         status = fail(error, 1)
     except click.ClickException as error:
@@ -43,10 +47,10 @@ def fedstrata_(
 ) -> None:
     """Find which federated clients belong together, and train one model per group."""
     if version:
-        print(fedstrata.__version__)
+        say(fedstrata.__version__)
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        say(context.get_help())
 
 
 for _group in (running, folders, choosing):

@@ -9,7 +9,7 @@ import typer
 
 import fedstrata
 from fedstrata.cli.options import Experiment, Quiet, Sets
-from fedstrata.cli.output import show
+from fedstrata.cli.output import say, show
 
 commands = typer.Typer()
 
@@ -55,4 +55,4 @@ def scout_(
     ]
     if rows:
         show(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
-    print(finding.sentence)
+    say(finding.sentence)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedstrata.cli.options import Experiment, RunFolder, Sets
+from fedstrata.cli.output import say
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 
@@ -25,7 +26,7 @@ def deploy_init(
     """Make a test federation: certificates, keys, a node for every client with its data, and what to do next."""
     from fedstrata.flower.deploy import init
 
-    print(init(folder, experiment, sets or (), host, port))
+    say(init(folder, experiment, sets or (), host, port))
 
 
 @commands.command("run")
@@ -38,7 +39,7 @@ def deploy_run(
     """Run an experiment on a federation that is up."""
     from fedstrata.flower.deploy import run
 
-    print(f"run folder: {run(experiment, federation, out, sets or ())}")
+    say(f"run folder: {run(experiment, federation, out, sets or ())}")
 
 
 @commands.command("resume")
@@ -48,4 +49,4 @@ def deploy_resume(
     """Go on with a run after its server was lost."""
     from fedstrata.flower.deploy import resume
 
-    print(f"run folder: {resume(out, federation)}")
+    say(f"run folder: {resume(out, federation)}")

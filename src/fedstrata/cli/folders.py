@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedstrata.cli.output import say
+
 commands = typer.Typer()
 
 
@@ -24,15 +26,15 @@ def report(
         from fedstrata.report.files import save
 
         for path in save(folder, figures):
-            print(path)
+            say(path)
         return
     from fedstrata.report import build, compared
 
     if (folder / "comparison.json").is_file():
-        print(compared.build(folder))
+        say(compared.build(folder))
     else:
         build(folder)
-        print(folder / "report.html")
+        say(folder / "report.html")
 
 
 @commands.command()
@@ -44,7 +46,7 @@ def watch(
     from fedstrata.report.watching import Watcher
 
     with Watcher(folder, port) as watcher, suppress(KeyboardInterrupt):
-        print(f"watching: {watcher.url} (Ctrl-C ends it)", flush=True)
+        say(f"watching: {watcher.url} (Ctrl-C ends it)")
         watcher.serve_forever()
 
 
@@ -58,4 +60,4 @@ def assign_(
     """Place new clients by a finished run; JSON on standard output."""
     from fedstrata.assign import assign
 
-    print(json.dumps(assign(folder, clients), indent=1))
+    say(json.dumps(assign(folder, clients), indent=1))

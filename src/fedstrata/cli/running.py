@@ -11,9 +11,10 @@ import typer
 
 import fedstrata
 from fedstrata.cli.options import Experiment, Quiet, RunFolder, Sets
-from fedstrata.cli.output import fail, short, show
-from fedstrata.errors import ExperimentError
+from fedstrata.cli.output import fail, say, short, show
+from fedstrata.errors import ExperimentError, MachineError
 from fedstrata.patience import Stopped
+from fedstrata.quoting import shown
 
 commands = typer.Typer()
 
@@ -31,13 +32,21 @@ def run_(
         run = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
     except KeyboardInterrupt as stop:
         raise _stopped(stop, "run") from None
+    except MachineError as error:
+        raise _failed(error, "run") from None
     measures = {key: value for key, value in run.summary.items() if not isinstance(value, Mapping | list)}
     show(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
     for node in run.tree:
         if node.split is None and node.members:
-            print(f"cluster {node.id}: clients {', '.join(map(str, node.members))}")
-    print(f"run folder: {run.folder}")
-    print(f"report: {run.folder / 'report.html'}")
+            say(f"cluster {node.id}: clients {', '.join(map(str, node.members))}")
+    say(f"run folder: {run.folder}")
+    say(f"report: {run.folder / 'report.html'}")
+    from fedstrata.report.words import warnings
+
+    for warning in warnings(run.summary):
+        fail(warning, 0)
+    if run.diverged:
+        raise typer.Exit(1)
 
 
 @commands.command("compare")
@@ -62,6 +71,8 @@ def compare_(
     """Run several algorithms side by side, with equal local work done once, or put finished runs into one table."""
     given = sources or []
     folders = [Path(source) for source in given if Path(source).is_dir()]
+    keys = [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
+    again = ("compare", *given, f"--algorithms={algorithms}", *keys)
     if folders:
         if len(folders) < len(given) or algorithms or seeds or sets or resume:
             raise ExperimentError(
@@ -79,17 +90,22 @@ def compare_(
                 experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
             )
         except KeyboardInterrupt as stop:
-            keys = [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
-            raise _stopped(stop, "compare", *given, f"--algorithms={algorithms}", *keys) from None
+            raise _stopped(stop, *again) from None
+        except MachineError as error:
+            raise _failed(error, *again) from None
     from fedstrata.comparison import TITLES, cells
 
     show(TITLES, [cells(row) for row in comparison.table], headed=True)
     if comparison.jobs:
-        print(comparison.jobs)
-    print(f"comparison: {comparison.folder / 'comparison.md'}")
-    print(f"page: {comparison.folder / 'comparison.html'}")
+        say(comparison.jobs)
+    say(f"comparison: {comparison.folder / 'comparison.md'}")
+    say(f"page: {comparison.folder / 'comparison.html'}")
+    for warning in comparison.warnings:
+        fail(warning, 0)
     for trouble in comparison.troubles:
         fail(trouble, 1)
+    if any(run.resumable for run in comparison.runs):
+        fail(f"once the cause is gone, go on with: {_resume(comparison.folder, *again)}", 1)
     if comparison.troubles:
         raise typer.Exit(1)
 
@@ -97,9 +113,24 @@ def compare_(
 def _stopped(stop: KeyboardInterrupt, *command: str) -> typer.Exit:
     """Say how to go on, as it can be typed; whoever did not wait for the end of the round is told nothing."""
     if isinstance(stop, Stopped):
-        again = shlex.join(["fedstrata", *command, "--resume", "--out", str(stop.folder)])
-        fail(f"{stop.where}; go on with: {again}", 130)
+        fail(f"{stop.where}; go on with: {_resume(stop.folder, *command)}", 130)
     return typer.Exit(130)
+
+
+def _failed(error: MachineError, *command: str) -> Exception:
+    """Say what failed, and what goes on with the run once the cause is gone.
+
+    Returns:
+        What is to be raised: the error itself where nothing was begun, so that there is nothing to go on with.
+    """
+    if error.folder is None:
+        return error
+    return typer.Exit(fail(f"{error.reason}, then go on with: {_resume(error.folder, *command)}", 1))
+
+
+def _resume(folder: Path, *command: str) -> str:
+    """The command that goes on with a run or a comparison, as it can be typed."""
+    return shlex.join(["fedstrata", *command, "--resume", "--out", str(folder)])
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -107,4 +138,6 @@ def _numbers(text: str | None) -> list[int] | None:
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
-        raise ExperimentError(f"--seeds = {text!r}: expected whole numbers between commas, such as 0,1,2") from None
+        raise ExperimentError(
+            f"--seeds = {shown(text)}: expected whole numbers between commas, such as 0,1,2"
+        ) from None

@@ -13,10 +13,12 @@ from typing import Any
 from fedstrata.comparison.differences import differences
 from fedstrata.comparison.ledger import Jobs
 from fedstrata.comparison.table import Outcome, markdown, rows
-from fedstrata.records.checkpoint import replace_file
+from fedstrata.files import replace_file, root_folder
+from fedstrata.records import diverged
 from fedstrata.report import compared
 from fedstrata.report.compared.records import Difference, Row
 from fedstrata.report.compared.table import told
+from fedstrata.report.words import warnings
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,27 @@ class Comparison:
 
     @property
     def troubles(self) -> list[str]:
-        """What failed or was left out, in a line each."""
+        """What failed, diverged in every round or was left out, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
+        failed += [line for run in self.runs if _diverged(run) for line in _warnings(run)]
         return failed + [f"{folder} is left out: {why}" for folder, why in self.left_out.items()]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What else the reader of the table has to know about single runs, in a line each."""
+        return [line for run in self.runs if not _diverged(run) for line in _warnings(run)]
+
+
+def _diverged(run: Outcome) -> bool:
+    return run.summary is not None and diverged(run.summary)
+
+
+def _warnings(run: Outcome) -> list[str]:
+    return [f"{run.algorithm} with seed {run.seed}: {line}" for line in warnings(run.summary or {})]
 
 
 def write(comparison: Comparison) -> Comparison:
-    """Write the files of a comparison into its folder; the page last, from what the others say."""
+    """Write the files of a comparison into its folder, whose lock is held; the page last, from what the others say."""
     folder, jobs = comparison.folder, comparison.jobs
     content = {
         "experiment": comparison.experiment,
@@ -70,10 +86,10 @@ def write(comparison: Comparison) -> Comparison:
             for each in comparison.differences
         ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    root_folder(folder)
     replace_file(folder / "comparison.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     replace_file(folder / "comparison.md", _document(comparison).encode())
-    compared.build(folder)
+    compared.write(folder)
     return comparison
 
 
@@ -93,5 +109,5 @@ def _document(comparison: Comparison) -> str:
     if comparison.differences:
         lines.append("Differences in accuracy between runs of the same seed, ± their standard deviation:")
         lines.append("".join(f"- {told(each)}\n" for each in comparison.differences))
-    lines += comparison.troubles
+    lines += [*comparison.warnings, *comparison.troubles]
     return "\n\n".join(line.rstrip("\n") for line in lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,8 +19,14 @@ from fedstrata.comparison.table import Failure, Outcome, Who, measured
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folder import numbered, vacant
 from fedstrata.errors import RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
+from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder
 from fedstrata.report.compared.table import COLUMNS
+from fedstrata.schema import NAMES
+
+MOST_BYTES = 512 * 2**20
+"""A larger file of scores is not read."""
 
 FREE = ("algorithm", "algorithms", "seed", "engine", "probe", "records")
 """What runs that are compared may differ in."""
@@ -92,7 +99,8 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             twice = f"{run.algorithm} with seed {run.seed}"
             raise RecordError(f"expected different runs, found {twice} in {same[0]} and in {folder}; leave one out")
         runs.append(run)
-    return write(Comparison(folder_out, first, tuple(runs), left_out=left_out))
+    with folder_lock(root_folder(folder_out)):
+        return write(Comparison(folder_out, first, tuple(runs), left_out=left_out))
 
 
 def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,8 +112,9 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(folder: Path) -> dict[str, Any]:
     """The experiment of a run."""
     path = folder / "experiment.toml"
+    refuse_links(folder, NAMES)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parse_toml(read_file(path, MOST_BYTES_OF_EXPERIMENT))
     except (OSError, ValueError) as error:
         raise RecordError(f"expected a run folder at {folder}, found no experiment to read: {error}") from None
     tables = (found.get("algorithm"), found.get("data"))
@@ -144,8 +153,9 @@ def _told(folder: Path) -> _Told:
         if not _finite(value) and (key, value) != ("ari", None):  # which a partition without hidden truth has not
             raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     try:
-        clients, accuracies = pq.read_table(last, columns=["client", "accuracy"]).to_pydict().values()
-    except (OSError, pa.ArrowException) as error:
+        table = pq.read_table(io.BytesIO(read_file(last, MOST_BYTES)), columns=["client", "accuracy"])
+        clients, accuracies = table.to_pydict().values()
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise RecordError(
             f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
         ) from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.errors import RecordError
+from fedstrata.files import append_line, parse_json, read_file, replace_file
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,16 @@ class Ledger:
         """Read what is there."""
         self.jobs = Jobs(0, 0)
         self._path, self._counted = path, dict[tuple[int, int], set[str]]()
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        try:
+            lines = read_file(path).splitlines(keepends=True)
+        except FileNotFoundError:
+            lines = []
         whole = [line for line in lines if line.endswith(b"\n")]
         if whole != lines:
-            path.write_bytes(b"".join(whole))
+            replace_file(path, b"".join(whole))
         for number, line in enumerate(whole, start=1):
             try:
-                self._count(**json.loads(line))
+                self._count(**parse_json(line))
             except (ValueError, TypeError, AttributeError):
                 raise RecordError(
                     f"{str(path)!r}: expected a seed, a round and their jobs in line {number}, found something else; "
@@ -73,9 +77,8 @@ class Ledger:
         """
         if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
             self._count(seed, round, asked, trained)
-            with self._path.open("a") as file:
-                entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
-                file.write(json.dumps(entry) + "\n")
+            entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
+            append_line(self._path, json.dumps(entry) + "\n")
 
     def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
         self._counted.setdefault((seed, round), set()).update(asked)

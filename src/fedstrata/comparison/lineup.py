@@ -18,6 +18,7 @@ from fedstrata.engine.batched import budget
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
 from fedstrata.progress import Line, Race
+from fedstrata.resources import resource_error
 from fedstrata.setting import Setting, prepare, rehearse
 from fedstrata.train import steps
 
@@ -33,6 +34,7 @@ class LineUp:
         out: folder of the comparison.
         resume: go on from the checkpoints in it.
         line: where is shown what the engine is, and how far the runs are.
+        enter: called before any run begins, when the first experiments are known to fit.
 
     Attributes:
         seeds: that have not begun, in their order.
@@ -40,8 +42,16 @@ class LineUp:
         failures: why runs could not begin.
     """
 
-    def __init__(self, experiments: Sequence[Experiment], out: Path, resume: bool, line: Line) -> None:
+    def __init__(
+        self,
+        experiments: Sequence[Experiment],
+        out: Path,
+        resume: bool,
+        line: Line,
+        enter: Callable[[], None] = lambda: None,
+    ) -> None:
         """Read no data yet."""
+        self._enter = enter
         self._waiting = [experiment for experiment in experiments if not finished(folder_of(out, experiment))]
         self._first, self._out, self._resume, self._line = experiments[0].seed, out, resume, line
         self._engine: Engine | None = None
@@ -64,16 +74,20 @@ class LineUp:
             own = self._of(seed)
             try:
                 setting = self._prepared(own)
-            except InputError as error:
-                if seed == self._first:
+            except Exception as error:
+                known = isinstance(error, InputError) or resource_error(error) is not None
+                if seed == self._first or not known:
                     raise
-                # What could be dealt with one seed cannot always be with another, nor when it is tried again.
+                # What could be dealt with one seed cannot always be with another, nor when it is tried again; and what
+                # the machine has no room for with this seed does not lose the seeds that are over.
                 self.failures |= {Who(seed, name): Failure.of(error) for name in own}
                 continue
             begun.append(seed)
             lanes |= self._lanes(seed, own, setting)
             room = _room(setting, len(own))
         self.race.begin(begun or [seed])
+        if lanes:
+            self._enter()
         return Lockstep(lanes)
 
     def _of(self, seed: int) -> dict[str, Experiment]:
@@ -106,7 +120,7 @@ class LineUp:
         for name, experiment in own.items():
             its = replace(setting, algorithm=experiment.algorithm_of(), clients=Devices(setting.clients))
             folder, show = folder_of(self._out, experiment), partial(self.race.note, seed, name)
-            running = steps(experiment, its, folder, resume=self._resume, show=show)
+            running = steps(experiment, its, folder, resume=self._resume, show=show, tell=self._line.keep)
             lanes[Who(seed, name)] = Lane(running, its.clients, setting.clients)
         return lanes
 

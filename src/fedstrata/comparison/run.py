@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 from fedstrata.comparison.document import Comparison
@@ -11,6 +13,9 @@ from fedstrata.comparison.ledger import Ledger
 from fedstrata.comparison.lineup import LineUp
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.config import Experiment
+from fedstrata.config.folder import vacant
+from fedstrata.files import root_folder
+from fedstrata.folder_lock import folder_lock
 from fedstrata.patience import Patience, Stopped
 from fedstrata.progress import Line
 from fedstrata.train import one_thread
@@ -31,12 +36,24 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
         quiet: show no progress.
 
     Raises:
-        InputError: when something that the experiments name does not exist or does not fit; nothing is made then.
+        InputError: when something that the experiments name does not exist or does not fit; nothing is made then. Also
+            when another process works in the folder.
         Stopped: after Ctrl-C, when the round is over.
     """
-    ledger, failures = Ledger(out / "jobs.jsonl"), dict[Who, Failure]()
-    with one_thread(), Line(quiet) as line, Patience(line.keep) as patience:
-        ahead = LineUp(experiments, out, resume, line)
+    failures = dict[Who, Failure]()
+    with one_thread(), Line(quiet) as line, Patience(line.keep) as patience, ExitStack() as held:
+
+        @cache
+        def lock() -> None:
+            """Keep others out of the folder, which is made if need be."""
+            held.enter_context(folder_lock(root_folder(out)))
+            if not resume:
+                vacant(out)  # somebody else may have been there in the meantime
+
+        if resume:
+            lock()
+        ledger = Ledger(out / "jobs.jsonl")
+        ahead = LineUp(experiments, out, resume, line, lock)
         while ahead.seeds:
             lockstep = ahead.next(lambda: patience.asked)
             while (round := lockstep.round) is not None and not patience.asked:
@@ -48,4 +65,5 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
                 raise Stopped(f"stopped in {ahead.race.where}{after}", out)
             failures |= lockstep.failures
             del lockstep  # and with it the data of its seeds, before those of the next are dealt
-    return conclude(experiments, out, failures | ahead.failures, ledger.jobs)
+        lock()
+        return conclude(experiments, out, failures | ahead.failures, ledger.jobs)

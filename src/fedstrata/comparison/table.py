@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedstrata.records import worse_off
 from fedstrata.report.compared.records import Figure, Row
 from fedstrata.report.compared.table import COLUMNS, TITLES, cells
+from fedstrata.resources import resource_error
 
 REFERENCE = "fedavg"
 """The algorithm with which clients may have been better off."""
@@ -41,6 +42,7 @@ class Outcome:
         clients: accuracy of each at the end, on its own test samples.
         error: why it failed, in one line.
         traceback: where it failed.
+        resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
     """
 
     algorithm: str
@@ -50,6 +52,7 @@ class Outcome:
     clients: Mapping[int, float] | None = None
     error: str = ""
     traceback: str = ""
+    resumable: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,20 @@ class Failure:
     Attributes:
         error: in one line.
         traceback: where.
+        resumable: Whether the machine failed and not the run.
     """
 
     error: str
     traceback: str
+    resumable: bool
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """What an exception says."""
-        line = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return cls(line, "".join(traceback.format_exception(error)))
+        """What an exception says; the machine's failures in the words of `fedstrata.resources`."""
+        known = resource_error(error)
+        told = known or error
+        line = f"{type(told).__name__}: {' '.join(str(told).split())}"
+        return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
 
 
 def rows(outcomes: Sequence[Outcome]) -> tuple[Row, ...]:

@@ -16,6 +16,7 @@ from fedstrata.core import Clients, Fit, Plan, Recipe
 from fedstrata.engine.batched import Batched
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers import Processes, Workers
+from fedstrata.engine.workers.processes import TIMEOUT
 from fedstrata.errors import FedstrataError
 from fedstrata.models import flatten, layout_of
 
@@ -88,20 +89,22 @@ class Choice:
     why: str
 
 
-def candidates(site: Site, workers: int = 0, device: str = "auto") -> tuple[Candidate, ...]:
+def candidates(site: Site, workers: int = 0, device: str = "auto", timeout: float = TIMEOUT) -> tuple[Candidate, ...]:
     """What there is to choose from on this machine.
 
     Args:
         site: the network and the data.
         workers: of those that have some; 0 is as many as cores.
         device: "cpu", "cuda", or "auto" for whatever there is.
+        timeout: Seconds without progress after which a worker is replaced; 0 for never.
     """
     found = list[Candidate]()
     if device != "cuda":
         found += [Candidate("loop", site.loop), Candidate("batched", partial(Batched.at, site))]
         count = Processes(site, workers).workers
         if count > 1:
-            found.append(Candidate("processes", lambda: Workers(site, Processes(site, workers)), workers=count))
+            make = partial(Processes, site, workers, timeout)
+            found.append(Candidate("processes", lambda: Workers(site, make()), workers=count))
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
         found.append(Candidate("batched", partial(Batched.at, site, device="cuda"), "cuda"))
     return tuple(found)
@@ -142,7 +145,7 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
     rates = {first: steps / _time(first, trial, measure)}
     for candidate in among[1:]:
         # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
-        with suppress(FedstrataError, RuntimeError):
+        with suppress(FedstrataError, RuntimeError, MemoryError, OSError):
             rates[candidate] = steps / _time(candidate, trial, measure)
     # The others equal the first, bit for bit; batched rounds otherwise, so it takes more than luck to be chosen.
     worth = {candidate: rate / (CLEARLY if candidate.name == "batched" else 1) for candidate, rate in rates.items()}

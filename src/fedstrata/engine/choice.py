@@ -31,14 +31,15 @@ class Engine(Clients, Protocol):
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
 
 
-ENGINES: Mapping[str, Callable[[Site, str, int], Engine]] = {
-    "loop": lambda site, device, workers: site.loop(),
-    "batched": lambda site, device, workers: Batched.at(site, device=device),
-    "processes": lambda site, device, workers: Workers(site, Processes(site, workers)),
-    "ray": lambda site, device, workers: Workers(site, Ray(site, workers)),
+ENGINES: Mapping[str, Callable[[Site, str, int, int], Engine]] = {
+    "loop": lambda site, device, workers, timeout: site.loop(),
+    "batched": lambda site, device, workers, timeout: Batched.at(site, device=device),
+    "processes": lambda site, device, workers, timeout: Workers(site, Processes(site, workers, timeout)),
+    "ray": lambda site, device, workers, timeout: Workers(site, Ray(site, workers, timeout=timeout)),
 }
-"""Name -> what makes an engine: of the network and the data, the device, and the number of workers, 0 for as many as
-cores. Nothing runs before its first plan."""
+"""Name -> what makes an engine: of the network and the data, the device, the number of workers, 0 for as many as
+cores, and the seconds without progress after which a worker is replaced, 0 for never. Nothing runs before its first
+plan."""
 
 
 def settle(name: str, device: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,7 +45,12 @@ class Holdings:
         deal: which samples are whose, and how each client sees them.
         seed: of the run; it fixes the halves A and B.
         handovers: client -> (round, other): from that round on it holds what the other one was dealt.
+
+    Attributes:
+        on_read: Called whenever samples are read. A worker shows by it that its work goes on.
     """
+
+    on_read: Callable[[], None] | None = None
 
     def __init__(
         self, dataset: Dataset, deal: Portions, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
@@ -131,6 +136,8 @@ class Holdings:
 
     def samples(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that were dealt them see them."""
+        if self.on_read is not None:
+            self.on_read()
         inputs, owner = self._dataset.gather(index), self._owner[index]
         if inputs.ndim == 4:
             # Mostly the samples of one client, all turned alike: then nothing is picked apart.

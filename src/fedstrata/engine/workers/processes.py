@@ -3,36 +3,71 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import socket
+import struct
 import subprocess
 import sys
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 
 import torch
 
+from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers.segment import Letter, Segment
 from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
 from fedstrata.errors import EngineError
 
+logger = logging.getLogger(__name__)
+
 TRIES = 3
 """Workers that may be lost with the same shard before the run fails."""
 
-START = (
-    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[1]); "
-    f"from {__name__} import serve; from multiprocessing.connection import Connection; "
-    "serve(Connection(int(sys.argv[2])))"
-)
+HANGS = 2
+"""Workers that may stop making progress with the same shard before the run fails."""
+
+TIMEOUT = 600
+"""Seconds without progress after which a worker is replaced, unless it is said."""
+
+STARTUP = 300
+"""Seconds that a new worker may take at least until it reads its first samples, even with a shorter timeout."""
+
+SIGN = 5.0
+"""Seconds between two signs of progress at least, with a timeout of 20 s or more."""
+
+PROGRESS = b"progress"
+"""What a worker sends while it works. An answer is a pickle, which begins otherwise."""
+
+FAILED = b"failed: "
+"""What a worker sends before it ends, with the reason, when it cannot answer at all."""
+
+START = f"""
+import json, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = json.loads(sys.argv[1])
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[2]))
+try:
+    from {__name__} import serve
+    serve(connection, float(sys.argv[3]))
+except Exception as error:
+    try:
+        connection.send_bytes({FAILED!r} + f"{{type(error).__name__}}: {{error}}".encode())
+    finally:
+        os._exit(1)
+"""
 """What a worker runs. Unlike multiprocessing's own processes it does not import the program that started it: that
 may be a script which would begin to run again. What interrupts all processes of a job does not end it either: a round
 that is to be finished needs its workers, and they end with whoever started them."""
@@ -46,11 +81,14 @@ class Processes:
     Args:
         site: the network and the data.
         workers: how many processes; 0 is one for each core that this process may use.
+        timeout: Seconds without progress after which a worker is replaced and its work is given to another one; 0 waits
+            without end. A worker makes progress whenever it reads a few batches of samples.
     """
 
-    def __init__(self, site: Site, workers: int = 0) -> None:
+    def __init__(self, site: Site, workers: int = 0, timeout: float = TIMEOUT) -> None:
         """Start nothing yet."""
         self.workers = workers or cores()
+        self._timeout = timeout or math.inf
         self._site, self._pool = site, list[_Worker]()
         weakref.finalize(self, _end, self._pool)
 
@@ -74,72 +112,157 @@ class Processes:
 
     def _run(self, order: Segment, shards: Sequence[Shard]) -> Sequence[Answer]:
         while len(self._pool) < len(shards):
-            self._pool.append(_Worker())
+            self._pool.append(_Worker(self._timeout))
         for place, shard in enumerate(shards):
             self._give(place, order, shard)
         answers: dict[int, Answer] = {}
-        lost = Counter[int]()
-        while len(answers) < len(shards):
-            busy = {self._pool[place].connection: place for place in range(len(shards)) if place not in answers}
-            for connection in wait(list(busy)):
-                place = busy[connection]  # type: ignore[index]  # typeshed knows sockets and handles here as well
+        lost, hung = Counter[int](), Counter[int]()
+        while waiting := [place for place in range(len(shards)) if place not in answers]:
+            for place in self._ready(waiting):
+                worker = self._pool[place]
                 try:
-                    answer, _ = Letter(self._pool[place].connection).open()
+                    letter = worker.receive()
                 except (EOFError, ConnectionError):
                     lost[place] += 1
-                    self._replace(place, lost[place])
+                    self._replace_lost(place, lost[place])
                     self._give(place, order, shards[place])
-                    continue
-                if isinstance(answer, Exception):
-                    raise answer
-                answers[place] = answer
+                except BlockingIOError:
+                    worker.give_up()
+                else:
+                    if letter is not None:
+                        answers[place] = _answer(letter)
+            for place in waiting:
+                if place not in answers and self._pool[place].remaining() <= 0:
+                    hung[place] += 1
+                    self._replace_hung(place, hung[place], shards[place])
+                    self._give(place, order, shards[place])
         return [answers[place] for place in range(len(shards))]
+
+    def _ready(self, waiting: Sequence[int]) -> list[int]:
+        """Places of workers that have sent something, or none when the time of one of them is over."""
+        places = {self._pool[place].connection: place for place in waiting}
+        remaining = min(self._pool[place].remaining() for place in waiting)
+        ready = wait(list(places), None if remaining == math.inf else max(remaining, 0))
+        return [places[connection] for connection in ready]  # type: ignore[index]  # typeshed knows sockets here as well
 
     def _give(self, place: int, order: Segment, shard: Shard) -> None:
         worker = self._pool[place]
-        # If it is gone, it will answer that it is gone.
-        with suppress(ConnectionError):
+        worker.restart_clock()
+        try:
             if not worker.placed:
                 self._data.send(worker.connection)
                 worker.placed = True
             order.send(worker.connection, shard)
+        except ConnectionError:
+            pass  # If it is gone, it will answer that it is gone.
+        except BlockingIOError:
+            worker.give_up()
 
     @cached_property
     def _data(self) -> Segment:
         """The site, placed once for all workers."""
         return Segment(self._site)
 
-    def _replace(self, place: int, lost: int) -> None:
-        status = self._pool[place].end()
-        if lost == TRIES:
+    def _replace_lost(self, place: int, times: int) -> None:
+        """Start another worker in the place of one that has ended.
+
+        Raises:
+            EngineError: When the work has cost `TRIES` workers.
+        """
+        worker = self._pool[place]
+        status = worker.end()
+        if times == TRIES:
+            fewer = f"set engine.workers below {self.workers}" if self.workers > 1 else "free some"
             raise EngineError(
-                f"expected answers from worker processes, lost {lost} in turn with the same clients, the last one with "
-                f"exit status {status}; if memory ran out, set engine.workers below {self.workers}"
+                f"expected answers from worker processes, lost {times} in turn with the same clients, "
+                f"the last one with {worker.reason or f'exit status {status}'}; if memory ran out, {fewer}"
             )
-        self._pool[place] = _Worker()
+        self._pool[place] = _Worker(self._timeout)
+
+    def _replace_hung(self, place: int, times: int, shard: Shard) -> None:
+        """End a worker that makes no progress, and start another one in its place.
+
+        Raises:
+            EngineError: When the work has cost `HANGS` workers.
+        """
+        worker = self._pool[place]
+        worker.end()
+        if times == HANGS:
+            raise EngineError(
+                f"expected answers from worker processes, found {times} in turn that made no progress for "
+                f"{worker.limit:g} s with the same clients; if their work takes longer, raise engine.timeout"
+            )
+        logger.warning(
+            "worker process %d made no progress for %g s and is ended; another one does the work of its %d clients",
+            worker.process.pid,
+            worker.limit,
+            len(shard),
+        )
+        self._pool[place] = _Worker(self._timeout)
 
 
 class _Worker:
     """A process and the line to it.
 
+    Args:
+        timeout: Seconds without progress after which it is taken for hung; infinite for never.
+
     Attributes:
         process: it.
         connection: to it.
         placed: whether it was sent the site.
+        limit: Seconds that it may be silent now: more until its first sign, for it has to start.
+        reason: Why it ends, where it has told so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
         """Start it."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours, theirs:
+            if timeout < math.inf:
+                _limit_waiting(ours, timeout)
+            interval = min(timeout / 4, SIGN) if timeout < math.inf else 0
             self.process = subprocess.Popen(
-                [sys.executable, "-c", START, json.dumps(sys.path), str(theirs.fileno())],
+                [sys.executable, "-c", START, json.dumps(sys.path), str(theirs.fileno()), str(interval)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C is for the process that waits for it, which then ends this one.
                 start_new_session=True,
             )
-        self.connection, self.placed = Connection(ours.detach()), False
+            self.connection = Connection(ours.detach())
+        self.placed = False
+        self.reason = ""
+        self.limit = max(timeout, STARTUP)
+        self._timeout = timeout
+        self._deadline = monotonic() + self.limit
+
+    def receive(self) -> Letter | None:
+        """What it sends: an answer, or None for a sign that its work goes on.
+
+        Raises:
+            EOFError: When it is gone.
+            ConnectionError: Likewise.
+            BlockingIOError: When it has stopped in the middle.
+        """
+        content = self.connection.recv_bytes()
+        if content.startswith(FAILED):
+            self.reason = " ".join(content.removeprefix(FAILED).decode().split())
+            raise EOFError
+        self.limit = self._timeout
+        self.restart_clock()
+        return None if content == PROGRESS else Letter(self.connection, content)
+
+    def restart_clock(self) -> None:
+        """Let its time begin anew."""
+        self._deadline = monotonic() + self.limit
+
+    def remaining(self) -> float:
+        """Seconds until it is taken for hung, if it sends nothing before."""
+        return self._deadline - monotonic()
+
+    def give_up(self) -> None:
+        """Take it for hung at once."""
+        self._deadline = -math.inf
 
     def end(self) -> int:
         """End it at once; its exit status."""
@@ -148,21 +271,55 @@ class _Worker:
         return self.process.wait()
 
 
+def _limit_waiting(line: socket.socket, seconds: float) -> None:
+    """Have reading and writing fail when the other side has stopped in the middle of a message.
+
+    Raises:
+        BlockingIOError: Later, when a socket has waited for so long.
+    """
+    # The system's struct timeval; Python's own timeouts of sockets do not hold for the connection made of this one.
+    duration = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, duration)
+
+
+def _answer(letter: Letter) -> Answer:
+    """What a worker answers.
+
+    Raises:
+        Exception: What the worker raised.
+    """
+    answer, _ = letter.open()
+    if isinstance(answer, Exception):
+        raise answer
+    found: Answer = answer
+    return found
+
+
 def _end(pool: list[_Worker]) -> None:
     while pool:
         pool.pop().end()
 
 
-def serve(connection: Connection) -> None:
-    """Be a worker: read the site, then answer every order with an `Answer` or the exception that came of it."""
+def serve(connection: Connection, interval: float = 0.0) -> None:
+    """Be a worker: read the site, then answer every order with an `Answer` or the exception that came of it.
+
+    Args:
+        connection: to whoever gives orders.
+        interval: Seconds between signs that the work goes on, at least; 0 sends none.
+
+    Raises:
+        Exception: When nothing can be read or answered any more.
+    """
     torch.set_num_threads(1)
-    heard = SimpleQueue[Letter]()
+    heard = SimpleQueue[Letter | Exception]()
     Thread(target=_listen, args=(connection, heard), daemon=True).start()
-    site, engine = heard.get(), None
+    show_progress = _progress_sender(connection, interval)
+    site, engine = _next(heard), None
     while True:
-        letter = heard.get()
+        letter = _next(heard)
         try:
-            engine = engine or site.open()[0].loop()
+            engine = engine or _loop(site, show_progress)
             said = Segment(perform(engine, *letter.open()))
         except Exception as error:
             said = Segment(_portable(error))
@@ -170,12 +327,50 @@ def serve(connection: Connection) -> None:
             said.send(connection)
 
 
-def _listen(connection: Connection, heard: SimpleQueue[Letter]) -> None:
+def _loop(site: Letter, show_progress: Callable[[], None]) -> Loop:
+    """The engine of a worker, which shows progress whenever it reads samples."""
+    made: Site = site.open()[0]
+    made.holdings.on_read = show_progress
+    return made.loop()
+
+
+def _progress_sender(connection: Connection, interval: float) -> Callable[[], None]:
+    """What sends a sign of progress, unless the last one is more recent than so many seconds; 0 sends none."""
+    last = -math.inf
+
+    def send() -> None:
+        nonlocal last
+        now = monotonic()
+        if interval and now - last >= interval:
+            last = now
+            with suppress(ConnectionError):
+                connection.send_bytes(PROGRESS)
+
+    return send
+
+
+def _listen(connection: Connection, heard: SimpleQueue[Letter | Exception]) -> None:
     """Hear what is sent while the worker works, and end it as soon as nobody is there any more."""
-    with suppress(EOFError, ConnectionError):
+    try:
         while True:
             heard.put(Letter(connection))
-    os._exit(0)
+    except (EOFError, ConnectionError):
+        os._exit(0)
+    except Exception as error:
+        # Without this, the worker would wait without end for what it can no longer hear.
+        heard.put(error)
+
+
+def _next(heard: SimpleQueue[Letter | Exception]) -> Letter:
+    """What was heard next.
+
+    Raises:
+        Exception: When it could not be heard.
+    """
+    found = heard.get()
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _portable(error: Exception) -> Exception:

@@ -6,8 +6,10 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +18,14 @@ import torch
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers.parcel import pack, unpack
-from fedstrata.engine.workers.processes import TRIES, cores
+from fedstrata.engine.workers.processes import HANGS, TIMEOUT, TRIES, cores
 from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
-from fedstrata.errors import EngineError, ExperimentError
+from fedstrata.errors import EngineError, ExperimentError, ResourceError
+
+logger = logging.getLogger(__name__)
+
+SLOWER = 10
+"""How many times as long as the longest wait so far a wait may become before tasks are taken for hung."""
 
 MISSING = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata[ray]", or use "processes"'
 """What is said where the extra is not installed."""
@@ -31,14 +38,18 @@ class Ray:
         site: the network and the data.
         workers: tasks of a round at most; 0 is one for each core of the cluster.
         address: of a running cluster; None is that of ``RAY_ADDRESS``, or else a new one on this machine alone.
+        timeout: Seconds in which one of a round's tasks has to end; then those that have not are given to other workers
+            too. It becomes `SLOWER` times as long as the longest wait so far, where that is more. 0 waits without end.
 
     Raises:
         ExperimentError: when Ray is not installed.
     """
 
-    def __init__(self, site: Site, workers: int = 0, address: str | None = None) -> None:
+    def __init__(self, site: Site, workers: int = 0, address: str | None = None, timeout: float = TIMEOUT) -> None:
         """Start nothing yet."""
         self._site, self._wanted = site, workers
+        self._timeout = timeout
+        self._longest = 0.0
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if self._address == "local":
@@ -57,16 +68,57 @@ class Ray:
         return self._wanted or int(self._cluster.cluster_resources()["CPU"])
 
     def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
-        """As `Transport.run`; lost tasks are repeated by Ray."""
+        """As `Transport.run`; tasks whose worker was lost are repeated by Ray."""
+        with self._errors():
+            sent = self._cluster.put(_boxed(order))
+            # Inside a list the site stays where it is until a worker has need of it.
+            given = [([self._data], sent, shard, sys.path) for shard in shards]
+            tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
+            # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray
+            # down.
+            answers, rivals = dict[int, Answer](), 1
+            while waiting := {task: place for task, place in tasks.items() if place not in answers}:
+                limit = max(self._timeout, SLOWER * self._longest) if self._timeout else None
+                began = monotonic()
+                done, _ = self._cluster.wait(list(waiting), num_returns=1, timeout=limit)
+                if done:
+                    self._longest = max(self._longest, monotonic() - began)
+                    answers[waiting[done[0]]] = _opened(self._cluster.get(done[0]))
+                    continue
+                rivals = self._checked(rivals, limit)
+                # A worker that hangs keeps its processor, so the task asks for none: the same work gives the same bits,
+                # whoever is first.
+                again = self._task.options(num_cpus=0)
+                tasks |= {again.remote(*given[place]): place for place in waiting.values()}
+        return [answers[place] for place in range(len(shards))]
+
+    def _checked(self, rivals: int, limit: float | None) -> int:
+        """How many tasks do the same work from now on.
+
+        Raises:
+            EngineError: When there would be too many.
+        """
+        if rivals == HANGS:
+            raise EngineError(
+                f"expected answers from Ray's workers, found none for {limit:g} s, from {rivals} in turn with the same "
+                "clients; if their work takes longer, raise engine.timeout"
+            )
+        logger.warning("no worker of Ray answered for %g s; others do the same work too", limit)
+        return rivals + 1
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise what a task raised as if it had been raised here, and Ray's own failures in one line."""
         errors = self._cluster.exceptions
-        sent = self._cluster.put(_boxed(order))
-        # Inside a list the site stays where it is until a worker has need of it.
-        tasks = [self._task.remote([self._data], sent, shard, sys.path) for shard in shards]
-        # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray down.
         try:
-            return [_opened(box) for box in self._cluster.get(tasks)]
+            yield
         except errors.RayTaskError as error:
             raise error.cause from error
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            raise ResourceError(
+                f"expected room for what Ray's workers share, found: {_line(error)}; free some in /dev/shm and in the "
+                "folder for temporary files, or lower engine.workers"
+            ) from error
         except errors.RayError as error:
             found = f"{type(error).__name__}: {_line(error)}"
             raise EngineError(f"expected answers from Ray's workers, found {found}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
@@ -27,7 +28,7 @@ class Segment:
         thing: as `pack` takes it.
 
     Raises:
-        InputError: when the disk has no room for what does not fit into memory.
+        ResourceError: When the disk has no room for what does not fit into memory.
     """
 
     def __init__(self, thing: Any) -> None:
@@ -59,18 +60,34 @@ class Segment:
         send_handle(connection, self._handle, None)
 
 
+def _handle(connection: Connection) -> int:
+    """A file descriptor that another process sends.
+
+    Raises:
+        OSError: When this process has no room for one; the system drops it then without an error.
+    """
+    try:
+        return recv_handle(connection)
+    except RuntimeError as error:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
+
+
 class Letter:
     """What came of `Segment.send`, still closed: what cannot be read can still be told apart from what follows.
+
+    Args:
+        connection: to whoever sends it.
+        content: the first part of it, where that has been read already.
 
     Raises:
         EOFError: when the other side is gone.
         ConnectionError: likewise.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, content: bytes | None = None) -> None:
         """Wait for it."""
-        self._content = connection.recv_bytes()
-        self._handle = recv_handle(connection)
+        self._content = connection.recv_bytes() if content is None else content
+        self._handle = _handle(connection)
 
     def open(self) -> tuple[Any, Any]:
         """The thing, which can be opened once, and the note."""
