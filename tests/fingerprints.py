@@ -4,6 +4,7 @@ Bits depend on the processor and on the versions of the libraries, so both files
 
     python tests/fingerprints.py write before.json    # at one revision
     python tests/fingerprints.py compare before.json  # at another: names every run that differs, exit status 1
+    python tests/fingerprints.py compare before.json strata hicfl  # only the runs whose names hold one of the words
 
 The runs are:
 
@@ -20,8 +21,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,12 +110,14 @@ def runs(scratch: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         yield f"mnist {name}", partial(simulated, {**MNIST, "algorithm": algorithm})
 
 
-def fingerprints() -> dict[str, dict[str, str]]:
-    """Those of all runs, by name."""
+def fingerprints(words: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+    """Those of all runs whose names hold one of the words, by name; without words those of all."""
     found = dict[str, dict[str, str]]()
     with TemporaryDirectory() as scratch:
         (Path(scratch) / "devices").mkdir()
         for place, (name, make) in enumerate(runs(Path(scratch) / "devices")):
+            if words and not set(words) & set(re.findall(r"\w+", name)):
+                continue
             out = Path(scratch) / str(place)
             try:
                 make(out)
@@ -124,17 +128,18 @@ def fingerprints() -> dict[str, dict[str, str]]:
     return found
 
 
-def main(verb: str, path: Path) -> int:
+def main(verb: str, path: Path, *words: str) -> int:
     """Write the fingerprints to a file, or compare them with those of a file."""
-    found = fingerprints()
+    found = fingerprints(words)
     if verb == "write":
         path.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     before = json.loads(path.read_text())
-    different = [name for name in before if found.get(name) != before[name]]
-    print(f"{len(before)} runs, {len(different)} differ: {', '.join(different) or 'none'}")
+    compared = [name for name in before if not words or name in found]
+    different = [name for name in compared if found.get(name) != before[name]]
+    print(f"{len(compared)} runs, {len(different)} differ: {', '.join(different) or 'none'}")
     return int(bool(different))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
