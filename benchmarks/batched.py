@@ -31,8 +31,8 @@ from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import Algorithm, LocalTraining, Problem, State
-from fedstrata.engine import Holdings, Loop
-from fedstrata.engine.batched import Batched, run_together
+from fedstrata.engine import ClientData, Loop
+from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import flatten, layout_of, make
 from fedstrata.partition import Deal
 
@@ -114,7 +114,7 @@ def pairs(
     """
     dataset, recipe = clients.dataset, LocalTraining(epochs=1, batch=clients.batch, lr=0.05)
     deal = dealt(dataset, clients.count, clients.samples)
-    layout, holdings = layout_of(module), Holdings(dataset, deal, seed=0)
+    layout, client_data = layout_of(module), ClientData(dataset, deal, seed=0)
     original = deepcopy(textbook).to(given.device)
     tensors = [
         TensorDataset(*(part.to(given.device) for part in (dataset.prepare(index).contiguous(), dataset.labels[index])))
@@ -122,11 +122,11 @@ def pairs(
     ]
     rounds: dict[str, Round] = {
         "textbook": lambda: void(textbook_round(original, tensors, 1, recipe.batch, recipe.lr)),
-        "loop on cpu": rounds_of(Loop(module, layout, holdings), module, clients.count, recipe),
+        "loop on cpu": rounds_of(Loop(module, layout, client_data), module, clients.count, recipe),
     }
     for memory in given.memory:
         for way, products in ways.items():
-            engine = Batched(module, layout, holdings, device=given.device, memory=memory, products=products)
+            engine = Vectorized(module, layout, client_data, device=given.device, memory=memory, products=products)
             rounds[f"batched {way}, {memory / 2**20:.0f} MiB"] = rounds_of(engine, module, clients.count, recipe)
     times: dict[str, list[float]] = {name: [] for name in rounds}
     for pair in range(given.pairs + 2):
@@ -145,8 +145,8 @@ def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
     """Many users with little data, a few in each round; nothing is evaluated."""
     module, share = large(), min(50, given.users)
     problem = problem_of(module, given.users, LocalTraining(epochs=1, batch=10, lr=0.1))
-    engine = Batched(
-        module, problem.layout, Holdings(dataset, dealt(dataset, given.users, IMAGES), seed=0), device=given.device
+    engine = Vectorized(
+        module, problem.layout, ClientData(dataset, dealt(dataset, given.users, IMAGES), seed=0), device=given.device
     )
     algorithm, training, server = FedAvg(), 0.0, 0.0
     state = algorithm.init(problem)
@@ -171,14 +171,14 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     names, rounds = ("fedavg", "cfl", "layercfl", "hicfl", "ifca"), 5
     deal, module = dealt(dataset, given.clients, given.samples), make("cifar_cnn", dataset.shape, dataset.classes, 0)
     problem = problem_of(module, given.clients, LocalTraining(epochs=1, batch=50, lr=0.05))
-    federations: list[tuple[Batched, Algorithm[Any], Problem]] = []
+    federations: list[tuple[Vectorized, Algorithm[Any], Problem]] = []
     for seed in range(given.seeds):
-        holdings = Holdings(dataset, deal, seed)
+        client_data = ClientData(dataset, deal, seed)
         for name in names:
-            engine = Batched(module, problem.layout, holdings, device=given.device)
+            engine = Vectorized(module, problem.layout, client_data, device=given.device)
             federations.append((engine, ALGORITHMS[name](), replace(problem, seed=seed)))
 
-    def play(playing: Sequence[tuple[Batched, Algorithm[Any], Problem]]) -> float:
+    def play(playing: Sequence[tuple[Vectorized, Algorithm[Any], Problem]]) -> float:
         states: list[State] = [algorithm.init(problem) for _, algorithm, problem in playing]
         taken = 0.0
         for _ in range(rounds):
@@ -204,7 +204,7 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     )
 
 
-def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int, recipe: LocalTraining) -> Round:
+def rounds_of(engine: Loop | Vectorized, module: nn.Module, clients: int, recipe: LocalTraining) -> Round:
     """Rounds of FedAvg, each from where the last one ended."""
     problem, algorithm = problem_of(module, clients, recipe), FedAvg()
     state = algorithm.init(problem)

@@ -24,7 +24,7 @@ from peak import Peak
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import LocalTraining, Problem, rows
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ClientData, Loop
 from fedstrata.models import flatten, layout_of, make
 from fedstrata.partition import deal
 from fedstrata.records import save
@@ -58,7 +58,7 @@ def main() -> None:
     start = flatten(module, layout)
     training = LocalTraining(epochs=1, batch=given.samples, lr=0.01)
     problem = Problem(layout, lambda _: start, given.clients, training=training)
-    algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, Holdings(dataset, dealt, seed=0))
+    algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, ClientData(dataset, dealt, seed=0))
     state = algorithm.init(problem)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, files in {gettempdir()}")
     print(

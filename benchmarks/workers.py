@@ -168,7 +168,7 @@ def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) 
         return TensorDataset(dataset.prepare(index).contiguous(), dataset.labels[index])
 
     def turn(kind: Callable[[torch.Tensor], Client]) -> Callable[[], object]:
-        held = setting.holdings
+        held = setting.client_data
         train, test = ([kind(part(client)) for client in range(len(held))] for part in (held.train, held.test))
 
         def one() -> None:
@@ -182,7 +182,7 @@ def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) 
 
 def bare_turns(module: torch.nn.Module, setting: Setting) -> Callable[[], object]:
     """Rounds of the loop engine's own tensor program, and nothing else."""
-    held, parameters = setting.holdings, list[torch.Tensor](module.parameters())
+    held, parameters = setting.client_data, list[torch.Tensor](module.parameters())
     start, scorer = [parameter.detach().clone() for parameter in parameters], pooled(module)
 
     def turn() -> None:

@@ -19,7 +19,7 @@ import torch
 from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
-from fedstrata.engine.sharing import Devices, together
+from fedstrata.engine.shared_work import LocalStores, run_shared
 from fedstrata.runner.build import Setting, prepare
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.sampling import draw
@@ -65,14 +65,14 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         setting = prepare(experiment)
         running: dict[str, Algorithm[Any]] = {called: _algorithm(table) for called, table in algorithms.items()}
         states = {called: algorithm.init(setting.problem) for called, algorithm in running.items()}
-        devices = {called: Devices(setting.clients) for called in running}
+        devices = {called: LocalStores(setting.clients) for called in running}
         for round in range(1, experiment.rounds + 1):
             if not states:
                 return
             cohort, absent = _cohort(experiment, setting, round)
             plans = {called: running[called].plan(setting.problem, state, cohort) for called, state in states.items()}
             asked = [plan.only(~torch.isin(cohort, absent)) for plan in plans.values()]
-            answers = together(asked, setting.clients, [devices[called] for called in plans])
+            answers = run_shared(asked, setting.clients, [devices[called] for called in plans])
             for (called, plan), answer in zip(plans.items(), answers.reports, strict=True):
                 report = replace(validate(setting.problem.layout, plan, answer).report, cohort=cohort)
                 states[called], diagnostics = running[called].update(setting.problem, states[called], report)

@@ -19,7 +19,7 @@ import torch
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment, load
 from fedstrata.core import Report, State
-from fedstrata.engine import Processes, Workers
+from fedstrata.engine import Processes, Parallel
 from fedstrata.runner.build import Setting, prepare
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.rounds import Answer, ask, one_thread, run, steps
@@ -88,7 +88,7 @@ def processes() -> Iterator[dict[int, Setting]]:
 
 
 def _transport(setting: Setting) -> Processes:
-    assert isinstance(setting.clients, Workers) and isinstance(setting.clients._transport, Processes)
+    assert isinstance(setting.clients, Parallel) and isinstance(setting.clients._transport, Processes)
     return setting.clients._transport
 
 

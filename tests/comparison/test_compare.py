@@ -19,7 +19,7 @@ from fedstrata.comparison.ledger import Jobs
 from fedstrata.config import Experiment
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
-from fedstrata.engine.batched import MEMORY
+from fedstrata.engine.vectorized import MEMORY
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.records import Folder, save
 from fedstrata.runner.build import Setting, prepare
@@ -96,7 +96,7 @@ def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monk
         batches.append([plan.seed for _, plan in pairs])
         return run_together(pairs)
 
-    monkeypatch.setattr("fedstrata.engine.sharing.run_together", counted)
+    monkeypatch.setattr("fedstrata.engine.shared_work.run_together", counted)
     together = compare(tmp_path / "all", seeds=[0, 1], sets=batched)
     assert batches == [[0, 1]] * 5  # four rounds, and the scores of the last; what is private is no part of it
     alone = [compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched) for seed in (0, 1)]
@@ -121,7 +121,7 @@ def test_what_does_not_fit_in_one_batch_is_done_seed_by_seed_from_then_on(
         return run_together(pairs)
 
     sets = ["engine.name=batched", "rounds=2"]
-    monkeypatch.setattr("fedstrata.engine.sharing.run_together", small)
+    monkeypatch.setattr("fedstrata.engine.shared_work.run_together", small)
     found = compare(tmp_path / "all", ("fedavg", "cfl"), seeds=[0, 1], sets=sets)
     assert batches == [2, *[1] * 6] and all(run.summary for run in found.runs)
 
@@ -163,7 +163,7 @@ def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
 ) -> None:
     """Every call of the engine takes a second on the clock of the engine's side; three algorithms share it evenly."""
     clock = iter(range(10_000))
-    monkeypatch.setattr("fedstrata.engine.sharing.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("fedstrata.engine.shared_work.perf_counter", lambda: next(clock))
     comparison = compare(tmp_path / "all", ("fedavg", "strata", "layercfl"), sets=["rounds=1", "cohort.fraction=1.0"])
     # No private work: two readings of the clock for the shared plan, and two more for each algorithm.
     spent = [run.summary["seconds_training"] for run in comparison.runs if run.summary]
@@ -300,12 +300,12 @@ def test_a_seed_that_does_not_fit_into_memory_does_not_lose_the_others(
 
 def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception holds the frames it went through, and they hold the engine."""
-    holdings, kept = list[weakref.ref[Any]](), list[bool]()
+    client_data, kept = list[weakref.ref[Any]](), list[bool]()
 
     def watched(experiment: Any) -> Any:
-        kept.extend(each() is not None for each in holdings)
+        kept.extend(each() is not None for each in client_data)
         setting = prepare(experiment)
-        holdings.append(weakref.ref(setting.holdings))
+        client_data.append(weakref.ref(setting.client_data))
         return setting
 
     monkeypatch.setattr("fedstrata.comparison.lineup.prepare", watched)

@@ -15,7 +15,7 @@ from small import dataset, deal_of, fit_of, network, plan_of
 from torch import Tensor, nn
 
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan
-from fedstrata.engine import Site, Workers
+from fedstrata.engine import SimulationSpec, Parallel
 from fedstrata.models import flatten, layout_of
 from turns import same
 
@@ -24,10 +24,12 @@ SIZES = [1 + client % 7 for client in range(CLIENTS)]
 EVERYONE = list(range(CLIENTS))
 
 
-def site_of(make: Callable[[], nn.Module] = network) -> Site:
+def site_of(make: Callable[[], nn.Module] = network) -> SimulationSpec:
     """Forty clients, of whom some have a single sample, of which one half is nothing."""
     turns = [client % 4 for client in range(CLIENTS)]
-    return Site(make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), deal_of(SIZES, turns=turns), 0, {3: (2, 30)})
+    return SimulationSpec(
+        make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), deal_of(SIZES, turns=turns), 0, {3: (2, 30)}
+    )
 
 
 SITE = site_of()
@@ -79,7 +81,7 @@ def nobody() -> Plan:
     return plan.only(torch.zeros(CLIENTS, dtype=torch.bool))
 
 
-def check(engine: Workers, plans: Sequence[Plan]) -> None:
+def check(engine: Parallel, plans: Sequence[Plan]) -> None:
     """An engine is the loop in every bit, of what it reports and of what it leaves on the devices."""
     loop = SITE.loop()
     for plan in plans:
@@ -115,7 +117,7 @@ class Deadly(nn.Module):
         return logits
 
 
-def deadly_site(deed: Callable[[], None], once: Path | None = None) -> Site:
+def deadly_site(deed: Callable[[], None], once: Path | None = None) -> SimulationSpec:
     return site_of(partial(Deadly, deed, once))
 
 

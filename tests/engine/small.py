@@ -8,7 +8,7 @@ from torch import nn
 
 from fedstrata.core import Layout, LocalTask, LocalTraining, Plan
 from fedstrata.data import Dataset
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ClientData, Loop
 from fedstrata.models import flatten, layout_of
 from fedstrata.partition import Deal
 
@@ -49,8 +49,8 @@ def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None
     """An engine over small data, its layout, and an initial row (p,)."""
     module = network(norm)
     layout = layout_of(module)
-    holdings = Holdings(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes, turns=turns), seed=0)
-    return Loop(module, layout, holdings), layout, flatten(module, layout)
+    client_data = ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes, turns=turns), seed=0)
+    return Loop(module, layout, client_data), layout, flatten(module, layout)
 
 
 def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> LocalTask:

@@ -8,9 +8,9 @@ import torch
 from small import dataset, deal_of, network
 
 from fedstrata.core import Clients, LocalTraining, Plan
-from fedstrata.engine import Loop, Site, Workers, auto
-from fedstrata.engine.auto import Candidate, Choice, Work, candidates, choose, seconds
-from fedstrata.engine.batched import Batched
+from fedstrata.engine import Loop, SimulationSpec, Parallel, auto
+from fedstrata.engine.auto import EngineCandidate, Choice, Work, engine_candidates, choose_engine, seconds
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ModelError
 
 SIZES = [40] * 20
@@ -18,8 +18,8 @@ WORK = Work(LocalTraining(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=1
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(network, dataset(sum(SIZES) + 80), deal_of(SIZES), seed=0)
+def spec() -> SimulationSpec:
+    return SimulationSpec(network, dataset(sum(SIZES) + 80), deal_of(SIZES), seed=0)
 
 
 class Clock:
@@ -33,9 +33,9 @@ class Clock:
         return self.times[type(clients)] * len(plan.cohort)
 
 
-def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
-    clock = Clock({Loop: 0.040, Batched: 0.080, Workers: 0.025})
-    choice = choose(site, WORK, candidates(site, workers=2, device="cpu"), clock)
+def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> None:
+    clock = Clock({Loop: 0.040, Vectorized: 0.080, Parallel: 0.025})
+    choice = choose_engine(spec, WORK, engine_candidates(spec, workers=2, device="cpu"), clock)
     # Four steps of each client.
     why = "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
     assert choice == Choice("processes", "cpu", 2, why)
@@ -51,42 +51,42 @@ def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("time", "name"), [(0.033, "loop"), (0.031, "batched")])
-def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(site: Site, time: float, name: str) -> None:
-    clock = Clock({Loop: 0.040, Batched: time, Workers: 1.0})
-    assert choose(site, WORK, candidates(site, workers=2, device="cpu"), clock).name == name
+def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(spec: SimulationSpec, time: float, name: str) -> None:
+    clock = Clock({Loop: 0.040, Vectorized: time, Parallel: 1.0})
+    assert choose_engine(spec, WORK, engine_candidates(spec, workers=2, device="cpu"), clock).name == name
 
 
-def test_of_equal_ones_the_first_is_taken_and_slow_ones_are_told_with_a_digit(site: Site) -> None:
-    clock = Clock({Loop: 0.9, Batched: 0.9})
-    choice = choose(site, WORK, candidates(site, workers=1, device="cpu"), clock)
+def test_of_equal_ones_the_first_is_taken_and_slow_ones_are_told_with_a_digit(spec: SimulationSpec) -> None:
+    clock = Clock({Loop: 0.9, Vectorized: 0.9})
+    choice = choose_engine(spec, WORK, engine_candidates(spec, workers=1, device="cpu"), clock)
     assert choice.name == "loop" and choice.why == "loop: 4.4 steps/s against 4.4 for batched"
     assert len(clock.asked[-1][1].cohort) == 1
 
 
-def test_a_small_run_takes_the_loop_untried(site: Site) -> None:
+def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
     clock = Clock({})
-    choice = choose(site, replace(WORK, rounds=20), candidates(site, workers=2, device="cpu"), clock)
+    choice = choose_engine(spec, replace(WORK, rounds=20), engine_candidates(spec, workers=2, device="cpu"), clock)
     # 20 clients of 8 steps, 0.2 ms each, in 20 rounds; the samples hardly count.
     assert choice.name == "loop" and not clock.asked
     assert choice.why == "loop: some 0.6 s of work in all, which no other could shorten by much"
 
 
-def test_without_another_there_is_no_choice(site: Site) -> None:
-    (only,) = candidates(site, device="cuda")
-    choice = choose(site, WORK, (only,), Clock({}))
+def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
+    (only,) = engine_candidates(spec, device="cuda")
+    choice = choose_engine(spec, WORK, (only,), Clock({}))
     assert choice == Choice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
 
 
 @pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
-def test_an_engine_that_cannot_do_it_is_left_out(site: Site, error: Exception) -> None:
+def test_an_engine_that_cannot_do_it_is_left_out(spec: SimulationSpec, error: Exception) -> None:
     def fail() -> Clients:
         raise error
 
-    among = (Candidate("loop", site.loop), Candidate("batched", fail))
-    choice = choose(site, replace(WORK, training=LocalTraining(batch=0)), among, Clock({Loop: 0.01}))
+    among = (EngineCandidate("loop", spec.loop), EngineCandidate("batched", fail))
+    choice = choose_engine(spec, replace(WORK, training=LocalTraining(batch=0)), among, Clock({Loop: 0.01}))
     assert choice.why == "loop: 100 steps/s"
     with pytest.raises(type(error), match="cannot"):
-        choose(site, WORK, among[::-1], Clock({}))
+        choose_engine(spec, WORK, among[::-1], Clock({}))
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,27 @@ def test_an_engine_that_cannot_do_it_is_left_out(site: Site, error: Exception) -
     ],
 )
 def test_the_candidates_are_those_of_the_machine(
-    site: Site, device: str, there: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
+    spec: SimulationSpec, device: str, there: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert [candidate.title for candidate in candidates(site, 3, device)] == names
-    assert "processes" not in {candidate.name for candidate in candidates(site, 1, device)}
+    assert [candidate.title for candidate in engine_candidates(spec, 3, device)] == names
+    assert "processes" not in {candidate.name for candidate in engine_candidates(spec, 1, device)}
 
 
-def test_a_trial_leaves_the_runs_random_numbers_alone(site: Site) -> None:
+def test_a_trial_leaves_the_runs_random_numbers_alone(spec: SimulationSpec) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    choose(site, WORK, candidates(site, workers=1, device="cpu"), lambda clients, plan: float(bool(clients.run(plan))))
+    choose_engine(
+        spec,
+        WORK,
+        engine_candidates(spec, workers=1, device="cpu"),
+        lambda clients, plan: float(bool(clients.run(plan))),
+    )
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_seconds_are_those_of_the_second_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_those_of_the_second_time(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks, runs = iter([10.0, 12.5]), list[Plan]()
 
     class Counting:
@@ -122,5 +127,5 @@ def test_seconds_are_those_of_the_second_time(site: Site, monkeypatch: pytest.Mo
             runs.append(plan)
 
     monkeypatch.setattr(auto, "perf_counter", lambda: next(ticks))
-    plan = auto._trial(site, WORK, 1)
+    plan = auto._trial(spec, WORK, 1)
     assert seconds(Counting(), plan) == 2.5 and runs == [plan, plan]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedstrata.config import load
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
-from fedstrata.engine import Holdings, Loop, Store
-from fedstrata.engine.batched import Batched, run_together
+from fedstrata.engine import ClientData, Loop, ClientStore
+from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.errors import ModelError
 from fedstrata.models import flatten, layout_of
 from fedstrata.runner.build import Setting, prepare
@@ -26,17 +26,17 @@ LEAST = 1
 few = settings(deadline=None, max_examples=15)
 
 
-def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, Batched, Layout, Tensor]:
+def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """Both engines over the same small data, their layout, and an initial row (p,)."""
     loop, layout, start = loop_of(sizes, norm)
-    return loop, Batched(loop._module, layout, loop._holdings, **options), layout, start
+    return loop, Vectorized(loop._module, layout, loop._client_data, **options), layout, start
 
 
-def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop, Batched, Layout, Tensor]:
+def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """The same for another network."""
-    holdings, layout = Holdings(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=0), layout_of(module)
-    loop = Loop(module, layout, holdings)
-    return loop, Batched(module, layout, holdings, **options), layout, flatten(module, layout)
+    client_data, layout = ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=0), layout_of(module)
+    loop = Loop(module, layout, client_data)
+    return loop, Vectorized(module, layout, client_data, **options), layout, flatten(module, layout)
 
 
 def assert_close(found: Report, expected: Report, tolerance: float = 1e-5) -> None:
@@ -157,7 +157,7 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
 def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few(
     memory: int, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstrata.engine.batched.training.TRAINERS", 5)
+    monkeypatch.setattr("fedstrata.engine.vectorized.training.TRAINERS", 5)
     loop, batched, layout, start = twins(SIZES, memory=memory)
     fits = [fit_of(layout, [[0]] * 5, training=LocalTraining(batch=5, momentum=part / 10)) for part in range(6)]
     plan = plan_of(start[None], *fits)
@@ -285,7 +285,10 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     task = fit_of(layout, [[0]] * 5)
     rows = batched.run(plan_of(start[None], task)).results["train"].updates
     small = (
-        Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], task)).results["train"].updates
+        Vectorized(module, layout, batched.client_data, memory=LEAST)
+        .run(plan_of(start[None], task))
+        .results["train"]
+        .updates
     )
     torch.testing.assert_close(rows.values, small.values, rtol=1e-4, atol=1e-6)
     alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results["train"].updates
@@ -311,7 +314,7 @@ def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
         found.results["train"].updates.values, expected.results["train"].updates.values, rtol=1e-4
     )
     own = replace(plan, evaluations=())
-    assert_close(batched.run(own), Loop(network(True), layout, batched.holdings, precision="bfloat16").run(own), 0.1)
+    assert_close(batched.run(own), Loop(network(True), layout, batched.client_data, precision="bfloat16").run(own), 0.1)
 
 
 @pytest.mark.parametrize("products", [False, True], ids=["groups", "products"])
@@ -321,16 +324,16 @@ def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(pr
     body = [nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)]
     module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6, bias=False), nn.BatchNorm1d(6))
     _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", products=products)
-    loop = Loop(module, layout, batched.holdings, precision="bfloat16")
+    loop = Loop(module, layout, batched.client_data, precision="bfloat16")
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=LocalTraining(batch=0, lr=0.01)))
     assert_close(batched.run(plan), loop.run(plan), tolerance=0.1)
 
 
 def test_several_federations_together_are_as_each_alone() -> None:
     loop, batched, layout, start = twins(SIZES)
-    store = Store()
-    far = Holdings(dataset(60, seed=5), deal_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
-    other, slow = Batched(network(seed=4), layout, far, store), Loop(network(), layout, far)
+    store = ClientStore()
+    far = ClientData(dataset(60, seed=5), deal_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
+    other, slow = Vectorized(network(seed=4), layout, far, store), Loop(network(), layout, far)
     head = layout.select("fc")
     one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, training=RECIPES["adam"]))
     two = plan_of(
@@ -353,7 +356,7 @@ def test_a_recorded_step_that_is_replayed_equals_the_loop(optimizer: str, monkey
         replayed.append(function)
         return function
 
-    monkeypatch.setattr("fedstrata.engine.batched.training.recorder", lambda device: record)
+    monkeypatch.setattr("fedstrata.engine.vectorized.training.recorder", lambda device: record)
     loop, batched, layout, start = twins(SIZES, norm=optimizer == "momentum")
     for round in (1, 2, 3, 4):
         training = replace(RECIPES[optimizer], lr=0.02 / round)
@@ -395,7 +398,7 @@ def setting_of(name: str, **local: Any) -> Setting:
 def batched_twin(setting: Setting, **options: Any) -> Setting:
     """The same federation on the batched engine."""
     assert isinstance(setting.clients, Loop)
-    engine = Batched(setting.clients._module, setting.problem.layout, setting.holdings, **options)
+    engine = Vectorized(setting.clients._module, setting.problem.layout, setting.client_data, **options)
     return replace(setting, clients=engine, problem=replace(setting.problem, predict=engine.predict))
 
 

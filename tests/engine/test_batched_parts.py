@@ -14,12 +14,12 @@ from small import dataset, deal_of
 from torch import nn
 
 from fedstrata.core import rows
-from fedstrata.engine import Holdings
-from fedstrata.engine.batched.layers import Dropout, Products, stand_ins
-from fedstrata.engine.batched.network import MEMORY, Network, budget
-from fedstrata.engine.batched.replay import Replay, exact, landing, recorder, session
-from fedstrata.engine.batched.resident import Resident, read, source
-from fedstrata.engine.batched.schedule import arrange, chunks, restore, split, steps
+from fedstrata.engine import ClientData
+from fedstrata.engine.vectorized.layers import Dropout, Products, stand_ins
+from fedstrata.engine.vectorized.network import MEMORY, Network, budget
+from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, recorder, session
+from fedstrata.engine.vectorized.samples import Resident, read, source
+from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, steps
 from fedstrata.models import layout_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -145,7 +145,7 @@ def test_networks_are_only_batched_together_if_they_compute_the_same() -> None:
 
 
 def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.engine.batched.replay.MOST", 1)
+    monkeypatch.setattr("fedstrata.engine.vectorized.cuda_graphs.MOST", 1)
     recorded, total = list[Any](), torch.zeros(())
 
     def add(value: torch.Tensor) -> None:
@@ -223,7 +223,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         get_device_properties=lambda device: SimpleNamespace(total_memory=24 << 30),
     )
     monkeypatch.setattr(torch, "cuda", fake)
-    monkeypatch.setattr("fedstrata.engine.batched.replay.UNABLE", set())
+    monkeypatch.setattr("fedstrata.engine.vectorized.cuda_graphs.UNABLE", set())
     return calls
 
 
@@ -315,20 +315,20 @@ def test_of_an_accelerators_memory_a_quarter_is_worked_on(cuda: list[Any], monke
 
 
 def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
-    holdings = Holdings(dataset(40), deal_of([12, 16], turns=[0, 1]), seed=0)
-    near, index = Resident(holdings, CPU), torch.tensor([3, 20, 35, 0, 12])
-    for found, expected in zip(near.samples(index), holdings.samples(index), strict=True):
+    client_data = ClientData(dataset(40), deal_of([12, 16], turns=[0, 1]), seed=0)
+    near, index = Resident(client_data, CPU), torch.tensor([3, 20, 35, 0, 12])
+    for found, expected in zip(near.samples(index), client_data.samples(index), strict=True):
         assert torch.equal(found, expected)
     assert near.samples(index)[0].is_contiguous(memory_format=torch.channels_last)
     meta = torch.device("meta")
-    assert source(holdings, CPU) is holdings and source(holdings, meta) is source(holdings, meta)
+    assert source(client_data, CPU) is client_data and source(client_data, meta) is source(client_data, meta)
 
 
 def test_samples_of_several_federations_are_read_client_by_client() -> None:
-    one, other = (Holdings(dataset(40, seed), deal_of([12, 16]), seed=0) for seed in (0, 1))
+    one, other = (ClientData(dataset(40, seed), deal_of([12, 16]), seed=0) for seed in (0, 1))
     index = torch.tensor([[3, 4], [5, 6], [3, 4]])
     inputs, labels = read([one, other, other], index)
     assert inputs.shape == (3, 2, 1, 6, 6) and labels.shape == (3, 2)
-    for row, holdings in enumerate((one, other, other)):
-        assert torch.equal(inputs[row], holdings.samples(index[row])[0])
-        assert torch.equal(labels[row], holdings.samples(index[row])[1])
+    for row, client_data in enumerate((one, other, other)):
+        assert torch.equal(inputs[row], client_data.samples(index[row])[0])
+        assert torch.equal(labels[row], client_data.samples(index[row])[1])

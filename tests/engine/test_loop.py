@@ -145,7 +145,7 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     module = network()
     module.get_submodule("fc").requires_grad_(False)
     engine, layout, start = loop_of([10])
-    frozen = type(engine)(module, layout, engine._holdings)
+    frozen = type(engine)(module, layout, engine._client_data)
     update = frozen.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
@@ -206,8 +206,8 @@ def test_scores_use_what_a_client_keeps_to_itself() -> None:
 
 def test_a_client_sees_its_images_turned() -> None:
     engine, _, _ = loop_of([4, 4], turns=[0, 1])
-    holdings, data = engine._holdings, dataset(16)
-    (inputs, _), *_ = holdings.batches(torch.tensor([8, 9]), 0)
+    client_data, data = engine._client_data, dataset(16)
+    (inputs, _), *_ = client_data.batches(torch.tensor([8, 9]), 0)
     assert torch.equal(inputs, torch.rot90(data.prepare(torch.tensor([8, 9])), 1, dims=(2, 3)))
 
 
@@ -224,7 +224,7 @@ def test_dropout_draws_from_the_clients_own_stream() -> None:
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(36, 3))
     engine, _, _ = loop_of([10, 10])
     layout = layout_of(module)
-    other = type(engine)(module, layout, engine._holdings)
+    other = type(engine)(module, layout, engine._client_data)
     row = flatten(module, layout)
     both = other.run(plan_of(row[None], fit_of(layout, [[0], [0]]))).results["train"].updates
     alone = other.run(plan_of(row[None], fit_of(layout, [[0]]), cohort=[1])).results["train"].updates

@@ -9,26 +9,26 @@ import torch
 from small import dataset, deal_of, fit_of, loop_of, plan_of
 
 from fedstrata.core import FOLDS
-from fedstrata.engine import Holdings
-from fedstrata.engine.facts import fact
+from fedstrata.engine import ClientData
+from fedstrata.engine.client_stats import client_stat
 from fedstrata.errors import ContractError
 
 
-def holdings_of(sizes: list[int], seed: int = 0) -> Holdings:
-    return Holdings(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=seed)
+def holdings_of(sizes: list[int], seed: int = 0) -> ClientData:
+    return ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=seed)
 
 
-def samples(holdings: Holdings, part: str, client: int = 0) -> set[int]:
-    return set(holdings.train(client, part).tolist())
+def samples(client_data: ClientData, part: str, client: int = 0) -> set[int]:
+    return set(client_data.train(client, part).tolist())
 
 
 @pytest.mark.parametrize(("size", "quarters"), [(8, [2, 2, 2, 2]), (11, [2, 3, 3, 3]), (2, [0, 1, 0, 1])])
 def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> None:
-    holdings = holdings_of([size])
-    assert [len(samples(holdings, part)) for part in FOLDS[3:]] == quarters
+    client_data = holdings_of([size])
+    assert [len(samples(client_data, part)) for part in FOLDS[3:]] == quarters
     for half in "AB":
-        assert samples(holdings, f"{half}1") | samples(holdings, f"{half}2") == samples(holdings, half)
-    assert not any(samples(holdings, a) & samples(holdings, b) for a, b in combinations(FOLDS[3:], 2))
+        assert samples(client_data, f"{half}1") | samples(client_data, f"{half}2") == samples(client_data, half)
+    assert not any(samples(client_data, a) & samples(client_data, b) for a, b in combinations(FOLDS[3:], 2))
     assert min(quarters) == size // 4  # as many every quarter has, however it was cut
 
 
@@ -44,13 +44,13 @@ def test_a_part_that_there_is_not_is_refused() -> None:
 
 
 def test_at_most_so_many_samples_are_the_same_ones_every_time_and_fewer_are_among_more() -> None:
-    holdings = holdings_of([20, 20])
-    index = holdings.train(1)
-    five, nine = (holdings.some(1, index, most) for most in (5, 9))
+    client_data = holdings_of([20, 20])
+    index = client_data.train(1)
+    five, nine = (client_data.some(1, index, most) for most in (5, 9))
     assert (len(five), len(nine)) == (5, 9) and set(five.tolist()) < set(nine.tolist()) < set(index.tolist())
-    assert torch.equal(five, holdings.some(1, index, 5)) and five.tolist() == sorted(five.tolist())
-    assert torch.equal(holdings.some(1, index, 100), index)
-    assert not torch.equal(five - index[0], holdings.some(0, holdings.train(0), 5) - holdings.train(0)[0])
+    assert torch.equal(five, client_data.some(1, index, 5)) and five.tolist() == sorted(five.tolist())
+    assert torch.equal(client_data.some(1, index, 100), index)
+    assert not torch.equal(five - index[0], client_data.some(0, client_data.train(0), 5) - client_data.train(0)[0])
 
 
 def test_a_fit_takes_at_most_so_many_samples_of_its_part_from_each_client() -> None:
@@ -86,7 +86,7 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
     models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
     fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
     result = engine.run(plan_of(models, fit)).results["train"]
-    inputs, labels = Holdings(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
+    inputs, labels = ClientData(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
     wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
     assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
@@ -117,5 +117,5 @@ def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> No
     columns = {"trial": np.array([7, 8, 8, 9, 9, 9, 1, 2, 3, 4])}
     for unit, worth in ((None, 6.0), ("trial", 36 / 14)):
         data = replace(dataset(10), columns=columns, unit=unit)
-        holdings = Holdings(data, deal_of([6]), seed=0)
-        assert fact("units", holdings, holdings.train(0)).tolist() == pytest.approx([worth])
+        client_data = ClientData(data, deal_of([6]), seed=0)
+        assert client_stat("units", client_data, client_data.train(0)).tolist() == pytest.approx([worth])

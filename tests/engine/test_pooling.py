@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 from fedstrata.core import Evaluation, Report
 from fedstrata.data import Dataset
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.pooling import PooledConvolution, plain, pooled
 from fedstrata.models import flatten, layout_of, load_row, make
 
@@ -183,7 +183,7 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
         layout = layout_of(module)
         images = torch.randint(0, 256, (48, 3, 8, 8), dtype=torch.uint8)
         noise = Dataset("noise", images, torch.arange(48) % 3, 3, mean=(0.4,) * 3, std=(0.3,) * 3)
-        engine = Loop(module, layout, Holdings(noise, deal_of([20, 20]), seed=0))
+        engine = Loop(module, layout, ClientData(noise, deal_of([20, 20]), seed=0))
         row = 3 * flatten(module, layout)
         models = torch.stack([row, 0.5 * row])
         evaluation = Evaluation(torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)

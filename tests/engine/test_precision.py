@@ -5,7 +5,7 @@ from small import dataset, deal_of, fit_of, network, plan_of
 from torch import Tensor
 
 from fedstrata.core import Evaluation, LocalTraining
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ClientData, Loop
 from fedstrata.models import flatten, layout_of
 
 LAYOUT, START = layout_of(network()), flatten(network(), layout_of(network()))
@@ -13,7 +13,7 @@ STEP = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1), save_
 
 
 def engine_of(precision: str = "float32") -> Loop:
-    return Loop(network(), LAYOUT, Holdings(dataset(32), deal_of([12, 12]), seed=0), precision=precision)
+    return Loop(network(), LAYOUT, ClientData(dataset(32), deal_of([12, 12]), seed=0), precision=precision)
 
 
 def updates(precision: str) -> Tensor:

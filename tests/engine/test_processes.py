@@ -28,10 +28,10 @@ from forty import (
     suicide,
 )
 
-from fedstrata.engine import Processes, Workers
-from fedstrata.engine.workers import processes
-from fedstrata.engine.workers.segment import Letter, Segment
-from fedstrata.engine.workers.sharding import Order
+from fedstrata.engine import Processes, Parallel
+from fedstrata.engine.parallel import processes
+from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
+from fedstrata.engine.parallel.sharding import ShardRequest
 from fedstrata.errors import EngineError
 from turns import same
 
@@ -47,14 +47,14 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
 ) -> None:
     left = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    order = Order(replace(rich(), evaluations=()), {})
+    order = ShardRequest(replace(rich(), evaluations=()), {})
     with line() as (here, there):
         threading.Thread(target=processes.serve, args=(there,), daemon=True).start()
-        Segment(site_of()).send(here)
+        SharedMessage(site_of()).send(here)
         answers = []
         for shard in (range(16), range(16, 40), "no shard"):
-            Segment(order).send(here, shard)
-            answers.append(Letter(here).open()[0])
+            SharedMessage(order).send(here, shard)
+            answers.append(ReceivedMessage(here).open()[0])
         here.close()
         assert left.wait(60)
     # Of 16 and of 24 clients, less three with a single sample each, of which one half is nothing.
@@ -63,22 +63,22 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Workers, Processes]]:
+def running() -> Iterator[tuple[Parallel, Processes]]:
     """Two processes that tests take over from each other."""
     transport = Processes(SITE, 2)
-    engine = Workers(SITE, transport)
+    engine = Parallel(SITE, transport)
     yield engine, transport
     engine.close()
 
 
-def test_processes_are_the_loop_in_every_bit(running: tuple[Workers, Processes]) -> None:
+def test_processes_are_the_loop_in_every_bit(running: tuple[Parallel, Processes]) -> None:
     engine, transport = running
     engine.store.restore({})
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     assert len(transport.pids) == 2
 
 
-def test_a_worker_that_is_killed_between_two_rounds_changes_no_bit(running: tuple[Workers, Processes]) -> None:
+def test_a_worker_that_is_killed_between_two_rounds_changes_no_bit(running: tuple[Parallel, Processes]) -> None:
     engine, transport = running
     engine.store.restore({})
     engine.run(rich())
@@ -89,10 +89,10 @@ def test_a_worker_that_is_killed_between_two_rounds_changes_no_bit(running: tupl
     assert victim not in transport.pids and other in transport.pids
 
 
-def deadly(deed: Callable[[], None], once: Path | None = None) -> tuple[Workers, Processes]:
-    site = deadly_site(deed, once)
-    transport = Processes(site, 1)
-    return Workers(site, transport), transport
+def deadly(deed: Callable[[], None], once: Path | None = None) -> tuple[Parallel, Processes]:
+    spec = deadly_site(deed, once)
+    transport = Processes(spec, 1)
+    return Parallel(spec, transport), transport
 
 
 def test_a_worker_that_dies_at_work_changes_no_bit(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def stop() -> None:
 def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = deadly_site(stop, tmp_path / "stopped")
-    transport = Processes(site, 1, timeout=5)
-    found = Workers(site, transport).run(plain())
+    spec = deadly_site(stop, tmp_path / "stopped")
+    transport = Processes(spec, 1, timeout=5)
+    found = Parallel(spec, transport).run(plain())
     assert (tmp_path / "stopped").exists() and same(found, SITE.loop().run(plain()))
     (said,) = caplog.messages
     assert "made no progress for 5 s and is ended; another one does the work of its 40 clients" in said
@@ -146,7 +146,7 @@ def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
 
 def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     transport = Processes(SITE, 1, timeout=5)
-    engine = Workers(SITE, transport)
+    engine = Parallel(SITE, transport)
     engine.run(replace(plain(), tasks=()))
     (victim,) = transport.pids
     os.kill(victim, signal.SIGSTOP)
@@ -157,10 +157,10 @@ def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
 
 @pytest.mark.slow
 def test_work_at_which_every_worker_stops_fails_and_leaves_none() -> None:
-    site = deadly_site(stop)
-    transport = Processes(site, 1, timeout=1)
+    spec = deadly_site(stop)
+    transport = Processes(spec, 1, timeout=1)
     with pytest.raises(EngineError, match="2 in turn that made no progress for 1 s with the same clients") as found:
-        Workers(site, transport).run(plain())
+        Parallel(spec, transport).run(plain())
     assert transport.pids == () and "raise engine.timeout" in str(found.value)
 
 
@@ -168,7 +168,7 @@ def test_a_worker_that_makes_progress_may_take_longer_than_the_timeout(monkeypat
     """By the clock of the test, 400 s pass before each of many signs; only 600 s without one would be too long."""
     clock, signs, receive = [0.0], list[object](), processes._Worker.receive
 
-    def late(worker: processes._Worker) -> Letter | None:
+    def late(worker: processes._Worker) -> ReceivedMessage | None:
         clock[0] += 400.0
         signs.append(worker)
         return receive(worker)
@@ -177,7 +177,7 @@ def test_a_worker_that_makes_progress_may_take_longer_than_the_timeout(monkeypat
     monkeypatch.setattr(processes, "SIGN", 1e-9)
     monkeypatch.setattr(processes._Worker, "receive", late)
     transport = Processes(SITE, 1)
-    assert same(Workers(SITE, transport).run(plain()), SITE.loop().run(plain()))
+    assert same(Parallel(SITE, transport).run(plain()), SITE.loop().run(plain()))
     assert len(signs) > CLIENTS and len(set(signs)) == 1
     transport.close()
 
@@ -187,11 +187,11 @@ def test_a_worker_shows_progress_whenever_it_reads_samples(monkeypatch: pytest.M
     monkeypatch.setattr(os, "_exit", lambda status: left.set())
     with line() as (here, there):
         threading.Thread(target=processes.serve, args=(there, 1e-9), daemon=True).start()
-        Segment(SITE).send(here)
-        Segment(Order(plain(), {})).send(here, (0, 1))
+        SharedMessage(SITE).send(here)
+        SharedMessage(ShardRequest(plain(), {})).send(here, (0, 1))
         while (frame := here.recv_bytes()) == processes.PROGRESS:
             frames.append(frame)
-        answer, _ = Letter(here, frame).open()
+        answer, _ = ReceivedMessage(here, frame).open()
         here.close()
         assert left.wait(60)
     # 1 and 2 samples are a batch each, in both of two epochs.
@@ -228,14 +228,14 @@ def test_a_worker_that_cannot_even_listen_says_why_in_one_line(
     monkeypatch.setattr(processes, "START", start)
     transport = Processes(SITE, 1)
     with pytest.raises(EngineError, match=f"lost 3 in turn with the same clients, the last one with .*{reason}"):
-        Workers(SITE, transport).run(plain())
+        Parallel(SITE, transport).run(plain())
     assert transport.pids == () and capfd.readouterr().err == ""
 
 
 @pytest.mark.slow
 def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
     transport = Processes(SITE, 2, timeout=5)
-    engine, counts = Workers(SITE, transport), list[tuple[int, int]]()
+    engine, counts = Parallel(SITE, transport), list[tuple[int, int]]()
     for end in (None, signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
         if end is not None:
             os.kill(transport.pids[0], end)
@@ -255,7 +255,7 @@ def test_a_process_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.Mon
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(OSError, match="temporarily unavailable"):
-        transport.run(Order(plain(), {}), [(0,)])
+        transport.run(ShardRequest(plain(), {}), [(0,)])
     gc.collect()
     assert os.listdir("/proc/self/fd") == before
 
@@ -295,7 +295,7 @@ def ended(process: int) -> bool:
 
 def test_processes_end_with_their_engine() -> None:
     transport = Processes(SITE, 1)
-    engine = Workers(SITE, transport)
+    engine = Parallel(SITE, transport)
     engine.run(replace(plain(), tasks=()))
     watched = [os.pidfd_open(pid) for pid in transport.pids]
     del engine, transport

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 
-from fedstrata.engine import Ray, Workers
-from fedstrata.engine.workers import ray as tasks
-from fedstrata.engine.workers.sharding import Order, perform
+from fedstrata.engine import Ray, Parallel
+from fedstrata.engine.parallel import ray as tasks
+from fedstrata.engine.parallel.sharding import ShardRequest, perform
 from fedstrata.errors import EngineError, ExperimentError, ResourceError
 from turns import same
 
@@ -38,7 +38,7 @@ def test_ray_is_started_on_this_machine_alone_unless_a_cluster_is_named(
         raise ConnectionError("nobody there\nand much more")
 
     monkeypatch.setenv("RAY_ADDRESS", variable)
-    engine = Workers(SITE, Ray(SITE, 9, given))
+    engine = Parallel(SITE, Ray(SITE, 9, given))
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", start)
     address = given or variable or "local"
@@ -71,7 +71,7 @@ class Cluster:
         self.sent.append(options)
         return self
 
-    def remote(self, site: list[Any], order: Any, shard: Any, path: list[str]) -> int:
+    def remote(self, spec: list[Any], order: Any, shard: Any, path: list[str]) -> int:
         self._answers.append(tasks._boxed(perform(SITE.loop(), tasks._opened(order), shard)))
         return len(self._answers) - 1
 
@@ -88,7 +88,7 @@ class Cluster:
 def test_what_a_task_does_is_sent_to_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray keeps everything that it was ever given as a task, and complains after a hundred times."""
     cluster = Cluster(monkeypatch)
-    check(Workers(SITE, Ray(SITE, 1)), [rich(), rich(2)])
+    check(Parallel(SITE, Ray(SITE, 1)), [rich(), rich(2)])
     assert cluster.sent == [{"num_cpus": 1, "max_retries": 2}] and cluster.limits == [600, 600]
 
 
@@ -96,7 +96,7 @@ def test_what_a_worker_of_ray_does_not_answer_is_done_by_another_and_changes_no_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster(monkeypatch, silent=[1])
-    check(Workers(SITE, Ray(SITE, 3, timeout=50)), [rich()])
+    check(Parallel(SITE, Ray(SITE, 3, timeout=50)), [rich()])
     assert cluster.sent[1:] == [{"num_cpus": 0}] and cluster.limits == [50] * 4
     assert caplog.messages == ["no worker of Ray answered for 50 s; others do the same work too"]
 
@@ -104,12 +104,12 @@ def test_what_a_worker_of_ray_does_not_answer_is_done_by_another_and_changes_no_
 def test_what_no_worker_of_ray_answers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     Cluster(monkeypatch, silent=range(10))
     with pytest.raises(EngineError, match=r"found none for 50 s, from 2 in turn with the same clients.*engine.timeout"):
-        Workers(SITE, Ray(SITE, 3, timeout=50)).run(plain())
+        Parallel(SITE, Ray(SITE, 3, timeout=50)).run(plain())
 
 
 def test_without_a_timeout_ray_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch)
-    Workers(SITE, Ray(SITE, 2, timeout=0)).run(plain())
+    Parallel(SITE, Ray(SITE, 2, timeout=0)).run(plain())
     assert cluster.limits == [None, None]
 
 
@@ -117,7 +117,7 @@ def test_work_that_took_long_before_may_take_ten_times_as_long(monkeypatch: pyte
     clock = count(0.0, 100.0)
     monkeypatch.setattr(tasks, "monotonic", lambda: next(clock))
     cluster = Cluster(monkeypatch)
-    Workers(SITE, Ray(SITE, 2, timeout=50)).run(plain())
+    Parallel(SITE, Ray(SITE, 2, timeout=50)).run(plain())
     assert cluster.limits == [50, 1000]
 
 
@@ -131,15 +131,15 @@ def test_full_shared_memory_of_ray_is_told_in_one_line(error: str, monkeypatch: 
     Cluster(monkeypatch)
     monkeypatch.setattr("ray.put", full)
     with pytest.raises(ResourceError, match=r"expected room for what Ray's workers share, found: .* in /dev/shm"):
-        Workers(SITE, Ray(SITE, 1)).run(plain())
+        Parallel(SITE, Ray(SITE, 1)).run(plain())
 
 
 @pytest.mark.slow
 def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path) -> None:
     stopped = tmp_path / "stopped"
-    site = deadly_site(partial(stop, tmp_path / "pid"), stopped)
+    spec = deadly_site(partial(stop, tmp_path / "pid"), stopped)
     try:
-        found = Workers(site, Ray(site, 2, timeout=15)).run(plain())
+        found = Parallel(spec, Ray(spec, 2, timeout=15)).run(plain())
         assert stopped.exists() and same(found, SITE.loop().run(plain()))
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
@@ -153,7 +153,7 @@ def stop(pid: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
-    engine = Workers(SITE, Ray(SITE, workers))
+    engine = Parallel(SITE, Ray(SITE, workers))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     engine.close()
     assert Ray(SITE).workers >= 1
@@ -165,28 +165,28 @@ def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
 
 @pytest.mark.slow
 def test_a_task_is_the_work_of_a_shard() -> None:
-    transport, order = Ray(SITE, 1), Order(rich(), {})
+    transport, order = Ray(SITE, 1), ShardRequest(rich(), {})
     box = tasks._work([transport._data], tasks._boxed(order), (0, 2), ["a folder"])
     assert same(tasks._opened(box), perform(SITE.loop(), order, (0, 2))) and sys.path.pop() == "a folder"
 
 
 @pytest.mark.slow
 def test_a_worker_of_ray_that_dies_changes_no_bit(tmp_path: Path) -> None:
-    site = deadly_site(suicide, tmp_path / "died")
-    found = Workers(site, Ray(site, 2)).run(plain())
+    spec = deadly_site(suicide, tmp_path / "died")
+    found = Parallel(spec, Ray(spec, 2)).run(plain())
     assert (tmp_path / "died").exists() and same(found, SITE.loop().run(plain()))
 
 
 @pytest.mark.slow
 def test_work_that_kills_every_worker_of_ray_fails() -> None:
-    site = deadly_site(suicide)
+    spec = deadly_site(suicide)
     with pytest.raises(EngineError, match="expected answers from Ray's workers, found WorkerCrashedError"):
-        Workers(site, Ray(site, 1)).run(plain())
+        Parallel(spec, Ray(spec, 1)).run(plain())
 
 
 @pytest.mark.slow
 def test_what_a_task_raises_is_raised_here() -> None:
-    site = deadly_site(partial(fail, KeyError("somewhere")))
+    spec = deadly_site(partial(fail, KeyError("somewhere")))
     with pytest.raises(KeyError, match="somewhere") as found:
-        Workers(site, Ray(site, 1)).run(plain())
+        Parallel(spec, Ray(spec, 1)).run(plain())
     assert type(found.value) is KeyError

@@ -10,8 +10,8 @@ from small import fit_of, loop_of, plan_of
 
 from fedstrata.core import Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
-from fedstrata.engine.merging import merge
-from fedstrata.engine.sharing import Answers, Asked, Devices, all_together, costs, together
+from fedstrata.engine.dedup import merge
+from fedstrata.engine.shared_work import EvalResults, SharedRequest, LocalStores, run_all_shared, costs, run_shared
 from fedstrata.errors import ContractError
 from turns import same
 
@@ -19,8 +19,8 @@ SIZES = [10, 1, 7]
 """Training samples of three clients; half of the second's is nothing."""
 
 
-def answer(engine: Loop, *plans: Plan) -> Answers:
-    return together(plans, engine, [Devices(engine) for _ in plans])
+def answer(engine: Loop, *plans: Plan) -> EvalResults:
+    return run_shared(plans, engine, [LocalStores(engine) for _ in plans])
 
 
 def alone(plan: Plan) -> Report:
@@ -110,7 +110,7 @@ def test_of_two_offers_with_the_same_values_the_first_is_taken() -> None:
 def test_what_devices_keep_is_never_shared() -> None:
     """Both do the same in round 1, and train on in round 2 from what only they have."""
     engine, layout, start = loop_of(SIZES)
-    devices = [Devices(engine), Devices(engine)]
+    devices = [LocalStores(engine), LocalStores(engine)]
     shared, own = (
         fit_of(layout, [[0]] * 3),
         fit_of(layout, [[0]] * 3, load_local=layout.everything, save_local=layout.everything),
@@ -123,7 +123,7 @@ def test_what_devices_keep_is_never_shared() -> None:
     ]
     separate = [loop_of(SIZES)[0] for _ in once]
     for plans, done in ((once, 9), (twice, 9)):
-        answers = together(plans, engine, devices)
+        answers = run_shared(plans, engine, devices)
         assert answers.done == done
         assert same(answers.reports, tuple(other.run(plan) for other, plan in zip(separate, plans, strict=True)))
     assert not engine.store.tensors()
@@ -135,27 +135,27 @@ def test_devices_give_the_engine_back_after_an_error() -> None:
     engine, layout, start = loop_of(SIZES)
     before = engine.store
     with pytest.raises(ContractError, match="expected a part of"):
-        Devices(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, fold="C")))
+        LocalStores(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, fold="C")))
     assert engine.store is before
 
 
 def test_predictions_are_those_of_the_engine() -> None:
     engine, _, start = loop_of(SIZES)
     inputs = torch.zeros(2, 1, 6, 6)
-    assert torch.equal(Devices(engine).predict(start[None], inputs), engine.predict(start[None], inputs))
+    assert torch.equal(LocalStores(engine).predict(start[None], inputs), engine.predict(start[None], inputs))
 
 
 def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """18 samples of three clients and as many again: two epochs of one federation cost twice the one of the other."""
     ticks = iter([0.0, 6.0])  # of what is shared; nothing is private, so all other readings may be the same
-    monkeypatch.setattr("fedstrata.engine.sharing.perf_counter", lambda: next(ticks, 6.0))
+    monkeypatch.setattr("fedstrata.engine.shared_work.perf_counter", lambda: next(ticks, 6.0))
     asked, plans = [], []
     for seed, epochs in ((7, 1), (8, 2)):
         engine, layout, start = loop_of(SIZES)
         task = fit_of(layout, [[0]] * 3, training=LocalTraining(epochs=epochs, batch=5, lr=0.1))
         plans.append(replace(plan_of(start[None], task), seed=seed))
-        asked.append(Asked([plans[-1]] * 2, engine, [Devices(engine)] * 2))
-    found = all_together(asked)
+        asked.append(SharedRequest([plans[-1]] * 2, engine, [LocalStores(engine)] * 2))
+    found = run_all_shared(asked)
     assert [answers.done for answers in found] == [3, 3]
     assert [answers.seconds for answers in found] == [(1.0, 1.0), (2.0, 2.0)]
     for plan, answers in zip(plans, found, strict=True):
@@ -185,7 +185,7 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
         )
         for ask, score in zip(asks, (evaluation([0, 2], [[0], [0]]), evaluation([2, 0], [[0], [1]])), strict=True)
     ]
-    answers = together(plans, Counted(), [Devices(engine)] * 2)
+    answers = run_shared(plans, Counted(), [LocalStores(engine)] * 2)
     assert same(answers.reports, tuple(map(alone, plans)))
     (merged,) = runs
     assert (
@@ -205,7 +205,7 @@ def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
     nobody = torch.empty(0, dtype=torch.int64)
     idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
     idle = replace(idle, evaluations=(Evaluation(nobody, nobody.reshape(0, 1), layout.nothing),))
-    answers = together([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
+    answers = run_shared([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
     assert same(answers.reports, (alone(idle), Report()))
     assert answers.seconds[0] < 1 and answers.done == 0
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, plan_of
 
-from fedstrata.engine import Workers
-from fedstrata.engine.workers.parcel import pack, unpack
-from fedstrata.engine.workers.segment import Letter, Segment
-from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform, shards
+from fedstrata.engine import Parallel
+from fedstrata.engine.parallel.serialization import pack, unpack
+from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
+from fedstrata.engine.parallel.sharding import ShardReply, ShardRequest, Shard, perform, shards
 from fedstrata.errors import ResourceError
 from turns import same
 
@@ -25,7 +25,7 @@ class Here:
     def __init__(self, workers: int) -> None:
         self.workers, self._loops = workers, [SITE.loop() for _ in range(workers)]
 
-    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         pairs = zip(self._loops, shards, strict=False)
         return [unpack(*pack(perform(loop, unpack(*pack(order)), shard))) for loop, shard in pairs]
 
@@ -37,21 +37,21 @@ class Here:
 def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
     some = [0, 1, 2, 15, 16, 17, 33]
     plans = [rich(), rich(2, some), rich(3, [39, 4, 20]), rich(4, [CLIENTS])]
-    check(Workers(SITE, Here(workers)), plans)
+    check(Parallel(SITE, Here(workers)), plans)
 
 
 def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
     quiet = replace(nobody(), evaluations=())
-    report = Workers(SITE, Here(2)).run(quiet)
+    report = Parallel(SITE, Here(2)).run(quiet)
     assert same(report, SITE.loop().run(quiet)) and report.results["train"].updates.values.shape == (0, LAYOUT.p)
-    scored = Workers(SITE, Here(2)).run(nobody())
+    scored = Parallel(SITE, Here(2)).run(nobody())
     assert same(scored, SITE.loop().run(nobody()))
 
 
 def test_clients_that_were_led_astray_are_known() -> None:
     """What they keep is as little finite as with the loop, and the next round starts them anew."""
     lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), evaluations=())
-    engine, loop = Workers(SITE, Here(2)), SITE.loop()
+    engine, loop = Parallel(SITE, Here(2)), SITE.loop()
     for plan in (lost, rich(2)):
         assert same(engine.run(plan).results[-1].sizes, loop.run(plan).results[-1].sizes)
     assert engine.store.spoilt(1) == loop.store.spoilt(1) != ()
@@ -62,14 +62,14 @@ def test_shards_take_about_as_long() -> None:
     plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=5)))
     # One and twice their 1, 2, 3, 4, 5 samples: 11, 9, then 7 and 5 to the less busy one, and 3 to the first of two.
     assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.tasks["train"].training.epochs == 2
-    assert shards(plan, SITE.holdings, 2) == [(4, 1, 0), (3, 2)]
-    assert shards(plan, SITE.holdings, 7) == [(4,), (3,), (2,), (1,), (0,)]
-    assert shards(replace(nobody(), evaluations=()), SITE.holdings, 3) == [()]
+    assert shards(plan, SITE.client_data, 2) == [(4, 1, 0), (3, 2)]
+    assert shards(plan, SITE.client_data, 7) == [(4,), (3,), (2,), (1,), (0,)]
+    assert shards(replace(nobody(), evaluations=()), SITE.client_data, 3) == [()]
 
 
 @given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))
 def test_every_client_is_in_exactly_one_shard(cohort: set[int], workers: int) -> None:
-    dealt = shards(rich(cohort=sorted(cohort)), SITE.holdings, workers)
+    dealt = shards(rich(cohort=sorted(cohort)), SITE.client_data, workers)
     assert sorted(client for shard in dealt for client in shard) == EVERYONE  # everyone is scored
     assert len(dealt) == min(workers, CLIENTS)
 
@@ -97,8 +97,8 @@ THINGS = st.recursive(
 @given(THINGS)
 def test_what_is_sent_arrives_as_it_was(thing: Any) -> None:
     with line() as (here, there):
-        Segment(thing).send(here, "note")
-        found, note = Letter(there).open()
+        SharedMessage(thing).send(here, "note")
+        found, note = ReceivedMessage(there).open()
     assert note == "note" and same(found, thing)
 
 
@@ -106,18 +106,18 @@ def test_images_arrive_as_they_lie_in_memory() -> None:
     """Otherwise every worker would turn them over once more, each for itself."""
     images = SITE.dataset.inputs
     with line() as (here, there):
-        Segment(SITE).send(here)
-        found, _ = Letter(there).open()
+        SharedMessage(SITE).send(here)
+        found, _ = ReceivedMessage(there).open()
     assert found.dataset.inputs.stride() == images.stride() and torch.equal(found.dataset.inputs, images)
     assert found.dataset.channels_last().inputs.data_ptr() == found.dataset.inputs.data_ptr()
 
 
 def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
-    segment = Segment(torch.zeros(3))
+    segment = SharedMessage(torch.zeros(3))
     with line() as (here, there):
         segment.send(here)
         segment.send(here)
-        one, other = (Letter(there).open()[0] for _ in range(2))
+        one, other = (ReceivedMessage(there).open()[0] for _ in range(2))
     one[1] = 5
     assert other.tolist() == [0, 5, 0]
 
@@ -125,8 +125,8 @@ def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
 def test_a_system_without_files_in_memory_takes_one_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     with line() as (here, there):
-        Segment((torch.arange(3), "x")).send(here)
-        assert same(Letter(there).open()[0], (torch.arange(3), "x"))
+        SharedMessage((torch.arange(3), "x")).send(here)
+        assert same(ReceivedMessage(there).open()[0], (torch.arange(3), "x"))
 
 
 def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypa
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(ResourceError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
-        Segment(torch.arange(3))
+        SharedMessage(torch.arange(3))

@@ -125,6 +125,6 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     model = experiment.model
     terms = Terms("run", n, experiment.seed, model.name, json.dumps(model.options), "float32", samples)
     devices = {100 + c: Device(f"site-{c}", path, folder / f"state-{c}") for c, path in enumerate(paths)}
-    held = setting.holdings
+    held = setting.client_data
     seats = {f"site-{c}": Seat(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)}
     return Federation(setting, terms, devices, Roster(tuple(seats), n, seats))

@@ -14,7 +14,7 @@ from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord
 from in_process import Federation, federation
 
 from fedstrata.core import Plan, Report, State
-from fedstrata.engine import Store
+from fedstrata.engine import ClientStore
 from fedstrata.errors import EngineError
 from fedstrata.flower.device import Device
 from fedstrata.flower.letter import Letter
@@ -362,7 +362,7 @@ def test_rules_that_cannot_be_are_refused(keys: dict[str, Any], rule: str) -> No
 def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> None:
     remote, _ = here.remote()
     rounds(here, remote.run)
-    assert isinstance(remote.store, Store) and remote.store.tensors() == {}
+    assert isinstance(remote.store, ClientStore) and remote.store.tensors() == {}
 
 
 def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Federation) -> None:

@@ -12,7 +12,7 @@ from fedstrata.config import load
 from fedstrata.core import FOLDS
 from fedstrata.errors import DataError
 from fedstrata.flower.cut import cut, cut_public
-from fedstrata.flower.samples import holdings_of, no_holdings
+from fedstrata.flower.samples import holdings_of, no_client_data
 from fedstrata.flower.terms import Samples, Terms
 from fedstrata.runner.build import prepare
 from turns import same
@@ -31,12 +31,12 @@ def write(path: Path, **arrays: Any) -> Path:
 
 def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:])
-    holdings = holdings_of(path, 3, TERMS)
-    assert [len(holdings.train(c)) for c in range(5)] == [0, 0, 0, 8, 0]
-    inputs, labels = holdings.samples(holdings.test(3))
+    client_data = holdings_of(path, 3, TERMS)
+    assert [len(client_data.train(c)) for c in range(5)] == [0, 0, 0, 8, 0]
+    inputs, labels = client_data.samples(client_data.test(3))
     assert labels.tolist() == Y[8:].tolist()
     assert torch.allclose(inputs[:, 1], (torch.from_numpy(X[8:, 1]) - 1) / 2)
-    assert holdings.classes == 3, "of the federation, not of this client's file"
+    assert client_data.classes == 3, "of the federation, not of this client's file"
 
 
 def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(tmp_path: Path) -> None:
@@ -47,24 +47,24 @@ def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(t
 
 def test_units_are_never_cut_through(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=Y, trial=np.arange(12) // 3)
-    holdings = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
-    assert len({index // 3 for index in holdings.test(0).tolist()}) == 1
+    client_data = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    assert len({index // 3 for index in client_data.test(0).tolist()}) == 1
     for half in ("A", "B"):
-        assert len(holdings.train(0, half)) % 3 == 0
+        assert len(client_data.train(0, half)) % 3 == 0
 
 
 def test_both_splits_bring_their_units(tmp_path: Path) -> None:
     trials = {"trial": np.arange(8) // 2, "trial_test": np.arange(4) + 9}
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:], **trials)
-    holdings = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
-    assert len(holdings.train(0, "A")) == 4
+    client_data = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    assert len(client_data.train(0, "A")) == 4
 
 
 def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
     terms = replace(TERMS, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
-    holdings = holdings_of(path, 0, terms)
-    labels = holdings.samples(torch.arange(12))[1]
+    client_data = holdings_of(path, 0, terms)
+    labels = client_data.samples(torch.arange(12))[1]
     assert labels.tolist() == [2 - y for y in Y.tolist()]
 
 
@@ -90,14 +90,14 @@ def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     images = RNG.integers(0, 255, size=(6, 3, 28, 28)).astype("uint8")
     path = write(tmp_path / "a.npz", x=images, y=Y[:6])
     samples = Samples((3, 32, 32), 2, (0.0,) * 3, (1.0,) * 3)
-    holdings = holdings_of(path, 0, replace(TERMS, model="vgg11", samples=samples))
-    assert holdings.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
+    client_data = holdings_of(path, 0, replace(TERMS, model="vgg11", samples=samples))
+    assert client_data.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_a_server_holds_nothing(dtype: str) -> None:
-    holdings = no_holdings(replace(TERMS, samples=replace(SAMPLES, dtype=dtype)))
-    assert len(holdings) == 5 and all(not len(holdings.train(client)) for client in range(5))
+    client_data = no_client_data(replace(TERMS, samples=replace(SAMPLES, dtype=dtype)))
+    assert len(client_data) == 5 and all(not len(client_data.train(client)) for client in range(5))
 
 
 def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_path: Path) -> None:
@@ -111,6 +111,6 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     for client, path in enumerate(paths):
         own = holdings_of(path, client, replace(TERMS, clients=2, samples=samples))
         for part in FOLDS:
-            pairs = [each.samples(each.train(client, part)) for each in (setting.holdings, own)]
+            pairs = [each.samples(each.train(client, part)) for each in (setting.client_data, own)]
             assert same(pairs[0], pairs[1]), part
-        assert same(*[each.samples(each.test(client)) for each in (setting.holdings, own)])
+        assert same(*[each.samples(each.test(client)) for each in (setting.client_data, own)])

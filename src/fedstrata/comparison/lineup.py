@@ -14,8 +14,8 @@ from fedstrata.comparison.lockstep import Lane, Lockstep
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.tables import Engine
-from fedstrata.engine.batched import budget
-from fedstrata.engine.sharing import Devices
+from fedstrata.engine.shared_work import LocalStores
+from fedstrata.engine.vectorized import budget
 from fedstrata.errors import InputError
 from fedstrata.resources import resource_error
 from fedstrata.runner.build import Setting, prepare, rehearse
@@ -118,7 +118,7 @@ class LineUp:
         """The runs of a seed, on one federation and each on devices of its own; none has begun."""
         lanes = {}
         for name, experiment in own.items():
-            its = replace(setting, algorithm=experiment.algorithm_of(), clients=Devices(setting.clients))
+            its = replace(setting, algorithm=experiment.algorithm_of(), clients=LocalStores(setting.clients))
             folder, show = folder_of(self._out, experiment), partial(self.race.note, seed, name)
             running = steps(experiment, its, folder, resume=self._resume, show=show, tell=self._line.keep)
             lanes[Who(seed, name)] = Lane(running, its.clients, setting.clients)
@@ -130,5 +130,5 @@ def _room(setting: Setting, runs: int) -> int:
     problem, engine = setting.problem, setting.engine
     if engine.name != "batched":
         return 1
-    each = setting.holdings.floats + runs * problem.clients * problem.layout.p
+    each = setting.client_data.floats + runs * problem.clients * problem.layout.p
     return max(1, budget(torch.device(engine.device)) // (FLOAT * each))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.core import Clients, Plan
-from fedstrata.engine.sharing import Asked, all_together, jobs
+from fedstrata.engine.shared_work import SharedRequest, jobs, run_all_shared
 from fedstrata.runner.rounds import Answer, Steps, ask
 
 
@@ -109,7 +109,7 @@ class Lockstep:
     def _tried(self, seeds: Mapping[int, Sequence[Who]]) -> Answered | Failure:
         """What comes back, or in words why nothing does: an exception would keep all tensors on its way alive."""
         try:
-            found = all_together([self._asked(runs) for runs in seeds.values()])
+            found = run_all_shared([self._asked(runs) for runs in seeds.values()])
         except Exception as error:
             return Failure.of(error)
         answers = {
@@ -119,9 +119,9 @@ class Lockstep:
         }
         return Answered(answers, {seed: common.done for seed, common in zip(seeds, found, strict=True)})
 
-    def _asked(self, runs: Sequence[Who]) -> Asked:
+    def _asked(self, runs: Sequence[Who]) -> SharedRequest:
         lanes = [self._lanes[who] for who in runs]
-        return Asked([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
+        return SharedRequest([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
 
     def _one_by_one(self, parts: Iterable[Mapping[int, Sequence[Who]]]) -> Answered:
         answers, done = dict[Who, Answer](), dict[int, int]()

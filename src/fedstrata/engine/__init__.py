@@ -1,28 +1,28 @@
 """The only place that computes gradients."""
 
-from fedstrata.engine.auto import Work, candidates, choose
-from fedstrata.engine.batched import Batched, run_together
-from fedstrata.engine.choice import ENGINES, Engine, settle
-from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.auto import Work, choose_engine, engine_candidates
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.site import Site
-from fedstrata.engine.store import Store
-from fedstrata.engine.workers import Processes, Ray, Workers
+from fedstrata.engine.parallel import Parallel, Processes, Ray
+from fedstrata.engine.registry import ENGINES, Engine, resolve_engine
+from fedstrata.engine.simulation_spec import SimulationSpec
+from fedstrata.engine.vectorized import Vectorized, run_together
 
 __all__ = [
     "ENGINES",
-    "Batched",
+    "ClientData",
+    "ClientStore",
     "Engine",
-    "Holdings",
     "Loop",
+    "Parallel",
     "Processes",
     "Ray",
-    "Site",
-    "Store",
+    "SimulationSpec",
+    "Vectorized",
     "Work",
-    "Workers",
-    "candidates",
-    "choose",
+    "choose_engine",
+    "engine_candidates",
+    "resolve_engine",
     "run_together",
-    "settle",
 ]

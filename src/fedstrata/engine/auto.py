@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
-from fedstrata.engine.batched import Batched
-from fedstrata.engine.site import Site
-from fedstrata.engine.workers import Processes, Workers
-from fedstrata.engine.workers.processes import TIMEOUT
+from fedstrata.engine.parallel import Parallel, Processes
+from fedstrata.engine.parallel.processes import TIMEOUT
+from fedstrata.engine.simulation_spec import SimulationSpec
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import FedstrataError
 from fedstrata.models import flatten, layout_of
 
@@ -36,7 +36,7 @@ Measure = Callable[[Clients, Plan], float]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class EngineCandidate:
     """An engine that could be chosen.
 
     Attributes:
@@ -89,24 +89,26 @@ class Choice:
     why: str
 
 
-def candidates(site: Site, workers: int = 0, device: str = "auto", timeout: float = TIMEOUT) -> tuple[Candidate, ...]:
+def engine_candidates(
+    spec: SimulationSpec, workers: int = 0, device: str = "auto", timeout: float = TIMEOUT
+) -> tuple[EngineCandidate, ...]:
     """What there is to choose from on this machine.
 
     Args:
-        site: the network and the data.
+        spec: the network and the data.
         workers: of those that have some; 0 is as many as cores.
         device: "cpu", "cuda", or "auto" for whatever there is.
         timeout: Seconds without progress after which a worker is replaced; 0 for never.
     """
-    found = list[Candidate]()
+    found = list[EngineCandidate]()
     if device != "cuda":
-        found += [Candidate("loop", site.loop), Candidate("batched", partial(Batched.at, site))]
-        count = Processes(site, workers).workers
+        found += [EngineCandidate("loop", spec.loop), EngineCandidate("batched", partial(Vectorized.at, spec))]
+        count = Processes(spec, workers).workers
         if count > 1:
-            make = partial(Processes, site, workers, timeout)
-            found.append(Candidate("processes", lambda: Workers(site, make()), workers=count))
+            make = partial(Processes, spec, workers, timeout)
+            found.append(EngineCandidate("processes", lambda: Parallel(spec, make()), workers=count))
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        found.append(Candidate("batched", partial(Batched.at, site, device="cuda"), "cuda"))
+        found.append(EngineCandidate("batched", partial(Vectorized.at, spec, device="cuda"), "cuda"))
     return tuple(found)
 
 
@@ -118,14 +120,16 @@ def seconds(clients: Clients, plan: Plan) -> float:
     return perf_counter() - began
 
 
-def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure = seconds) -> Choice:
+def choose_engine(
+    spec: SimulationSpec, work: Work, among: Sequence[EngineCandidate], measure: Measure = seconds
+) -> Choice:
     """Time the candidates on a few clients and batches of a run, and take the fastest.
 
     The run's random streams and its clients' devices are not touched. A run of less than `SMALL` seconds takes
     the first candidate untried; so does one that has no other.
 
     Args:
-        site: the network and the data.
+        spec: the network and the data.
         work: what the run will do.
         among: at least one; the first is the one to beat.
         measure: takes the time.
@@ -136,12 +140,12 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
     first = among[0]
     if len(among) == 1:
         return _choice(first, "there is no other on this device")
-    expected = _expected(site, work)
+    expected = _expected(spec, work)
     if expected < SMALL:
         return _choice(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
-    pilot = _time(first, _trial(site, work, 2), measure)
-    trial = _trial(site, work, int(2 * TRIAL / pilot))
-    steps = _steps(site, trial)
+    pilot = _time(first, _trial(spec, work, 2), measure)
+    trial = _trial(spec, work, int(2 * TRIAL / pilot))
+    steps = _steps(spec, trial)
     rates = {first: steps / _time(first, trial, measure)}
     for candidate in among[1:]:
         # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
@@ -154,28 +158,28 @@ def choose(site: Site, work: Work, among: Sequence[Candidate], measure: Measure 
     return _choice(best, f"{_number(rates[best])} steps/s" + (f" against {slower}" if slower else ""))
 
 
-def _choice(candidate: Candidate, why: str) -> Choice:
+def _choice(candidate: EngineCandidate, why: str) -> Choice:
     several = f"{candidate.workers} workers, " if candidate.workers > 1 else ""
     return Choice(candidate.name, candidate.device, candidate.workers, f"{candidate.title}: {several}{why}")
 
 
-def _expected(site: Site, work: Work) -> float:
+def _expected(spec: SimulationSpec, work: Work) -> float:
     """Seconds that a run takes on one core, about."""
-    holdings, training = site.holdings, work.training
-    sizes = [len(holdings.train(client)) for client in work.cohort.tolist()]
-    inputs, _ = holdings.samples(holdings.train(int(work.cohort[0]))[:1])
+    client_data, training = spec.client_data, work.training
+    sizes = [len(client_data.train(client)) for client in work.cohort.tolist()]
+    inputs, _ = client_data.samples(client_data.train(int(work.cohort[0]))[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        site.network().eval()(inputs)
+        spec.network().eval()(inputs)
     flops: int = 3 * counter.get_total_flops()  # there, and twice as much for the way back
     epoch = sum(sizes) * flops / RATE + sum(_batches(training, size) for size in sizes) * STEP
     return epoch * training.epochs * work.rounds
 
 
-def _trial(site: Site, work: Work, clients: int) -> Plan:
+def _trial(spec: SimulationSpec, work: Work, clients: int) -> Plan:
     """A few batches of so many clients, one at least, spread over the cohort as they would be over workers."""
     m = len(work.cohort)
     places = torch.linspace(0, m - 1, min(m, max(clients, 1))).long()
-    module = site.network()
+    module = spec.network()
     layout = layout_of(module)
     task = LocalTask(
         candidates=torch.zeros(len(places), 1, dtype=torch.int64),
@@ -187,13 +191,13 @@ def _trial(site: Site, work: Work, clients: int) -> Plan:
         max_samples=torch.full((len(places),), BATCHES * work.training.batch) if work.training.batch else None,
         stream="auto",
     )
-    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], {TRAIN: task})
+    return Plan(0, spec.seed, work.cohort[places], flatten(module, layout)[None], {TRAIN: task})
 
 
-def _steps(site: Site, trial: Plan) -> int:
+def _steps(spec: SimulationSpec, trial: Plan) -> int:
     """Steps of all clients in a trial."""
     task = trial.tasks[TRAIN]
-    sizes = [len(site.holdings.train(client)) for client in trial.cohort.tolist()]
+    sizes = [len(spec.client_data.train(client)) for client in trial.cohort.tolist()]
     mosts = sizes if task.max_samples is None else task.max_samples.tolist()
     return sum(_batches(task.training, min(size, most)) for size, most in zip(sizes, mosts, strict=True))
 
@@ -202,13 +206,13 @@ def _batches(training: LocalTraining, size: int) -> int:
     return -(-size // (training.batch or size))
 
 
-def _time(candidate: Candidate, plan: Plan, measure: Measure) -> float:
+def _time(candidate: EngineCandidate, plan: Plan, measure: Measure) -> float:
     """Seconds of a candidate, which is over afterwards."""
     clients = candidate.make()
     try:
         return max(measure(clients, plan), 1e-9)
     finally:
-        if isinstance(clients, Workers):
+        if isinstance(clients, Parallel):
             clients.close()
 
 

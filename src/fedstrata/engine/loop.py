@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score, empty_rows
-from fedstrata.engine.facts import facts_of
-from fedstrata.engine.holdings import Holdings
-from fedstrata.engine.offers import least_wrong, overlaid, wrongness
+from fedstrata.engine.candidates import best_candidate, selection_value, with_local_tensors
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_stats import client_stats_of
+from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.pooling import pooled
-from fedstrata.engine.store import Store
 from fedstrata.models import flatten, load_row
 from fedstrata.randomness import generator, seed_of
 
@@ -34,7 +34,7 @@ class Loop:
     Args:
         module: of the layout; its own values do not matter, and its layers stay as they are.
         layout: the tensors of the module.
-        holdings: the clients' data.
+        client_data: the clients' data.
         store: what the clients' devices keep.
         precision: in which training multiplies, "float32" or "bfloat16"; weights, updates and scores are float32.
     """
@@ -43,17 +43,17 @@ class Loop:
         self,
         module: nn.Module,
         layout: Layout,
-        holdings: Holdings,
-        store: Store | None = None,
+        client_data: ClientData,
+        store: ClientStore | None = None,
         precision: str = "float32",
     ) -> None:
         """Take over the module."""
         # The C library gives freed memory back at once until something of this size has been freed: each step of small
         # networks would fetch its own anew, page by page.
         torch.empty(KEPT, dtype=torch.uint8, device="cpu")
-        self.store = store or Store()
+        self.store = store or ClientStore()
         self._precision = precision
-        self._module, self._layout, self._holdings = module, layout, holdings
+        self._module, self._layout, self._client_data = module, layout, client_data
         self._scorer = pooled(module)
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
@@ -63,7 +63,7 @@ class Loop:
         """Score the evaluations, then do the work of every client."""
         with torch.random.fork_rng(devices=[]):
             scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
-            return Report(self._work(plan), scores, facts_of(plan, self._holdings))
+            return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
@@ -88,14 +88,14 @@ class Loop:
             for name, task in plan.tasks.items():
                 if bool((task.candidates[row] < 0).all()):
                     continue
-                index = self._holdings.train(client, task.fold, plan.round)
+                index = self._client_data.train(client, task.fold, plan.round)
                 if task.max_samples is not None:
-                    index = self._holdings.some(client, index, int(task.max_samples[row]))
+                    index = self._client_data.some(client, index, int(task.max_samples[row]))
                 if not len(index):
                     continue  # one of two halves of a single sample
                 kept = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
                 # tasks of one client that are offered the same take the same, whatever part they train on.
-                judging = self._holdings.train(client, task.selection_fold, plan.round)
+                judging = self._client_data.train(client, task.selection_fold, plan.round)
                 # What was judged for one task need not be for another, by other tensors of its own it must.
                 known = {} if kept else judged.setdefault(task.selection_fold, {})
                 taken, losses = self._choose(plan, task.candidates[row], judging, kept, known, task.selection_metric)
@@ -125,8 +125,8 @@ class Loop:
                     if offer not in known:
                         known[offer] = self._evaluate(self._overlaid(plan.models[offer], kept), index)
                     correct, loss = known[offer]
-                    losses[place] = wrongness(by, correct, loss, len(index))
-        return least_wrong(offers, losses), losses
+                    losses[place] = selection_value(by, correct, loss, len(index))
+        return best_candidate(offers, losses), losses
 
     def _fit(self, plan: Plan, task: LocalTask, client: int, index: Tensor, start: Tensor, received: Tensor) -> Tensor:
         """Train from a row; the row where it ended, (p,)."""
@@ -145,7 +145,7 @@ class Loop:
         torch.default_generator.manual_seed(seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
         for _ in range(task.training.epochs):
-            for inputs, labels in self._holdings.batches(index, task.training.batch, order):
+            for inputs, labels in self._client_data.batches(index, task.training.batch, order):
                 if len(labels) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
                 # Left after every step: autocast keeps what it made of weights, which then move.
@@ -170,9 +170,9 @@ class Loop:
             kept = self.store.read(client, before=plan.round) if any(evaluation.load_local) else {}
             kept = {tensor: values for tensor, values in kept.items() if evaluation.load_local[tensor]}
             # The scores complete the record of the round before, on the data that clients had then.
-            data = self._holdings.train(client, round=plan.round - 1)
+            data = self._client_data.train(client, round=plan.round - 1)
             taken, _ = self._choose(plan, evaluation.candidates[row], data, kept, {})
-            index = self._holdings.test(client, plan.round - 1)
+            index = self._client_data.test(client, plan.round - 1)
             scored.append((*self._evaluate(self._overlaid(plan.models[taken], kept), index), len(index)))
         correct, loss, samples = zip(*scored, strict=True) if scored else ((), (), ())
         right, of = (torch.tensor(counts, dtype=torch.int64) for counts in (correct, samples))
@@ -184,14 +184,14 @@ class Loop:
         self._module.eval()
         correct, loss = 0, 0.0
         with torch.inference_mode():
-            for inputs, labels in self._holdings.batches(index, SCORED):
+            for inputs, labels in self._client_data.batches(index, SCORED):
                 logits = self._scorer(inputs)
                 correct += int((logits.argmax(1) == labels).sum())
                 loss += float(cross_entropy(logits, labels, reduction="sum"))
         return correct, loss / len(index)
 
     def _overlaid(self, row: Tensor, kept: dict[int, Tensor]) -> Tensor:
-        return overlaid(row, kept, self._layout.spans)
+        return with_local_tensors(row, kept, self._layout.spans)
 
     def _columns(self, mask: Mask) -> Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""

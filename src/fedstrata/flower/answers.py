@@ -9,7 +9,7 @@ from math import ceil, inf, isnan, prod
 import torch
 
 from fedstrata.core import Evaluation, Layout, LocalTask, Report, Result, Rows, Score
-from fedstrata.engine.workers.sharding import empty_result
+from fedstrata.engine.parallel.sharding import empty_result
 from fedstrata.errors import InputError
 from fedstrata.flower.exchange import CHUNK, ReplyLimit
 from fedstrata.flower.letter import Letter, Record, chosen, mask_of, named, one, several, unnamed

@@ -25,24 +25,24 @@ def cut(experiment: Experiment, setting: Setting, paths: Sequence[Path]) -> Samp
     Returns:
         What all these samples have in common.
     """
-    holdings = setting.holdings
+    client_data = setting.client_data
     source = data.load(experiment.data.name, experiment.data.root)
     unit = experiment.data.unit or source.unit
     for client, path in enumerate(paths):
-        parts = {"": holdings.train(client), "_test": holdings.test(client)}
+        parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
         for split, index in parts.items():
-            inputs, labels = holdings.samples(index)
+            inputs, labels = client_data.samples(index)
             arrays[f"x{split}"], arrays[f"y{split}"] = inputs.contiguous().numpy(), labels.numpy()
             if unit is not None:
                 arrays[f"{unit}{split}"] = source.columns[unit][index.numpy()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
-    shape = tuple(holdings.samples(torch.tensor([0]))[0].shape[1:])
+    shape = tuple(client_data.samples(torch.tensor([0]))[0].shape[1:])
     # They are normalised already: these leave every bit of them as it is.
     mean, std = (0.0,) * shape[0], (1.0,) * shape[0]
-    return Samples(shape, holdings.classes, mean, std, "float32", unit=unit or "", test=experiment.data.test)
+    return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=experiment.data.test)
 
 
 def cut_public(setting: Setting, path: Path) -> str:

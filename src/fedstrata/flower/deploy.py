@@ -63,7 +63,9 @@ def init(
         truth = () if setting.problem.truth is None else tuple(setting.problem.truth.tolist())
         public = cut_public(setting, folder / "public.npz")
     held = [
-        len(part(client)) for client in range(len(clients)) for part in (setting.holdings.train, setting.holdings.test)
+        len(part(client))
+        for client in range(len(clients))
+        for part in (setting.client_data.train, setting.client_data.test)
     ]
     federation = Federation(clients, samples, most=MARGIN * max(held), truth=truth, public=public)
     write_federation(folder / FILE, federation)

@@ -14,7 +14,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedstrata.core import Layout
-from fedstrata.engine import Loop, Store
+from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
 from fedstrata.flower.alone import alone
@@ -84,8 +84,8 @@ def whoami(message: Message, device: Device) -> Message:
     def say() -> Letter:
         terms = read_terms(read_letter(message.content))
         # Which id the key will get is not known yet, and how many samples are held out does not depend on it.
-        holdings = holdings_of(device.data, 0, terms)
-        counts = {"train": len(holdings.train(0)), "test": len(holdings.test(0))}
+        client_data = holdings_of(device.data, 0, terms)
+        counts = {"train": len(client_data.train(0)), "test": len(client_data.test(0))}
         return Letter({"client": {"key": device.key, **counts}})
 
     return _told(message, device, say)
@@ -125,13 +125,13 @@ def _work(letter: Letter, device: Device) -> Letter:
     layout = layout_of(network)
     order, shelf = read_order(letter, layout), device.state / f"{terms.run}.safetensors"
     kept = _kept(shelf, order)
-    store = Store()
+    store = ClientStore()
     store.restore(kept)
     lacking = _lacking(order, layout, store)
     if lacking:
         return Letter({"lacking": {"tensors": lacking}})
-    holdings = holdings_of(device.data, order.client, terms)
-    report = Loop(network, layout, holdings, store, terms.precision).run(order.plan)
+    client_data = holdings_of(device.data, order.client, terms)
+    report = Loop(network, layout, client_data, store, terms.precision).run(order.plan)
     end = f"/{order.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
@@ -143,7 +143,7 @@ def _work(letter: Letter, device: Device) -> Letter:
     return write_answer(Answer(report, stored, spoilt), order, layout, terms.run)
 
 
-def _lacking(order: Order, layout: Layout, store: Store) -> list[str]:
+def _lacking(order: Order, layout: Layout, store: ClientStore) -> list[str]:
     """Tensors that the server thinks are here and are not, as after the loss of a disk."""
     own = store.read(order.client, before=order.plan.round)
     wanted = needed(order.plan, layout, own)
@@ -155,7 +155,7 @@ def _lacking(order: Order, layout: Layout, store: Store) -> list[str]:
 
 
 def _kept(shelf: Path, order: Order) -> dict[str, Tensor]:
-    """What the device keeps and the server counts on, by name as in `Store`.
+    """What the device keeps and the server counts on, by name as in `ClientStore`.
 
     Later rounds than the order's stay too, unread: the order may be an old one that was held up.
     """

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import CLIENT, Plan, Report
-from fedstrata.engine import Loop, Store
-from fedstrata.engine.workers.sharding import merge
+from fedstrata.engine import ClientStore, Loop
+from fedstrata.engine.parallel.sharding import merge
 from fedstrata.errors import EngineError, InputError, insist
 from fedstrata.flower.answers import (
     Answer,
@@ -28,7 +28,7 @@ from fedstrata.flower.letter import Letter, several
 from fedstrata.flower.messages import WORK, Expected, excuse, message_to, read_letter, weight, write_letter
 from fedstrata.flower.orders import Order, order, write_order
 from fedstrata.flower.roster import NOBODY, Roster
-from fedstrata.flower.samples import no_holdings
+from fedstrata.flower.samples import no_client_data
 from fedstrata.flower.terms import Terms, write_terms
 from fedstrata.flower.text import one_line, without_paths
 from fedstrata.models import layout_of
@@ -122,12 +122,12 @@ class Remote:
         clock: Clock | None = None,
     ) -> None:
         """Send nothing yet."""
-        self.store, self.roster, self.journey = Store(), roster, Journey({}, {}, 0, 0)
+        self.store, self.roster, self.journey = ClientStore(), roster, Journey({}, {}, 0, 0)
         self._grid, self._terms, self._rules = grid, terms, rules or Rules()
         self._tell, self._clock = tell, clock or Clock()
         module = terms.network(0)
         self._layout = layout_of(module)
-        self._loop = Loop(module, self._layout, no_holdings(terms))
+        self._loop = Loop(module, self._layout, no_client_data(terms))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """As `Loop.predict`, on the server."""
@@ -236,7 +236,7 @@ class Remote:
         return merge(replace(plan, evaluations=evaluations), [answer.report for answer in answers.values()])
 
 
-def _counted(store: Store) -> Mapping[int, set[int]]:
+def _counted(store: ClientStore) -> Mapping[int, set[int]]:
     """Rounds of which each client has tensors."""
     rounds = defaultdict[int, set[int]](set)
     for name in store.tensors():

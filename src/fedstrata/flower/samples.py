@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedstrata import data
 from fedstrata.data import Dataset
-from fedstrata.engine import Holdings
+from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.terms import Samples, Terms
 from fedstrata.models import side
@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Portion:
-    """A deal in which only one of n clients holds anything: all that `Holdings` reads of a `Deal`.
+    """A deal in which only one of n clients holds anything: all that `ClientData` reads of a `Deal`.
 
     Attributes:
         train: positions of each client's training samples, (n,).
@@ -38,7 +38,7 @@ class Portion:
     relabel: Indices
 
 
-def holdings_of(path: Path, client: int, terms: Terms) -> Holdings:
+def holdings_of(path: Path, client: int, terms: Terms) -> ClientData:
     """Read the data of one client, who is called what the run calls it.
 
     Args:
@@ -53,7 +53,7 @@ def holdings_of(path: Path, client: int, terms: Terms) -> Holdings:
     test = _fitting(data.load(str(path.resolve()), split="test"), path, terms) if _has_test(path) else None
     if test is None:
         held = _held_out(train, client, terms)
-        return _holdings(train, np.flatnonzero(~held), np.flatnonzero(held), client, terms)
+        return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, terms)
     columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}
     both = replace(
         train,
@@ -61,23 +61,23 @@ def holdings_of(path: Path, client: int, terms: Terms) -> Holdings:
         labels=torch.cat([train.labels, test.labels]),
         columns=columns,
     )
-    return _holdings(both, np.arange(len(train)), np.arange(len(train), len(both)), client, terms)
+    return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, terms)
 
 
-def no_holdings(terms: Terms) -> Holdings:
+def no_client_data(terms: Terms) -> ClientData:
     """What the server has of the clients' data."""
     samples = terms.samples
     dtype = torch.uint8 if samples.dtype == "uint8" else torch.float32
     nothing, label = torch.zeros(1, *samples.shape, dtype=dtype), torch.zeros(1, dtype=torch.int64)
     dataset = Dataset("nothing", nothing, label, samples.classes, samples.mean, samples.std)
-    return _holdings(dataset, np.arange(0), np.arange(0), 0, terms)
+    return _client_data(dataset, np.arange(0), np.arange(0), 0, terms)
 
 
 def _has_test(path: Path) -> bool:
     return bool(data.find(str(path.resolve())).test)
 
 
-def _holdings(dataset: Dataset, train: Indices, test: Indices, client: int, terms: Terms) -> Holdings:
+def _client_data(dataset: Dataset, train: Indices, test: Indices, client: int, terms: Terms) -> ClientData:
     empty = [np.arange(0)] * terms.clients
     portion = Portion(
         (*empty[:client], train, *empty[client + 1 :]),
@@ -86,7 +86,7 @@ def _holdings(dataset: Dataset, train: Indices, test: Indices, client: int, term
         np.tile(np.arange(terms.samples.classes), (terms.clients, 1)),
     )
     # A Deal gives every client something; of the others' data a device has none.
-    return Holdings(dataset, portion, terms.seed)
+    return ClientData(dataset, portion, terms.seed)
 
 
 def _fitting(dataset: Dataset, path: Path, terms: Terms) -> Dataset:

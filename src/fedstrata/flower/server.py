@@ -18,7 +18,7 @@ import torch
 from fedstrata import report
 from fedstrata.config import Experiment, choose
 from fedstrata.data import Dataset
-from fedstrata.engine import settle
+from fedstrata.engine import resolve_engine
 from fedstrata.errors import DataError, ExperimentError, RecordError
 from fedstrata.files import append_line, read_file, refuse_links, replace_file
 from fedstrata.flower.alone import alone
@@ -30,7 +30,7 @@ from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.greeting import Greeter
 from fedstrata.flower.remote import Remote
 from fedstrata.flower.roster import Roster, load_roster, save_roster
-from fedstrata.flower.samples import no_holdings
+from fedstrata.flower.samples import no_client_data
 from fedstrata.flower.terms import Terms
 from fedstrata.models import layout_of
 from fedstrata.records.checkpoint import checkpoints
@@ -146,9 +146,9 @@ def _setting(
     rehearse(algorithm, problem)
     joins = _joins(experiment, remote.roster)
     members = replace(membership(experiment), joins=joins)
-    name, device = settle("loop", "cpu")
+    name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
-    return Setting(problem, algorithm, remote, members, no_holdings(terms), engine), joins
+    return Setting(problem, algorithm, remote, members, no_client_data(terms), engine), joins
 
 
 def _joins(experiment: Experiment, roster: Roster) -> dict[int, int]:

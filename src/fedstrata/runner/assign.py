@@ -16,7 +16,7 @@ from fedstrata.config import Experiment, load
 from fedstrata.config.folder import recorded
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.data import Dataset
-from fedstrata.engine import Holdings, Loop
+from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError, RecordError
 from fedstrata.models import make, side
 from fedstrata.partition import Deal
@@ -177,7 +177,7 @@ class _Newcomer:
         deal = Deal((train,), (test,), truth=None, turns=upright, relabel=classes)
         model = experiment.model
         module = make(model.name, own.shape, own.classes, experiment.seed, **model.options)
-        self._loop = Loop(module, problem.layout, Holdings(own, deal, experiment.seed))
+        self._loop = Loop(module, problem.layout, ClientData(own, deal, experiment.seed))
 
     def run(self, plan: Plan) -> Report:
         """Answer a plan of the federation."""

@@ -14,7 +14,16 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import Engine as EngineTable
 from fedstrata.core import Algorithm, Layout, LocalTraining, Problem
-from fedstrata.engine import ENGINES, Engine, Holdings, Site, Work, candidates, choose, settle
+from fedstrata.engine import (
+    ENGINES,
+    ClientData,
+    Engine,
+    SimulationSpec,
+    Work,
+    choose_engine,
+    engine_candidates,
+    resolve_engine,
+)
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import flatten, layout_of, make, side
 from fedstrata.partition import Deal, deal
@@ -33,7 +42,7 @@ class Setting:
         algorithm: with its hyper-parameters.
         clients: who holds the data.
         members: who is in the federation, and when.
-        holdings: the data of all clients.
+        client_data: the data of all clients.
         engine: the experiment's, with what "auto" turned out to be.
         why: it turned out so, in one line; empty where it was given.
     """
@@ -42,7 +51,7 @@ class Setting:
     algorithm: Algorithm[Any]
     clients: Engine
     members: Membership
-    holdings: Holdings
+    client_data: ClientData
     engine: EngineTable
     why: str = ""
 
@@ -68,7 +77,7 @@ def prepare(experiment: Experiment) -> Setting:
         InputError: when something that the experiment names does not exist or does not fit.
     """
     algorithm, members = experiment.algorithm_of(), membership(experiment)
-    settle(experiment.engine.name, experiment.engine.device)
+    resolve_engine(experiment.engine.name, experiment.engine.device)
     require(experiment.records.track)
     source = data.find(experiment.data.name, experiment.data.root).source
     if source is not None:
@@ -83,31 +92,31 @@ def prepare(experiment: Experiment) -> Setting:
     rehearse(algorithm, problem)
     dealt = _deal(experiment, dataset)
     truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
-    site = _site(experiment, dataset, dealt, members)
-    engine, why = _engine(experiment, site, members, problem.training)
-    clients = ENGINES[engine.name](site, engine.device, engine.workers, engine.timeout)
+    spec = _spec(experiment, dataset, dealt, members)
+    engine, why = _engine(experiment, spec, members, problem.training)
+    clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
-    return Setting(problem, algorithm, clients, members, site.holdings, engine, why)
+    return Setting(problem, algorithm, clients, members, spec.client_data, engine, why)
 
 
 def _engine(
-    experiment: Experiment, site: Site, members: Membership, training: LocalTraining
+    experiment: Experiment, spec: SimulationSpec, members: Membership, training: LocalTraining
 ) -> tuple[EngineTable, str]:
     """The engine with nothing left open, and why it is this one."""
     wanted, rates, why = experiment.engine, experiment.cohort, ""
-    name, device = settle(wanted.name, wanted.device)
+    name, device = resolve_engine(wanted.name, wanted.device)
     if name == "auto":
         cohort, _ = draw(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
         work = Work(training, cohort, experiment.rounds)
-        choice = choose(site, work, candidates(site, wanted.workers, device, wanted.timeout))
+        choice = choose_engine(spec, work, engine_candidates(spec, wanted.workers, device, wanted.timeout))
         name, device, why = choice.name, choice.device, choice.why
     return wanted.model_copy(update={"name": name, "device": device}), why
 
 
-def _site(experiment: Experiment, dataset: data.Dataset, dealt: Deal, members: Membership) -> Site:
+def _spec(experiment: Experiment, dataset: data.Dataset, dealt: Deal, members: Membership) -> SimulationSpec:
     """What the engine is made of; of the columns, only what tells which samples belong together is still needed."""
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
-    return Site(
+    return SimulationSpec(
         _network(experiment, dataset.shape, dataset.classes),
         replace(dataset, columns=columns).channels_last(),
         dealt,

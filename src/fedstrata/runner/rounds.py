@@ -180,7 +180,7 @@ def steps(
     """
     fresh = setting.algorithm.init(setting.problem)  # may refuse the experiment: nothing is made then
     root = root_folder(out)
-    units = experiment.data.model_copy(update={"unit": setting.holdings.unit})
+    units = experiment.data.model_copy(update={"unit": setting.client_data.unit})
     resolved = experiment.model_copy(update={"engine": setting.engine, "data": units})
     with folder_lock(root):
         folder = Folder(root)
@@ -302,7 +302,7 @@ def _bytes(setting: Setting, plan: Plan, answer: Report) -> dict[str, int]:
     """Bytes of a round. The union of all data is no client: the samples are sent once, and no model ever."""
     n, round = setting.problem.clients, plan.round
     if n in plan.cohort.tolist():
-        data = setting.holdings.weight(n) if round == 1 else 0
+        data = setting.client_data.weight(n) if round == 1 else 0
         return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
     stored = partial(setting.clients.store.read, before=round)
     sent = traffic(setting.problem.layout, plan, answer, stored)

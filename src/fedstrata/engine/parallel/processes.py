@@ -25,9 +25,9 @@ from time import monotonic
 import torch
 
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.site import Site
-from fedstrata.engine.workers.segment import Letter, Segment
-from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
+from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
+from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
+from fedstrata.engine.simulation_spec import SimulationSpec
 from fedstrata.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -79,17 +79,17 @@ class Processes:
     They end with this object, on any error, and by themselves when this process is gone.
 
     Args:
-        site: the network and the data.
+        spec: the network and the data.
         workers: how many processes; 0 is one for each core that this process may use.
         timeout: Seconds without progress after which a worker is replaced and its work is given to another one; 0 waits
             without end. A worker makes progress whenever it reads a few batches of samples.
     """
 
-    def __init__(self, site: Site, workers: int = 0, timeout: float = TIMEOUT) -> None:
+    def __init__(self, spec: SimulationSpec, workers: int = 0, timeout: float = TIMEOUT) -> None:
         """Start nothing yet."""
         self.workers = workers or cores()
         self._timeout = timeout or math.inf
-        self._site, self._pool = site, list[_Worker]()
+        self._spec, self._pool = spec, list[_Worker]()
         weakref.finalize(self, _end, self._pool)
 
     @property
@@ -97,10 +97,10 @@ class Processes:
         """Ids of the processes."""
         return tuple(worker.process.pid for worker in self._pool)
 
-    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """As `Transport.run`."""
         try:
-            return self._run(Segment(order), shards)
+            return self._run(SharedMessage(order), shards)
         except BaseException:
             # What the others still compute is for nobody, and would be taken for the answer of the next round.
             self.close()
@@ -110,12 +110,12 @@ class Processes:
         """End the processes; the next round starts new ones."""
         _end(self._pool)
 
-    def _run(self, order: Segment, shards: Sequence[Shard]) -> Sequence[Answer]:
+    def _run(self, order: SharedMessage, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         while len(self._pool) < len(shards):
             self._pool.append(_Worker(self._timeout))
         for place, shard in enumerate(shards):
             self._give(place, order, shard)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ShardReply] = {}
         lost, hung = Counter[int](), Counter[int]()
         while waiting := [place for place in range(len(shards)) if place not in answers]:
             for place in self._ready(waiting):
@@ -145,7 +145,7 @@ class Processes:
         ready = wait(list(places), None if remaining == math.inf else max(remaining, 0))
         return [places[connection] for connection in ready]  # type: ignore[index]  # typeshed knows sockets here as well
 
-    def _give(self, place: int, order: Segment, shard: Shard) -> None:
+    def _give(self, place: int, order: SharedMessage, shard: Shard) -> None:
         worker = self._pool[place]
         worker.restart_clock()
         try:
@@ -159,9 +159,9 @@ class Processes:
             worker.give_up()
 
     @cached_property
-    def _data(self) -> Segment:
-        """The site, placed once for all workers."""
-        return Segment(self._site)
+    def _data(self) -> SharedMessage:
+        """The spec, placed once for all workers."""
+        return SharedMessage(self._spec)
 
     def _replace_lost(self, place: int, times: int) -> None:
         """Start another worker in the place of one that has ended.
@@ -210,7 +210,7 @@ class _Worker:
     Attributes:
         process: it.
         connection: to it.
-        placed: whether it was sent the site.
+        placed: whether it was sent the spec.
         limit: Seconds that it may be silent now: more until its first sign, for it has to start.
         reason: Why it ends, where it has told so.
     """
@@ -236,7 +236,7 @@ class _Worker:
         self._timeout = timeout
         self._deadline = monotonic() + self.limit
 
-    def receive(self) -> Letter | None:
+    def receive(self) -> ReceivedMessage | None:
         """What it sends: an answer, or None for a sign that its work goes on.
 
         Raises:
@@ -250,7 +250,7 @@ class _Worker:
             raise EOFError
         self.limit = self._timeout
         self.restart_clock()
-        return None if content == PROGRESS else Letter(self.connection, content)
+        return None if content == PROGRESS else ReceivedMessage(self.connection, content)
 
     def restart_clock(self) -> None:
         """Let its time begin anew."""
@@ -283,7 +283,7 @@ def _limit_waiting(line: socket.socket, seconds: float) -> None:
         line.setsockopt(socket.SOL_SOCKET, option, duration)
 
 
-def _answer(letter: Letter) -> Answer:
+def _answer(letter: ReceivedMessage) -> ShardReply:
     """What a worker answers.
 
     Raises:
@@ -292,7 +292,7 @@ def _answer(letter: Letter) -> Answer:
     answer, _ = letter.open()
     if isinstance(answer, Exception):
         raise answer
-    found: Answer = answer
+    found: ShardReply = answer
     return found
 
 
@@ -302,7 +302,7 @@ def _end(pool: list[_Worker]) -> None:
 
 
 def serve(connection: Connection, interval: float = 0.0) -> None:
-    """Be a worker: read the site, then answer every order with an `Answer` or the exception that came of it.
+    """Be a worker: read the spec, then answer every order with an `ShardReply` or the exception that came of it.
 
     Args:
         connection: to whoever gives orders.
@@ -312,25 +312,25 @@ def serve(connection: Connection, interval: float = 0.0) -> None:
         Exception: When nothing can be read or answered any more.
     """
     torch.set_num_threads(1)
-    heard = SimpleQueue[Letter | Exception]()
+    heard = SimpleQueue[ReceivedMessage | Exception]()
     Thread(target=_listen, args=(connection, heard), daemon=True).start()
     show_progress = _progress_sender(connection, interval)
-    site, engine = _next(heard), None
+    spec, engine = _next(heard), None
     while True:
         letter = _next(heard)
         try:
-            engine = engine or _loop(site, show_progress)
-            said = Segment(perform(engine, *letter.open()))
+            engine = engine or _loop(spec, show_progress)
+            said = SharedMessage(perform(engine, *letter.open()))
         except Exception as error:
-            said = Segment(_portable(error))
+            said = SharedMessage(_portable(error))
         with suppress(ConnectionError):
             said.send(connection)
 
 
-def _loop(site: Letter, show_progress: Callable[[], None]) -> Loop:
+def _loop(spec: ReceivedMessage, show_progress: Callable[[], None]) -> Loop:
     """The engine of a worker, which shows progress whenever it reads samples."""
-    made: Site = site.open()[0]
-    made.holdings.on_read = show_progress
+    made: SimulationSpec = spec.open()[0]
+    made.client_data.on_read = show_progress
     return made.loop()
 
 
@@ -349,11 +349,11 @@ def _progress_sender(connection: Connection, interval: float) -> Callable[[], No
     return send
 
 
-def _listen(connection: Connection, heard: SimpleQueue[Letter | Exception]) -> None:
+def _listen(connection: Connection, heard: SimpleQueue[ReceivedMessage | Exception]) -> None:
     """Hear what is sent while the worker works, and end it as soon as nobody is there any more."""
     try:
         while True:
-            heard.put(Letter(connection))
+            heard.put(ReceivedMessage(connection))
     except (EOFError, ConnectionError):
         os._exit(0)
     except Exception as error:
@@ -361,7 +361,7 @@ def _listen(connection: Connection, heard: SimpleQueue[Letter | Exception]) -> N
         heard.put(error)
 
 
-def _next(heard: SimpleQueue[Letter | Exception]) -> Letter:
+def _next(heard: SimpleQueue[ReceivedMessage | Exception]) -> ReceivedMessage:
     """What was heard next.
 
     Raises:

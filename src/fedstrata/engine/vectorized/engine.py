@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.core import Layout, Plan, Report
-from fedstrata.engine.batched.network import Network, budget
-from fedstrata.engine.batched.replay import session
-from fedstrata.engine.batched.rounds import Round, choose
-from fedstrata.engine.batched.schedule import chunks
-from fedstrata.engine.batched.scoring import Answers, predict
-from fedstrata.engine.batched.training import Trainers, train
-from fedstrata.engine.holdings import Holdings
-from fedstrata.engine.site import Site
-from fedstrata.engine.store import Store
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.simulation_spec import SimulationSpec
+from fedstrata.engine.vectorized.cuda_graphs import session
+from fedstrata.engine.vectorized.network import Network, budget
+from fedstrata.engine.vectorized.rounds import Round, choose_engine
+from fedstrata.engine.vectorized.schedule import chunks
+from fedstrata.engine.vectorized.scoring import EvalResults, predict
+from fedstrata.engine.vectorized.training import Trainers, train
 from fedstrata.models import layout_of
 
 
-class Batched:
+class Vectorized:
     """Trains and scores many clients as one tensor program; equals `Loop` but for rounding.
 
     After a local epoch in float32 an update differs by at most 1e-5 of its norm. Dropout draws other masks than the
@@ -31,7 +31,7 @@ class Batched:
     Args:
         module: of the layout; its own values do not matter. Its only randomness may be dropout layers of torch.
         layout: the tensors of the module.
-        holdings: the clients' data; an accelerator gets a copy, normalised, of 4 bytes a value.
+        client_data: the clients' data; an accelerator gets a copy, normalised, of 4 bytes a value.
         store: what the clients' devices keep.
         precision: of training: ``"float32"`` or ``"bfloat16"``; weights are float32 all the same.
         device: where it computes, ``"cpu"`` or ``"cuda"``.
@@ -43,8 +43,8 @@ class Batched:
         self,
         module: nn.Module,
         layout: Layout,
-        holdings: Holdings,
-        store: Store | None = None,
+        client_data: ClientData,
+        store: ClientStore | None = None,
         precision: str = "float32",
         *,
         device: str = "cpu",
@@ -52,17 +52,19 @@ class Batched:
         products: bool | None = None,
     ) -> None:
         """Copy the module."""
-        self.store, self.holdings = store or Store(), holdings
+        self.store, self.client_data = store or ClientStore(), client_data
         where = torch.device(device)
         memory = budget(where) if memory is None else memory
         products = where.type != "cpu" if products is None else products
         self.trainers = Trainers(Network(module, layout, where, precision, memory, products))
 
     @classmethod
-    def at(cls, site: Site, store: Store | None = None, *, device: str = "cpu", memory: int | None = None) -> Batched:
+    def at(
+        cls, spec: SimulationSpec, store: ClientStore | None = None, *, device: str = "cpu", memory: int | None = None
+    ) -> Vectorized:
         """An engine on the one copy of the data that is here."""
-        module = site.network()
-        return cls(module, layout_of(module), site.holdings, store, site.precision, device=device, memory=memory)
+        module = spec.network()
+        return cls(module, layout_of(module), spec.client_data, store, spec.precision, device=device, memory=memory)
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
@@ -80,7 +82,7 @@ class Batched:
             return torch.cat(found).cpu()
 
 
-def run_together(pairs: Sequence[tuple[Batched, Plan]]) -> tuple[Report, ...]:
+def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]:
     """The reports of several federations' plans; what is alike in them is computed in one batch.
 
     Clients train together whose networks, devices, trained tensors and recipes are the same, whatever their data,
@@ -92,10 +94,10 @@ def run_together(pairs: Sequence[tuple[Batched, Plan]]) -> tuple[Report, ...]:
     with ExitStack() as sessions:
         for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
             sessions.enter_context(session(device))
-        rounds = [Round(plan, engine.holdings, engine.store, engine.trainers) for engine, plan in pairs]
+        rounds = [Round(plan, engine.client_data, engine.store, engine.trainers) for engine, plan in pairs]
         evaluations = [evaluation for each in rounds for evaluation in each.uses()]
-        chosen = zip(evaluations, choose(evaluations), strict=True)
-        scores = Answers([evaluation.question(taken, evaluation.index) for evaluation, (taken, _) in chosen])
+        chosen = zip(evaluations, choose_engine(evaluations), strict=True)
+        scores = EvalResults([evaluation.question(taken, evaluation.index) for evaluation, (taken, _) in chosen])
         for number in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
             _work(rounds, number)
     told = iter(scores.read())
@@ -105,7 +107,7 @@ def run_together(pairs: Sequence[tuple[Batched, Plan]]) -> tuple[Report, ...]:
 def _work(rounds: Sequence[Round], number: int) -> None:
     """One task of every plan; what a client stores in one is there in the next."""
     offered = [each.offered(number) for each in rounds]
-    chosen = iter(choose([client for clients in offered for client in clients]))
+    chosen = iter(choose_engine([client for clients in offered for client in clients]))
     turns = [
         turn
         for each, clients in zip(rounds, offered, strict=True)

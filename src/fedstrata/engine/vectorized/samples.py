@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.client_data import ClientData
 
 BLOCK = 4096
 """Samples that are normalised together."""
@@ -27,16 +27,16 @@ class Resident:
     """All samples that were dealt, normalised once and kept on a device.
 
     Args:
-        holdings: of all clients.
+        client_data: of all clients.
         device: where they are kept.
     """
 
-    def __init__(self, holdings: Holdings, device: torch.device) -> None:
+    def __init__(self, client_data: ClientData, device: torch.device) -> None:
         """Copy the samples."""
-        clients = range(len(holdings))
-        index = torch.cat([holdings.train(len(holdings)), *(holdings.test(client) for client in clients)])
+        clients = range(len(client_data))
+        index = torch.cat([client_data.train(len(client_data)), *(client_data.test(client) for client in clients)])
         self._place = torch.full((int(index.max()) + 1,), -1).scatter_(0, index, torch.arange(len(index))).to(device)
-        blocks = [holdings.samples(block) for block in index.split(BLOCK)]
+        blocks = [client_data.samples(block) for block in index.split(BLOCK)]
         self._inputs = torch.cat([_stored(inputs).to(device) for inputs, _ in blocks])
         self._labels = torch.cat([labels.to(device) for _, labels in blocks])
 
@@ -52,16 +52,16 @@ def _stored(inputs: Tensor) -> Tensor:
     return inputs.permute(0, 2, 3, 1).contiguous() if inputs.ndim == 4 else inputs
 
 
-_RESIDENT: WeakKeyDictionary[Holdings, dict[torch.device, Resident]] = WeakKeyDictionary()
+_RESIDENT: WeakKeyDictionary[ClientData, dict[torch.device, Resident]] = WeakKeyDictionary()
 
 
-def source(holdings: Holdings, device: torch.device) -> Source:
-    """The samples of some holdings near a device; a copy on an accelerator is made once for all engines."""
+def source(client_data: ClientData, device: torch.device) -> Source:
+    """The samples of some client_data near a device; a copy on an accelerator is made once for all engines."""
     if device.type == "cpu":
-        return holdings
-    copies = _RESIDENT.setdefault(holdings, {})
+        return client_data
+    copies = _RESIDENT.setdefault(client_data, {})
     if device not in copies:
-        copies[device] = Resident(holdings, device)
+        copies[device] = Resident(client_data, device)
     return copies[device]
 
 

@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
-from fedstrata.engine.batched import Batched, run_together
-from fedstrata.engine.choice import Engine
-from fedstrata.engine.merging import Place, Wish, merge
-from fedstrata.engine.store import Store
+from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.dedup import DedupPlan, Place, merge
+from fedstrata.engine.registry import Engine
+from fedstrata.engine.vectorized import Vectorized, run_together
 
 STEP = 3
 """What a training step costs in passes forward: the way back takes about twice as long."""
 
 
-class Devices:
+class LocalStores:
     """The devices of one of several algorithms on one engine: what they keep is their own.
 
     Args:
@@ -35,7 +35,7 @@ class Devices:
 
     def __init__(self, engine: Engine) -> None:
         """Start with empty devices."""
-        self.store = Store()
+        self.store = ClientStore()
         self._engine = engine
 
     def run(self, plan: Plan) -> Report:
@@ -53,7 +53,7 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Answers:
+class EvalResults:
     """What came back for several plans that shared their work.
 
     Attributes:
@@ -71,7 +71,7 @@ NOTHING = Report()
 
 
 @dataclass(frozen=True)
-class Asked:
+class SharedRequest:
     """What several algorithms ask of one federation in a round.
 
     Attributes:
@@ -85,18 +85,18 @@ class Asked:
     devices: Sequence[Clients]
 
 
-def together(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> Answers:
-    """Have plans for one round of the same federation answered, equal jobs once; see `Asked`.
+def run_shared(plans: Sequence[Plan], engine: Clients, devices: Sequence[Clients]) -> EvalResults:
+    """Have plans for one round of the same federation answered, equal jobs once; see `SharedRequest`.
 
     Raises:
         ContractError: when the plans are of several rounds or seeds.
     """
-    (answers,) = all_together([Asked(plans, engine, devices)])
+    (answers,) = run_all_shared([SharedRequest(plans, engine, devices)])
     return answers
 
 
-def all_together(asked: Sequence[Asked]) -> tuple[Answers, ...]:
-    """Have plans on several federations answered, those of each as in `together`.
+def run_all_shared(asked: Sequence[SharedRequest]) -> tuple[EvalResults, ...]:
+    """Have plans on several federations answered, those of each as in `run_shared`.
 
     What is not private is one batch, where all engines are batched.
 
@@ -108,13 +108,13 @@ def all_together(asked: Sequence[Asked]) -> tuple[Answers, ...]:
     shared = [(each.engine, plan) for each, (plan, _) in zip(asked, wanted, strict=True) if plan is not None]
     told = iter(_told(shared))
     common = [NOTHING if plan is None else next(told) for plan, _ in wanted]
-    spent, found = perf_counter() - began, list[Answers]()
+    spent, found = perf_counter() - began, list[EvalResults]()
     borne = [costs(plan, wishes, report) for (plan, wishes), report in zip(wanted, common, strict=True)]
     rate = spent / (sum(map(sum, borne)) or 1)
     for each, (_, wishes), report, own in zip(asked, wanted, common, borne, strict=True):
         private, seconds = _private(each, wishes)
         times = tuple(rate * cost + more for cost, more in zip(own, seconds, strict=True))
-        found.append(Answers(cut(wishes, report, private), times, sum(map(jobs, (report, *private)))))
+        found.append(EvalResults(cut(wishes, report, private), times, sum(map(jobs, (report, *private)))))
     return tuple(found)
 
 
@@ -125,13 +125,13 @@ def jobs(report: Report) -> int:
 
 def _told(shared: Sequence[tuple[Clients, Plan]]) -> tuple[Report, ...]:
     """The reports of plans, each by an engine of its own."""
-    batch = [(engine, plan) for engine, plan in shared if isinstance(engine, Batched)]
+    batch = [(engine, plan) for engine, plan in shared if isinstance(engine, Vectorized)]
     if len(batch) == len(shared):
         return run_together(batch)
     return tuple(engine.run(plan) for engine, plan in shared)
 
 
-def _private(asked: Asked, wishes: Sequence[Wish]) -> tuple[list[Report], list[float]]:
+def _private(asked: SharedRequest, wishes: Sequence[DedupPlan]) -> tuple[list[Report], list[float]]:
     """What each algorithm's own devices do, and the seconds it took."""
     reports, seconds = list[Report](), list[float]()
     for wish, own in zip(wishes, asked.devices, strict=True):
@@ -141,7 +141,7 @@ def _private(asked: Asked, wishes: Sequence[Wish]) -> tuple[list[Report], list[f
     return reports, seconds
 
 
-def costs(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[float, ...]:
+def costs(merged: Plan | None, wishes: Sequence[DedupPlan], common: Report) -> tuple[float, ...]:
     """The part of the merged plan's cost that each plan bears; 0 where nothing was done.
 
     Several that asked for a job bear it in equal parts. It costs as many passes forward as it takes samples; a
@@ -161,7 +161,7 @@ def costs(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[
     return tuple(sum(known.get(place, 0.0) / askers[place] for place in wish.places) for wish in wishes)
 
 
-def cut(wishes: Sequence[Wish], common: Report, private: Sequence[Report]) -> tuple[Report, ...]:
+def cut(wishes: Sequence[DedupPlan], common: Report, private: Sequence[Report]) -> tuple[Report, ...]:
     """The report of each plan.
 
     Args:
@@ -196,7 +196,7 @@ def _rows(clients: Tensor) -> dict[int, int]:
 
 
 def _result(
-    wish: Wish,
+    wish: DedupPlan,
     task: LocalTask,
     slots: Mapping[int, int],
     results: Sequence[Result],

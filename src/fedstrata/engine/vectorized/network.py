@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout
-from fedstrata.engine.batched.layers import Dropout, stand_ins
-from fedstrata.engine.batched.replay import capacity
+from fedstrata.engine.vectorized.cuda_graphs import capacity
+from fedstrata.engine.vectorized.layers import Dropout, stand_ins
 from fedstrata.errors import ModelError
 
 MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}

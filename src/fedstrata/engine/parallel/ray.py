@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.site import Site
-from fedstrata.engine.workers.parcel import pack, unpack
-from fedstrata.engine.workers.processes import HANGS, TIMEOUT, TRIES, cores
-from fedstrata.engine.workers.sharding import Answer, Order, Shard, perform
+from fedstrata.engine.parallel.processes import HANGS, TIMEOUT, TRIES, cores
+from fedstrata.engine.parallel.serialization import pack, unpack
+from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
+from fedstrata.engine.simulation_spec import SimulationSpec
 from fedstrata.errors import EngineError, ExperimentError, ResourceError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Ray:
     """A transport to Ray, which is started or joined when the first round needs it and stays until Python ends.
 
     Args:
-        site: the network and the data.
+        spec: the network and the data.
         workers: tasks of a round at most; 0 is one for each core of the cluster.
         address: of a running cluster; None is that of ``RAY_ADDRESS``, or else a new one on this machine alone.
         timeout: Seconds in which one of a round's tasks has to end; then those that have not are given to other workers
@@ -45,9 +45,11 @@ class Ray:
         ExperimentError: when Ray is not installed.
     """
 
-    def __init__(self, site: Site, workers: int = 0, address: str | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, spec: SimulationSpec, workers: int = 0, address: str | None = None, timeout: float = TIMEOUT
+    ) -> None:
         """Start nothing yet."""
-        self._site, self._wanted = site, workers
+        self._spec, self._wanted = spec, workers
         self._timeout = timeout
         self._longest = 0.0
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
@@ -67,16 +69,16 @@ class Ray:
         """Tasks of a round at most."""
         return self._wanted or int(self._cluster.cluster_resources()["CPU"])
 
-    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """As `Transport.run`; tasks whose worker was lost are repeated by Ray."""
         with self._errors():
             sent = self._cluster.put(_boxed(order))
-            # Inside a list the site stays where it is until a worker has need of it.
+            # Inside a list the spec stays where it is until a worker has need of it.
             given = [([self._data], sent, shard, sys.path) for shard in shards]
             tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
             # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray
             # down.
-            answers, rivals = dict[int, Answer](), 1
+            answers, rivals = dict[int, ShardReply](), 1
             while waiting := {task: place for task, place in tasks.items() if place not in answers}:
                 limit = max(self._timeout, SLOWER * self._longest) if self._timeout else None
                 began = monotonic()
@@ -149,23 +151,23 @@ class Ray:
 
     @cached_property
     def _data(self) -> Any:
-        """The site, placed once for all workers."""
-        return self._cluster.put(_boxed(self._site))
+        """The spec, placed once for all workers."""
+        return self._cluster.put(_boxed(self._spec))
 
 
-def _work(site: list[Any], order: Any, shard: Shard, path: list[str]) -> Any:
+def _work(spec: list[Any], order: Any, shard: Shard, path: list[str]) -> Any:
     """What a task does; the networks of users are found where the program that asks finds them."""
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
-    return _boxed(perform(_engine(site[0]), _opened(order), shard))
+    return _boxed(perform(_engine(spec[0]), _opened(order), shard))
 
 
 @lru_cache(maxsize=1)
-def _engine(site: Any) -> Loop:
+def _engine(spec: Any) -> Loop:
     """A worker's engine, which it keeps for the rounds to come."""
     import ray
 
-    made: Site = _opened(ray.get(site))
+    made: SimulationSpec = _opened(ray.get(spec))
     return made.loop()
 
 

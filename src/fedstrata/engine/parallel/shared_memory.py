@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from fedstrata.core.rows import IN_MEMORY, reserve
-from fedstrata.engine.workers.parcel import pack, unpack
+from fedstrata.engine.parallel.serialization import pack, unpack
 
 ALIGNED = 64
 """Bytes to a multiple of which every tensor begins."""
 
 
-class Segment:
+class SharedMessage:
     """A thing whose tensors are written once and can be mapped by any process that it is sent to.
 
     Args:
@@ -72,8 +72,8 @@ def _handle(connection: Connection) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
-class Letter:
-    """What came of `Segment.send`, still closed: what cannot be read can still be told apart from what follows.
+class ReceivedMessage:
+    """What came of `SharedMessage.send`, still closed: what cannot be read can still be told apart from what follows.
 
     Args:
         connection: to whoever sends it.

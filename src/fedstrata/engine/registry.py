@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Clients
-from fedstrata.engine.batched import Batched
-from fedstrata.engine.site import Site
-from fedstrata.engine.store import Store
-from fedstrata.engine.workers import Processes, Ray, Workers
-from fedstrata.engine.workers.ray import MISSING
+from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.parallel import Parallel, Processes, Ray
+from fedstrata.engine.parallel.ray import MISSING
+from fedstrata.engine.simulation_spec import SimulationSpec
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ExperimentError
 
 
@@ -25,25 +25,25 @@ class Engine(Clients, Protocol):
         store: what lives on their devices.
     """
 
-    store: Store
+    store: ClientStore
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
 
 
-ENGINES: Mapping[str, Callable[[Site, str, int, int], Engine]] = {
-    "loop": lambda site, device, workers, timeout: site.loop(),
-    "batched": lambda site, device, workers, timeout: Batched.at(site, device=device),
-    "processes": lambda site, device, workers, timeout: Workers(site, Processes(site, workers, timeout)),
-    "ray": lambda site, device, workers, timeout: Workers(site, Ray(site, workers, timeout=timeout)),
+ENGINES: Mapping[str, Callable[[SimulationSpec, str, int, int], Engine]] = {
+    "loop": lambda spec, device, workers, timeout: spec.loop(),
+    "batched": lambda spec, device, workers, timeout: Vectorized.at(spec, device=device),
+    "processes": lambda spec, device, workers, timeout: Parallel(spec, Processes(spec, workers, timeout)),
+    "ray": lambda spec, device, workers, timeout: Parallel(spec, Ray(spec, workers, timeout=timeout)),
 }
 """Name -> what makes an engine: of the network and the data, the device, the number of workers, 0 for as many as
 cores, and the seconds without progress after which a worker is replaced, 0 for never. Nothing runs before its first
 plan."""
 
 
-def settle(name: str, device: str) -> tuple[str, str]:
-    """Where an engine computes, where that was left open; which one "auto" is takes a try, see `choose`.
+def resolve_engine(name: str, device: str) -> tuple[str, str]:
+    """Where an engine computes, where that was left open; which one "auto" is takes a try, see `choose_engine`.
 
     Args:
         name: of `ENGINES`, or "auto".

@@ -23,7 +23,7 @@ P = TypeVar("P", LocalTask, Evaluation)
 
 
 @dataclass(frozen=True)
-class Wish:
+class DedupPlan:
     """A plan, and where its jobs are done.
 
     What keeps or stores tensors on devices is private: each algorithm has devices of its own.
@@ -56,7 +56,7 @@ class Wish:
             yield from (("score", slot, client) for client, slot in (evaluation or {}).items())
 
 
-def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[Wish, ...]]:
+def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[DedupPlan, ...]]:
     """Merge plans for one round of the same federation: same data, partition, network and seed.
 
     A job is a client, the values of the models that it is offered, and all other fields of its task or evaluation.
@@ -145,14 +145,14 @@ class _Slots(Generic[P]):
         return known[job]
 
 
-def _wish(plan: Plan, models: _Models, work: _Slots[LocalTask], score: _Slots[Evaluation]) -> Wish:
+def _wish(plan: Plan, models: _Models, work: _Slots[LocalTask], score: _Slots[Evaluation]) -> DedupPlan:
     """Place every job of a plan that is not private."""
     tasks = {name: task for name, task in plan.tasks.items() if not (any(task.load_local) or any(task.save_local))}
     evaluations = {name: each for name, each in plan.evaluations.items() if not any(each.load_local)}
     known = models.of(plan, [*tasks.values(), *evaluations.values()])
     shared_tasks = {name: _placed(task, plan.cohort, known, task.max_samples, work) for name, task in tasks.items()}
     shared_scores = {name: _placed(each, each.clients, known, None, score) for name, each in evaluations.items()}
-    return Wish(
+    return DedupPlan(
         plan,
         known,
         {name: shared_tasks.get(name) for name in plan.tasks},

@@ -9,15 +9,15 @@ from functools import cached_property
 from torch import nn
 
 from fedstrata.data import Dataset
-from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.store import Store
 from fedstrata.models import layout_of
 from fedstrata.partition import Deal
 
 
 @dataclass(frozen=True)
-class Site:
+class SimulationSpec:
     """A network and the clients' data, in parts that can be sent to other processes.
 
     Attributes:
@@ -25,7 +25,7 @@ class Site:
         dataset: in memory.
         deal: which samples are whose, and how each client sees them.
         seed: of the run.
-        handovers: as `Holdings` takes them.
+        handovers: as `ClientData` takes them.
         precision: of training, as `Loop` takes it.
     """
 
@@ -37,11 +37,11 @@ class Site:
     precision: str = "float32"
 
     @cached_property
-    def holdings(self) -> Holdings:
+    def client_data(self) -> ClientData:
         """The clients' data."""
-        return Holdings(self.dataset, self.deal, self.seed, self.handovers)
+        return ClientData(self.dataset, self.deal, self.seed, self.handovers)
 
-    def loop(self, store: Store | None = None) -> Loop:
+    def loop(self, store: ClientStore | None = None) -> Loop:
         """An engine of its own on the one copy of the data that is here."""
         module = self.network()
-        return Loop(module, layout_of(module), self.holdings, store, self.precision)
+        return Loop(module, layout_of(module), self.client_data, store, self.precision)

@@ -10,7 +10,7 @@ VERSIONS = 2
 """Rounds that are kept of a tensor, so that a round that was cut short can be run again."""
 
 
-class Store:
+class ClientStore:
     """Tensors of clients, each in the versions of its last two rounds."""
 
     def __init__(self) -> None:

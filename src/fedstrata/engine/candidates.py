@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 
-def overlaid(row: torch.Tensor, kept: Mapping[int, torch.Tensor], spans: Sequence[slice]) -> torch.Tensor:
+def with_local_tensors(row: torch.Tensor, kept: Mapping[int, torch.Tensor], spans: Sequence[slice]) -> torch.Tensor:
     """A model (p,) with some tensors replaced by a client's own."""
     row = row.clone() if kept else row
     for tensor, values in kept.items():
@@ -15,12 +15,12 @@ def overlaid(row: torch.Tensor, kept: Mapping[int, torch.Tensor], spans: Sequenc
     return row
 
 
-def wrongness(by: str, correct: int, loss: float, samples: int) -> float:
+def selection_value(by: str, correct: int, loss: float, samples: int) -> float:
     """How wrong a model is, as `LocalTask.selection_metric` has it, by its correct samples and its mean loss."""
     return loss if by == "loss" else 1 - correct / samples
 
 
-def least_wrong(offers: torch.Tensor, losses: torch.Tensor) -> int:
+def best_candidate(offers: torch.Tensor, losses: torch.Tensor) -> int:
     """The offered model that is least wrong, the first on a tie; one that leads to no number is the last.
 
     Args:

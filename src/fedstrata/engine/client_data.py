@@ -17,7 +17,7 @@ AHEAD = 4
 """Batches that are normalised together."""
 
 
-class Portions(Protocol):
+class ClientSplit(Protocol):
     """Which samples are whose, and how each client sees them: what is read of a `Deal`, or known on a device."""
 
     @property
@@ -37,7 +37,7 @@ class Portions(Protocol):
         """What each class is to it, (n, classes)."""
 
 
-class Holdings:
+class ClientData:
     """The clients' data: index arrays into one decoded data set.
 
     Args:
@@ -53,7 +53,7 @@ class Holdings:
     on_read: Callable[[], None] | None = None
 
     def __init__(
-        self, dataset: Dataset, deal: Portions, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
+        self, dataset: Dataset, deal: ClientSplit, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
     ) -> None:
         """Turn the index arrays into tensors."""
         self._dataset, self._seed, self._handovers = dataset.channels_last(), seed, dict(handovers or {})

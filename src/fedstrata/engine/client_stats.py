@@ -6,23 +6,23 @@ import torch
 
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Plan, Rows
-from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.client_data import ClientData
 from fedstrata.errors import ContractError
 
 
-def facts_of(plan: Plan, holdings: Holdings) -> dict[str, Rows]:
+def client_stats_of(plan: Plan, client_data: ClientData) -> dict[str, Rows]:
     """All facts that a plan asks for, a row of each client that is asked."""
     facts = {}
     for name, asked in plan.client_stats.items():
         if bool(asked.any()):
             clients = plan.cohort[asked]
             part = "B" if name == "units" else "all"
-            data = (holdings.train(client, part, plan.round) for client in clients.tolist())
-            facts[name] = Rows(clients, torch.stack([fact(name, holdings, index) for index in data]))
+            data = (client_data.train(client, part, plan.round) for client in clients.tolist())
+            facts[name] = Rows(clients, torch.stack([client_stat(name, client_data, index) for index in data]))
     return facts
 
 
-def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
+def client_stat(name: str, client_data: ClientData, index: torch.Tensor) -> torch.Tensor:
     """One fact about some samples, as a row (q,) float32.
 
     Args:
@@ -31,24 +31,24 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
             vectors, (classes * 3 * features,), zero where there are none (PACFL section 3); ``"units"``: how many
             independent samples they are worth, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for independent units of
             s_i samples (Kish's effective sample size), 0 of none, (1,).
-        holdings: of all clients.
+        client_data: of all clients.
         index: the samples.
 
     Raises:
         ContractError: for another name.
     """
     if name == "units":
-        sizes = holdings.units(index)
+        sizes = client_data.units(index)
         return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
-    inputs, labels = holdings.samples(index)
-    counts = labels.bincount(minlength=holdings.classes)
+    inputs, labels = client_data.samples(index)
+    counts = labels.bincount(minlength=client_data.classes)
     if name == "classes":
         return (counts > 0).sum()[None].float()
     if name == "entropy":
         return torch.tensor([entropy(counts)])
     if name != "subspaces":
         raise ContractError(f"expected a fact of {', '.join(CLIENT_STATS)}, found {name!r}")
-    vectors = torch.zeros(holdings.classes, SINGULAR_VECTORS, inputs[0].numel())
+    vectors = torch.zeros(client_data.classes, SINGULAR_VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
         left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :SINGULAR_VECTORS]
         vectors[label, : left.shape[1]] = left.T

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedstrata.engine.batched.network import Network
-from fedstrata.engine.batched.replay import upload
-from fedstrata.engine.batched.resident import Source, read
-from fedstrata.engine.batched.schedule import arrange, chunks, restore, split, steps
+from fedstrata.engine.vectorized.cuda_graphs import upload
+from fedstrata.engine.vectorized.network import Network
+from fedstrata.engine.vectorized.samples import Source, read
+from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, steps
 
 SCORED = 1024
 """Samples of a model that are computed together."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class EvalRequest:
     """How one model does on some samples.
 
     Attributes:
@@ -48,14 +48,14 @@ class _Sheet:
     hits: Tensor
 
 
-class Answers:
+class EvalResults:
     """Samples classified correctly and mean cross-entropy for each of some questions; computed, not waited for.
 
     Args:
         questions: of any networks.
     """
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[EvalRequest]) -> None:
         """Compute."""
         self._sizes, self._sheets = [len(question.index) for question in questions], list[_Sheet]()
         networks: dict[str, dict[Hashable, list[int]]] = {}
@@ -84,7 +84,7 @@ class Answers:
     def _samples(self, numbers: Sequence[int]) -> int:
         return sum(self._sizes[number] for number in numbers)
 
-    def _compute(self, questions: Sequence[Question], models: Sequence[Sequence[int]]) -> _Sheet:
+    def _compute(self, questions: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -> _Sheet:
         """Losses and hits of some models, sorted as `steps` wants them."""
         firsts, network = [questions[numbers[0]] for numbers in models], questions[models[0][0]].network
         rows = torch.stack([first.row for first in firsts])

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Mask, Plan, Report, Result, Rows, Score
-from fedstrata.engine.batched.replay import landing, upload
-from fedstrata.engine.batched.resident import source
-from fedstrata.engine.batched.scoring import Answers, Question
-from fedstrata.engine.batched.training import Job, Trainers
-from fedstrata.engine.facts import facts_of
-from fedstrata.engine.holdings import Holdings
-from fedstrata.engine.offers import least_wrong, overlaid, wrongness
-from fedstrata.engine.store import Store
+from fedstrata.engine.candidates import best_candidate, selection_value, with_local_tensors
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_stats import client_stats_of
+from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.vectorized.cuda_graphs import landing, upload
+from fedstrata.engine.vectorized.samples import source
+from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
+from fedstrata.engine.vectorized.training import Job, Trainers
 
 
 @dataclass(frozen=True, eq=False)
-class Offered:
+class Chooser:
     """A client that may use some models.
 
     Attributes:
@@ -50,29 +50,29 @@ class Offered:
 
     def row(self, model: int) -> Tensor:
         """A model with the client's own tensors in it, (p,)."""
-        return overlaid(self.round.models[model], self.kept, self.round.network.layout.spans)
+        return with_local_tensors(self.round.models[model], self.kept, self.round.network.layout.spans)
 
-    def question(self, model: int, index: Tensor) -> Question:
+    def question(self, model: int, index: Tensor) -> EvalRequest:
         """How a model would do; clients without tensors of their own ask about the same one."""
         whose = (id(self.round), model, id(self) if self.kept else None)
-        return Question(self.round.network, whose, self.row(model), self.round.source, index)
+        return EvalRequest(self.round.network, whose, self.row(model), self.round.source, index)
 
 
-def choose(offered: Sequence[Offered]) -> list[tuple[int, Tensor]]:
+def choose_engine(offered: Sequence[Chooser]) -> list[tuple[int, Tensor]]:
     """The offered model that is least wrong, the first on a tie; and how wrong each is, (c,), nan without a choice."""
-    told = iter(Answers([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
+    told = iter(EvalResults([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
     chosen = []
     for each in offered:
         there, losses = each.offers >= 0, torch.full((len(each.offers),), torch.nan)
         if rivals := each.rivals:
             judged = zip(rivals, told, strict=False)  # as many as there are rivals
-            losses[there] = torch.tensor([wrongness(each.by, *answer, len(each.judging)) for _, answer in judged])
-        chosen.append((least_wrong(each.offers, losses), losses))
+            losses[there] = torch.tensor([selection_value(each.by, *answer, len(each.judging)) for _, answer in judged])
+        chosen.append((best_candidate(each.offers, losses), losses))
     return chosen
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class TrainingTurn:
     """A client that has taken a model for one task.
 
     Attributes:
@@ -91,51 +91,53 @@ class Round:
 
     Args:
         plan: what is asked.
-        holdings: the clients' data.
+        client_data: the clients' data.
         store: what the clients' devices keep.
         trainers: of the network.
     """
 
-    def __init__(self, plan: Plan, holdings: Holdings, store: Store, trainers: Trainers) -> None:
+    def __init__(self, plan: Plan, client_data: ClientData, store: ClientStore, trainers: Trainers) -> None:
         """Bring the models to where they are computed."""
         self.network, device = trainers.network, trainers.network.device
-        self.source, self.models = source(holdings, device), upload(plan.models, device)
-        self._plan, self._holdings, self._store, self._trainers = plan, holdings, store, trainers
+        self.source, self.models = source(client_data, device), upload(plan.models, device)
+        self._plan, self._client_data, self._store, self._trainers = plan, client_data, store, trainers
         self._own: dict[int, dict[int, Tensor]] = {}
         self._stored: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._sound: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._columns: dict[Mask, Tensor] = {}
         self._results: dict[str, Result] = {}
 
-    def uses(self) -> list[Offered]:
+    def uses(self) -> list[Chooser]:
         """Everyone that is scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
-        before, offered = self._plan.round - 1, list[Offered]()
+        before, offered = self._plan.round - 1, list[Chooser]()
         for evaluation in self._plan.evaluations.values():
             for client, offers in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
-                judging, index = self._holdings.train(client, round=before), self._holdings.test(client, before)
-                offered.append(Offered(self, client, offers, self._kept(client, evaluation.load_local), judging, index))
+                judging, index = self._client_data.train(client, round=before), self._client_data.test(client, before)
+                offered.append(Chooser(self, client, offers, self._kept(client, evaluation.load_local), judging, index))
         return offered
 
-    def offered(self, number: int) -> list[Offered]:
+    def offered(self, number: int) -> list[Chooser]:
         """Everyone that has something to do in a task; nobody in one that the plan does not have."""
-        offered = list[Offered]()
+        offered = list[Chooser]()
         for task in list(self._plan.tasks.values())[number : number + 1]:
             for row, client in enumerate(self._plan.cohort.tolist()):
                 if bool((task.candidates[row] < 0).all()):
                     continue
-                index = self._holdings.train(client, task.fold, self._plan.round)
+                index = self._client_data.train(client, task.fold, self._plan.round)
                 if task.max_samples is not None:
-                    index = self._holdings.some(client, index, int(task.max_samples[row]))
+                    index = self._client_data.some(client, index, int(task.max_samples[row]))
                 if len(index):  # else it is one of two halves of a single sample
-                    judging = self._holdings.train(client, task.selection_fold, self._plan.round)
+                    judging = self._client_data.train(client, task.selection_fold, self._plan.round)
                     kept = self._kept(client, task.load_local)
                     offered.append(
-                        Offered(self, client, task.candidates[row], kept, judging, index, task.selection_metric)
+                        Chooser(self, client, task.candidates[row], kept, judging, index, task.selection_metric)
                     )
         return offered
 
-    def begin(self, number: int, offered: Sequence[Offered], chosen: Sequence[tuple[int, Tensor]]) -> Iterator[Turn]:
+    def begin(
+        self, number: int, offered: Sequence[Chooser], chosen: Sequence[tuple[int, Tensor]]
+    ) -> Iterator[TrainingTurn]:
         """Note down what everyone took for a task, and say what it has to do; updates are filled in as they come."""
         plan = self._plan
         for name, task in list(plan.tasks.items())[number : number + 1]:
@@ -145,12 +147,12 @@ class Round:
                 row.copy_(found)
                 start, received, client = each.row(taken), self.models[taken], each.client
                 job = Job(self._trainers, self.source, each.index, start, received, task, plan.seed, plan.round, client)
-                yield Turn(self, job, update)
+                yield TrainingTurn(self, job, update)
             clients, sizes = _column(each.client for each in offered), _column(len(each.index) for each in offered)
             given = _column(taken for taken, _ in chosen)
             self._results[name] = Result(Rows(clients, updates), given, sizes, losses)
 
-    def finish(self, turn: Turn, start: Tensor, end: Tensor) -> None:
+    def finish(self, turn: TrainingTurn, start: Tensor, end: Tensor) -> None:
         """Store and send what came of a turn.
 
         Args:
@@ -187,10 +189,12 @@ class Round:
         scores = dict[str, Score]()
         for name, evaluation in self._plan.evaluations.items():
             found = list(islice(told, len(evaluation.clients)))
-            samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in evaluation.clients.tolist())
+            samples = _column(
+                len(self._client_data.test(id, self._plan.round - 1)) for id in evaluation.clients.tolist()
+            )
             loss = torch.tensor([loss for _, loss in found])
             scores[name] = Score(evaluation.clients, _column(correct for correct, _ in found), samples, loss)
-        return Report(self._results, scores, facts_of(self._plan, self._holdings))
+        return Report(self._results, scores, client_stats_of(self._plan, self._client_data))
 
     def _kept(self, client: int, mask: Mask) -> dict[int, Tensor]:
         """Some tensors that a client has in its store, where they are computed."""

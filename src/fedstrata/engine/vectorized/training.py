@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import LocalTask
-from fedstrata.engine.batched.network import Network
-from fedstrata.engine.batched.replay import Replay, recorder, upload
-from fedstrata.engine.batched.resident import Source, read
-from fedstrata.engine.batched.schedule import arrange, chunks, split, steps
+from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, upload
+from fedstrata.engine.vectorized.network import Network
+from fedstrata.engine.vectorized.samples import Source, read
+from fedstrata.engine.vectorized.schedule import arrange, chunks, split, steps
 from fedstrata.randomness import generator, seed_of
 
 TRAINERS = 16
@@ -67,7 +67,7 @@ class Job:
         if not count:
             return []
         stream = f"dropout {self.task.stream}"
-        return [seed_of(self.seed, f"{stream} {site}", self.round, self.client) >> 31 for site in range(count)]
+        return [seed_of(self.seed, f"{stream} {place}", self.round, self.client) >> 31 for place in range(count)]
 
 
 @dataclass(frozen=True)

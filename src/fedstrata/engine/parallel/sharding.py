@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
-from fedstrata.engine.holdings import Holdings
+from fedstrata.engine.client_data import ClientData
+from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.site import Site
-from fedstrata.engine.store import Store
+from fedstrata.engine.simulation_spec import SimulationSpec
 
 Shard = tuple[int, ...]
 """Ids of the clients whose work a worker does."""
 
 
 @dataclass(frozen=True)
-class Order:
+class ShardRequest:
     """What all workers need to know of a round.
 
     Attributes:
         plan: for everyone.
-        kept: what is on the clients' devices and may be read, as `Store.restore` takes it.
+        kept: what is on the clients' devices and may be read, as `ClientStore.restore` takes it.
     """
 
     plan: Plan
@@ -37,12 +37,12 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShardReply:
     """What one worker did.
 
     Attributes:
         report: of its clients.
-        stored: what it left on their devices, as `Store.tensors` tells it.
+        stored: what it left on their devices, as `ClientStore.tensors` tells it.
     """
 
     report: Report
@@ -50,13 +50,13 @@ class Answer:
 
 
 class Transport(Protocol):
-    """Workers somewhere else, each with a `Loop` on the same site."""
+    """Workers somewhere else, each with a `Loop` on the same spec."""
 
     @property
     def workers(self) -> int:
         """How many there are at most."""
 
-    def run(self, order: Order, shards: Sequence[Shard]) -> Sequence[Answer]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """Let every shard be done by a worker, by another one if it is lost.
 
         Raises:
@@ -68,26 +68,26 @@ class Transport(Protocol):
         """End the workers; the next round starts new ones."""
 
 
-class Workers:
+class Parallel:
     """Clients on several workers, bit for bit as `Loop` has them, whatever the number of workers.
 
     What lives on the clients' devices is here: a worker that is lost takes nothing with it.
 
     Args:
-        site: the network and the data.
+        spec: the network and the data.
         transport: where the workers are.
         store: what the clients' devices keep.
     """
 
-    def __init__(self, site: Site, transport: Transport, store: Store | None = None) -> None:
+    def __init__(self, spec: SimulationSpec, transport: Transport, store: ClientStore | None = None) -> None:
         """Start nothing yet."""
-        self.store, self._transport = store or Store(), transport
-        self._holdings, self._loop = site.holdings, site.loop()
+        self.store, self._transport = store or ClientStore(), transport
+        self._client_data, self._loop = spec.client_data, spec.loop()
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        order = Order(plan, self._kept(plan))
-        answers = self._transport.run(order, shards(plan, self._holdings, self._transport.workers))
+        order = ShardRequest(plan, self._kept(plan))
+        answers = self._transport.run(order, shards(plan, self._client_data, self._transport.workers))
         stored: dict[int, dict[int, Tensor]] = {}
         for name, values in (item for answer in answers for item in answer.stored.items()):
             client, tensor, _ = map(int, name.split("/"))
@@ -122,7 +122,7 @@ class Workers:
         }
 
 
-def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
+def shards(plan: Plan, client_data: ClientData, workers: int) -> list[Shard]:
     """Deal the clients of a plan so that all workers are busy about as long: the longest work first, to the least busy.
 
     Returns:
@@ -132,10 +132,10 @@ def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
     for row, client in enumerate(plan.cohort.tolist()):
         passes = sum(task.training.epochs for task in plan.tasks.values() if bool((task.candidates[row] >= 0).any()))
         # At least something, for it may be asked about its data.
-        costs[client] += 1 + passes * len(holdings.train(client, round=plan.round))
+        costs[client] += 1 + passes * len(client_data.train(client, round=plan.round))
     for evaluation in plan.evaluations.values():
         for client in evaluation.clients.tolist():
-            costs[client] += len(holdings.test(client, plan.round))
+            costs[client] += len(client_data.test(client, plan.round))
     dealt: list[list[int]] = [[] for _ in range(workers)]
     busy = [0] * workers
     for client in sorted(costs, key=lambda client: (-costs[client], client)):
@@ -145,12 +145,12 @@ def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
     return [tuple(shard) for shard in dealt if shard] or [()]
 
 
-def perform(engine: Loop, order: Order, shard: Shard) -> Answer:
+def perform(engine: Loop, order: ShardRequest, shard: Shard) -> ShardReply:
     """Do one shard of an order."""
     engine.store.restore(order.kept)
     report = engine.run(_cut(order.plan, shard))
     end = f"/{order.plan.round}"
-    return Answer(report, {name: values for name, values in engine.store.tensors().items() if name.endswith(end)})
+    return ShardReply(report, {name: values for name, values in engine.store.tensors().items() if name.endswith(end)})
 
 
 def _cut(plan: Plan, shard: Shard) -> Plan:
