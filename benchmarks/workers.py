@@ -32,7 +32,6 @@ from torch.utils.data import TensorDataset
 
 from fedstrata import data
 from fedstrata.config import load
-from fedstrata.engine.pooling import pooled
 from fedstrata.models import make
 from fedstrata.runner.build import Setting, prepare
 
@@ -183,7 +182,7 @@ def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) 
 def bare_turns(module: torch.nn.Module, setting: Setting) -> Callable[[], object]:
     """Rounds of the loop engine's own tensor program, and nothing else."""
     held, parameters = setting.client_data, list[torch.Tensor](module.parameters())
-    start, scorer = [parameter.detach().clone() for parameter in parameters], pooled(module)
+    start = [parameter.detach().clone() for parameter in parameters]
 
     def turn() -> None:
         for client in range(len(held)):
@@ -198,7 +197,7 @@ def bare_turns(module: torch.nn.Module, setting: Setting) -> Callable[[], object
         with torch.inference_mode():
             for client in range(len(held)):
                 for inputs, labels in held.batches(held.test(client), 1024):
-                    logits = scorer(inputs)
+                    logits = module(inputs)
                     _ = int((logits.argmax(1) == labels).sum()), float(cross_entropy(logits, labels))
 
     return turn

@@ -53,6 +53,10 @@ def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None
     return Loop(module, layout, client_data), layout, flatten(module, layout)
 
 
+NAMES = ("train", "second", "third")
+"""Names of the tasks of a plan, in their order."""
+
+
 def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> LocalTask:
     """Train everything, keep nothing, unless told otherwise."""
     keys: dict[str, object] = {
@@ -66,7 +70,7 @@ def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> LocalT
     return LocalTask(**(keys | changes))  # type: ignore[arg-type]  # the keys are mixed
 
 
-def plan_of(models: torch.Tensor, *work: LocalTask, round: int = 1, cohort: list[int] | None = None) -> Plan:
+def plan_of(models: torch.Tensor, *tasks: LocalTask, round: int = 1, cohort: list[int] | None = None) -> Plan:
     """A plan of one round for the given cohort, by default clients 0..m-1."""
-    ids = torch.arange(len(work[0].candidates)) if cohort is None else torch.tensor(cohort)
-    return Plan(round=round, seed=7, cohort=ids, models=models, tasks=work)
+    ids = torch.arange(len(tasks[0].candidates)) if cohort is None else torch.tensor(cohort)
+    return Plan(round=round, seed=7, cohort=ids, models=models, tasks=dict(zip(NAMES, tasks, strict=False)))

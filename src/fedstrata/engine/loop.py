@@ -1,4 +1,4 @@
-"""One client after the other, in plain torch but for `pooling`: the definition that every other engine must equal."""
+"""One client after the other, in plain torch: the definition that every other engine must equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fedstrata.engine.candidates import best_candidate, selection_value, with_lo
 from fedstrata.engine.client_data import ClientData
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.pooling import pooled
 from fedstrata.models import flatten, load_row
 from fedstrata.randomness import generator, seed_of
 
@@ -54,7 +53,6 @@ class Loop:
         self.store = store or ClientStore()
         self._precision = precision
         self._module, self._layout, self._client_data = module, layout, client_data
-        self._scorer = pooled(module)
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
@@ -72,7 +70,7 @@ class Loop:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                predictions.append(self._scorer(inputs).softmax(1))
+                predictions.append(self._module(inputs).softmax(1))
         return torch.stack(predictions)
 
     def _work(self, plan: Plan) -> dict[str, Result]:
@@ -185,7 +183,7 @@ class Loop:
         correct, loss = 0, 0.0
         with torch.inference_mode():
             for inputs, labels in self._client_data.batches(index, SCORED):
-                logits = self._scorer(inputs)
+                logits = self._module(inputs)
                 correct += int((logits.argmax(1) == labels).sum())
                 loss += float(cross_entropy(logits, labels, reduction="sum"))
         return correct, loss / len(index)

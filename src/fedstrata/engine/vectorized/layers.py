@@ -8,8 +8,6 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedstrata.engine.pooling import plain
-
 WORD = (1 << 32) - 1
 STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: the multiples of it are spread evenly over all words."""
@@ -29,7 +27,7 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) in CHANNELWISE:
             made.setdefault(layer, Dropout(layer.p, CHANNELWISE[type(layer)]))
-        elif products and type(layer) is nn.Conv2d and plain(layer):
+        elif products and type(layer) is nn.Conv2d and _is_plain(layer):
             made.setdefault(layer, Products(layer))
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
@@ -120,3 +118,10 @@ class Products(nn.Module):
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
+
+
+def _is_plain(conv: nn.Conv2d) -> bool:
+    """Whether a convolution has nothing beyond weight, bias, stride and zero padding."""
+    own = isinstance(conv.weight, nn.Parameter) and (conv.bias is None or isinstance(conv.bias, nn.Parameter))
+    zeros = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    return own and zeros and conv.groups == 1 and conv.dilation == (1, 1)

@@ -10,8 +10,14 @@ from small import fit_of, loop_of, plan_of
 
 from fedstrata.core import Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
-from fedstrata.engine.dedup import merge
-from fedstrata.engine.shared_work import EvalResults, SharedRequest, LocalStores, run_all_shared, costs, run_shared
+from fedstrata.engine.shared_work import (
+    LocalStores,
+    MergedPlan,
+    SharedReports,
+    SharedRequest,
+    run_all_shared,
+    run_shared,
+)
 from fedstrata.errors import ContractError
 from turns import same
 
@@ -19,7 +25,7 @@ SIZES = [10, 1, 7]
 """Training samples of three clients; half of the second's is nothing."""
 
 
-def answer(engine: Loop, *plans: Plan) -> EvalResults:
+def answer(engine: Loop, *plans: Plan) -> SharedReports:
     return run_shared(plans, engine, [LocalStores(engine) for _ in plans])
 
 
@@ -118,7 +124,9 @@ def test_what_devices_keep_is_never_shared() -> None:
     evaluation = Evaluation(torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
     once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, training=LocalTraining(lr=0.5)))]
     twice = [
-        replace(plan, round=2, evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)))
+        replace(
+            plan, round=2, evaluations={"client": evaluation, "global": replace(evaluation, load_local=layout.nothing)}
+        )
         for plan in once
     ]
     separate = [loop_of(SIZES)[0] for _ in once]
@@ -204,8 +212,8 @@ def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
 
     nobody = torch.empty(0, dtype=torch.int64)
     idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
-    idle = replace(idle, evaluations=(Evaluation(nobody, nobody.reshape(0, 1), layout.nothing),))
-    answers = run_shared([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
+    idle = replace(idle, evaluations={"client": Evaluation(nobody, nobody.reshape(0, 1), layout.nothing)})
+    answers = run_shared([idle, replace(idle, tasks={}, evaluations={})], Nobody(), [Nobody(), Nobody()])
     assert same(answers.reports, (alone(idle), Report()))
     assert answers.seconds[0] < 1 and answers.done == 0
 
@@ -215,7 +223,7 @@ def test_plans_of_different_rounds_or_seeds_are_refused() -> None:
     plan = plan_of(start[None], fit_of(layout, [[0]] * 3))
     for other in (replace(plan, round=2), replace(plan, seed=1)):
         with pytest.raises(ContractError, match="expected plans for one round of one seed"):
-            merge([plan, other])
+            MergedPlan([plan, other])
 
 
 def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
@@ -231,9 +239,9 @@ def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
     second = replace(
         plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations={"client": evaluation}
     )
-    merged, wishes = merge([first, second])
-    assert merged is not None
-    assert costs(merged, wishes, engine.run(merged)) == (32, 88)
+    merged = MergedPlan([first, second])
+    assert merged.plan is not None
+    assert merged.costs(engine.run(merged.plan)) == [32, 88]
     assert sum(answer(engine, first, second).seconds) > 0
 
 
@@ -273,7 +281,15 @@ def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
                 )
             )
         cohort = torch.tensor(order)
-        plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], tasks=tuple(work)))
+        plans.append(
+            Plan(
+                round=1,
+                seed=7,
+                cohort=cohort,
+                models=models[order],
+                tasks={str(place): task for place, task in enumerate(work)},
+            )
+        )
     answers = answer(engine, *plans)
     assert same(answers.reports, tuple(map(alone, plans)))
     assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results.values())
