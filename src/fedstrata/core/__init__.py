@@ -8,7 +8,7 @@ of a row), l tensors, c offers. One round, whatever the algorithm and wherever t
     state, notes = algorithm.update(problem, state, report)
 """
 
-from fedstrata.core.aggregation import aggregate
+from fedstrata.core.aggregation import AGGREGATIONS, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.messages import (
     CLIENT,
@@ -28,8 +28,9 @@ from fedstrata.core.messages import (
 )
 from fedstrata.core.problem import LocalTraining, Problem
 from fedstrata.core.protocols import Algorithm, Clients
-from fedstrata.core.rows import Rows, empty_rows, weighted_mean
+from fedstrata.core.rows import Rows, empty_rows
 from fedstrata.core.standard_round import (
+    aggregate,
     assign_pending,
     candidate_models,
     cluster_evaluation,
@@ -42,6 +43,7 @@ from fedstrata.core.state import State, make_pending, reassign
 from fedstrata.core.tree import Decision, Node, Tree, descends
 
 __all__ = [
+    "AGGREGATIONS",
     "CLIENT",
     "CLIENT_STATS",
     "FOLDS",

@@ -1,97 +1,76 @@
-"""The move that ends a round: average inside the new clusters, and grow the tree."""
+"""How the updates of a cluster become one update.
+
+FedAvg takes the mean, weighted by the clients' numbers of samples: McMahan et al., "Communication-efficient learning of
+deep networks from decentralized data", AISTATS 2017, Algorithm 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
-from fedstrata.core.messages import TRAIN, Diagnostics, Metric, Report
-from fedstrata.core.problem import Problem
-from fedstrata.core.state import S, State
-from fedstrata.core.tree import Decision, Tree, nearest_open_ancestor, with_children, with_decisions, with_members
+from fedstrata.core.rows import Rows
 from fedstrata.lazy_torch import torch
 
+BLOCK = 16
+"""Client ids that are summed together, so that whoever has whole blocks could sum them apart with the same bits."""
 
-def aggregate(
-    problem: Problem,
-    state: S,
-    report: Report,
-    labels: torch.Tensor,
-    parents: torch.Tensor | None = None,
-    decisions: Mapping[int, Decision] | None = None,
-    founded: torch.Tensor | None = None,
-) -> tuple[S, Diagnostics]:
-    """Move every new cluster by the mean update of its members.
+STRETCH = 2**17
+"""Columns whose sums are held at a time, 1 MB for each cluster: so much stays in a processor's cache."""
+
+THREADS = min(os.cpu_count() or 1, 16)
+"""Stretches that are summed at a time, at most."""
+
+FEW = 4
+"""Stretches that are not worth starting threads for."""
+
+
+def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+    """Mean row of every cluster, weighted inside the cluster; a cluster without rows gets zeros.
 
     Args:
-        problem: fixed for the run.
-        state: before the round.
-        report: its result of the task ``"train"`` holds the updates.
-        labels: new cluster of each client, (n,) in 0..k'-1 or -1 = pending.
-        parents: the old cluster whose model each new cluster starts from, (k',); by default each goes on from its
-            own. One that is named more than once was split, and its members that are now pending wait at its node;
-            one that is not named dissolved into the others; -1 is one that newcomers found.
-        decisions: what was decided, by old cluster.
-        founded: the models of the clusters whose parent is -1, in their order, (f, p).
+        updates: rows of the clients that are present, (m, p).
+        weights: of each row, (m,), > 0.
+        labels: cluster of each row, (m,) in 0..k-1.
+        k: number of clusters.
+
+    Returns:
+        (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
+        bits in any order of rows, whoever sent them.
     """
-    parents = torch.arange(len(state.models)) if parents is None else parents
-    result = report.results[TRAIN]
-    label = labels[result.updates.clients]
-    # A row trained from another model (a newcomer's, a settling client's) would drag the mean to that model.
-    counted = (label >= 0) & (result.chosen == parents[label])
-    fresh = result.only(counted)
-    moves = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
-    starts = state.models[parents]
-    starts[parents < 0] = starts[:0] if founded is None else founded
+    order = updates.clients.argsort().tolist()
+    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK)]
+    label, weight = labels.tolist(), weights.double().tolist()
+    mass = torch.zeros(k, dtype=torch.float64)
+    for row in order:
+        mass[label[row]] += weight[row]
+    means = torch.empty(k, updates.values.shape[1])
 
-    round = state.round + 1
-    tree = with_decisions(state.tree, {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()})
-    origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
-    tree, nodes = with_children(tree, origins, round)
-    members = [(labels == cluster).nonzero().flatten().tolist() for cluster in range(len(parents))]
-    waiting = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting)
-    pairs = zip(labels.tolist(), waiting.tolist(), strict=True)
-    havens = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
-    moved = replace(
-        state,
-        models=starts + moves,
-        labels=labels,
-        nodes=torch.tensor(nodes),
-        waiting=torch.tensor(havens, dtype=torch.int64),
-        round=round,
-        tree=with_members(tree, dict(zip(nodes, members, strict=True))),
-    )
-    foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
-    events = (*_splits(tree, round), *_dissolutions(state, moved), *foundings)
-    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+    def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
+        total = torch.zeros(mean.shape, dtype=torch.float64)
+        for block in blocks:
+            partial: dict[int, torch.Tensor] = {}
+            for row in block:
+                sums = partial.setdefault(label[row], torch.zeros_like(total[0]))
+                sums.add_(values[row], alpha=weight[row])
+            for cluster, sums in partial.items():
+                total[cluster] += sums
+        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
+
+    stretches = updates.values.split(STRETCH, dim=1), means.split(STRETCH, dim=1)
+    if len(stretches[0]) <= FEW or torch.get_num_threads() > 1:  # else torch itself would use every core in each thread
+        list(map(fill, *stretches))
+    else:
+        # A column's mean depends on no other column: the same bits, whoever is first.
+        with ThreadPoolExecutor(min(THREADS, len(stretches[0]))) as threads:
+            list(threads.map(fill, *stretches))
+    return means
 
 
-def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that was split in this round."""
-    return tuple(
-        {
-            "kind": "split",
-            "node": node.id,
-            "into": [child.id for child in tree if child.parent == node.id],
-            "layer": node.decision and node.decision.layer,
-            "why": node.decision and node.decision.why,
-        }
-        for node in tree
-        if node.split == round and any(child.parent == node.id for child in tree)
-    )
+Aggregation = Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""A rule as `weighted_mean` is one: updates (m, p), weights (m,), clusters (m,) and their number k -> (k, p)."""
 
-
-def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that ended without a child: its clients went to others."""
-    parents = {node.parent for node in after.tree}
-    events: list[dict[str, object]] = []
-    for cluster, node in enumerate(before.nodes.tolist()):
-        if after.tree[node].split == after.round and node not in parents:
-            labels = after.labels[before.labels == cluster].unique()
-            events.append({"kind": "dissolve", "node": node, "into": after.nodes[labels[labels >= 0]].tolist()})
-    return tuple(events)
-
-
-def _foundings(tree: Tree, nodes: Sequence[int]) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that newcomers founded."""
-    return tuple({"kind": "found", "node": node, "clients": list(tree[node].members)} for node in nodes)
+AGGREGATIONS: Mapping[str, Aggregation] = {"mean": weighted_mean}
+"""The rules by the name that ``server.aggregation`` takes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedstrata.core.aggregation import Aggregation, weighted_mean
 from fedstrata.core.layout import Layout
-from fedstrata.core.rows import Rows, weighted_mean
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
@@ -56,7 +56,7 @@ class Problem:
     training: LocalTraining = LocalTraining()
     lr_decay: float = 1.0
     truth: torch.Tensor | None = None
-    aggregation: Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor] = weighted_mean
+    aggregation: Aggregation = weighted_mean
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 

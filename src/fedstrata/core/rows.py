@@ -1,11 +1,9 @@
-"""Rows of all clients in one matrix, and their mean."""
+"""Rows of all clients in one matrix."""
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from tempfile import TemporaryFile, gettempdir
 
 import numpy as np
@@ -13,20 +11,8 @@ import numpy as np
 from fedstrata.errors import ContractError, ResourceError
 from fedstrata.lazy_torch import torch
 
-BLOCK = 16
-"""Client ids that are summed together, so that whoever has whole blocks could sum them apart with the same bits."""
-
 IN_MEMORY = 2**30
 """Bytes of rows that are held in memory; more than 1 GB lies in a temporary file, mapped into memory."""
-
-STRETCH = 2**17
-"""Columns whose sums are held at a time, 1 MB for each cluster: so much stays in a processor's cache."""
-
-THREADS = min(os.cpu_count() or 1, 16)
-"""Stretches that are summed at a time, at most."""
-
-FEW = 4
-"""Stretches that are not worth starting threads for."""
 
 
 def empty_rows(m: int, p: int) -> torch.Tensor:
@@ -131,45 +117,3 @@ def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     for row, place in zip(picked, places.tolist(), strict=True):
         row.copy_(values[place])
     return picked
-
-
-def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
-    """Mean row of every cluster, weighted inside the cluster; a cluster without rows gets zeros.
-
-    Args:
-        updates: rows of the clients that are present, (m, p).
-        weights: of each row, (m,), > 0.
-        labels: cluster of each row, (m,) in 0..k-1.
-        k: number of clusters.
-
-    Returns:
-        (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
-        bits in any order of rows, whoever sent them.
-    """
-    order = updates.clients.argsort().tolist()
-    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK)]
-    label, weight = labels.tolist(), weights.double().tolist()
-    mass = torch.zeros(k, dtype=torch.float64)
-    for row in order:
-        mass[label[row]] += weight[row]
-    means = torch.empty(k, updates.values.shape[1])
-
-    def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
-        total = torch.zeros(mean.shape, dtype=torch.float64)
-        for block in blocks:
-            partial: dict[int, torch.Tensor] = {}
-            for row in block:
-                sums = partial.setdefault(label[row], torch.zeros_like(total[0]))
-                sums.add_(values[row], alpha=weight[row])
-            for cluster, sums in partial.items():
-                total[cluster] += sums
-        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
-
-    stretches = updates.values.split(STRETCH, dim=1), means.split(STRETCH, dim=1)
-    if len(stretches[0]) <= FEW or torch.get_num_threads() > 1:  # else torch itself would use every core in each thread
-        list(map(fill, *stretches))
-    else:
-        # A column's mean depends on no other column: the same bits, whoever is first.
-        with ThreadPoolExecutor(min(THREADS, len(stretches[0]))) as threads:
-            list(threads.map(fill, *stretches))
-    return means

@@ -1,18 +1,28 @@
-"""The ordinary round: everyone trains the model of its cluster. Most algorithms start from these."""
+"""The round of FedAvg inside clusters, from the plan to the new models. Most algorithms are made of these functions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedstrata.core.messages import CLIENT, TRAIN, Evaluation, LocalTask, Plan, Report
+from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
-from fedstrata.core.state import State
-from fedstrata.core.tree import Decision, Node, descends, with_children, with_decisions, with_members
+from fedstrata.core.state import S, State
+from fedstrata.core.tree import (
+    Decision,
+    Node,
+    Tree,
+    descends,
+    nearest_open_ancestor,
+    with_children,
+    with_decisions,
+    with_members,
+)
 from fedstrata.lazy_torch import torch
 
 
 def initial_state(problem: Problem) -> State:
-    """Everyone in one cluster, which starts from ``problem.fresh(0)``."""
+    """All clients in one cluster, whose model is ``problem.fresh(0)``."""
     n = problem.clients
     return State(
         models=problem.fresh(0)[None],
@@ -25,12 +35,12 @@ def initial_state(problem: Problem) -> State:
 
 
 def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
-    """Clusters that are given before round 1, all from ``problem.fresh(0)``.
+    """Clusters that are given before round 1. The model of each is ``problem.fresh(0)``.
 
     Args:
-        problem: fixed for the run.
-        labels: cluster of each client, (n,) in 0..k-1 or -1 = pending; those wait at the root.
-        k: number of clusters.
+        problem: What is fixed for the run.
+        labels: The cluster of each client, (n,) in 0..k-1, or -1 for a pending client, which waits at the root.
+        k: The number of clusters.
         why: where they come from, for the tree.
     """
     state = initial_state(problem)
@@ -47,7 +57,10 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> 
 
 
 def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
-    """The model of its cluster for each client, all leaves below its node for a pending one; (m, c)."""
+    """The models that each client may start from, (m, c), padded with -1.
+
+    A client has the model of its cluster. A pending client has the models of all leaves below the node where it waits.
+    """
     rows = []
     for client in clients.tolist():
         label, node = int(state.labels[client]), int(state.waiting[client])
@@ -63,7 +76,7 @@ def leaves_below(state: State, node: int) -> list[int]:
 
 
 def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-    """Everyone trains all of the model of its cluster and sends all of it back (FedAvg's round)."""
+    """Every client trains the whole model of its cluster and sends the whole update (FedAvg)."""
     round, layout = state.round + 1, problem.layout
     task = LocalTask(
         candidates=candidate_models(state, cohort),
@@ -82,14 +95,14 @@ def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) ->
 
 
 def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
-    """Which of some clients were asked in a round: who was not drawn is not absent.
+    """The members that were selected for a round. A client that was not selected is not absent.
 
     Args:
-        report: of the round.
-        members: bool (n,).
+        report: The report of the round.
+        members: The members, bool (n,).
 
     Returns:
-        Those of them in the cohort, bool (n,); all of them where nobody noted the cohort.
+        The members in the cohort, bool (n,); all members where the report has no cohort.
     """
     if report.cohort is None:
         return members
@@ -97,9 +110,106 @@ def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
 
 
 def assign_pending(state: State, report: Report) -> torch.Tensor:
-    """The labels (n,) once every pending client that answered has joined the leaf that it chose."""
+    """The labels (n,) after every pending client that answered has joined the leaf whose model it chose."""
     result = report.results[TRAIN]
     labels, clients = state.labels.clone(), result.updates.clients
     pending = labels[clients] < 0
     labels[clients[pending]] = result.chosen[pending]
     return labels
+
+
+def aggregate(
+    problem: Problem,
+    state: S,
+    report: Report,
+    labels: torch.Tensor,
+    parents: torch.Tensor | None = None,
+    decisions: Mapping[int, Decision] | None = None,
+    founded: torch.Tensor | None = None,
+) -> tuple[S, Diagnostics]:
+    """End a round: average inside the new clusters, and grow the tree.
+
+    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1).
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        report: Its result of the task `TRAIN` holds the updates.
+        labels: The new cluster of each client, (n,) in 0..k'-1, or -1 for a pending client.
+        parents: The old cluster whose model each new cluster starts from, (k',). By default each cluster goes on from
+            its own model. A cluster that is named more than once was split; its members that are now pending wait at
+            its node. A cluster that is not named was dissolved. -1 is a cluster that newcomers found.
+        decisions: What was decided, by old cluster.
+        founded: The models of the clusters whose parent is -1, in their order, (f, p).
+
+    Returns:
+        The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
+        because they did not start from the model of the client's cluster.
+    """
+    parents = torch.arange(len(state.models)) if parents is None else parents
+    starts = state.models[parents]
+    starts[parents < 0] = starts[:0] if founded is None else founded
+    result = report.results[TRAIN]
+    label = labels[result.updates.clients]
+    # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
+    counted = (label >= 0) & (result.chosen == parents[label])
+    fresh = result.only(counted)
+    moves = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
+
+    round = state.round + 1
+    made = {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()}
+    origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
+    tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
+    members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
+    moved = replace(
+        state,
+        models=starts + moves,
+        labels=labels,
+        nodes=torch.tensor(nodes),
+        waiting=_waiting(state, labels, tree),
+        round=round,
+        tree=with_members(tree, members),
+    )
+    foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
+    events = (*_splits(tree, round), *_dissolutions(state, moved), *foundings)
+    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+
+
+def _waiting(state: State, labels: torch.Tensor, tree: Tree) -> torch.Tensor:
+    """The node at which each pending client waits in a new tree, (n,); -1 for the others."""
+    before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting)
+    pairs = zip(labels.tolist(), before.tolist(), strict=True)
+    return torch.tensor(
+        [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs], dtype=torch.int64
+    )
+
+
+def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
+    """An event for every cluster that was split in this round."""
+    return tuple(
+        {
+            "kind": "split",
+            "node": node.id,
+            "into": [child.id for child in tree if child.parent == node.id],
+            "layer": node.decision and node.decision.layer,
+            "why": node.decision and node.decision.why,
+        }
+        for node in tree
+        if node.split == round and any(child.parent == node.id for child in tree)
+    )
+
+
+def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:
+    """An event for every cluster that ended without a child: its clients went to others."""
+    parents = {node.parent for node in after.tree}
+    events: list[dict[str, object]] = []
+    for cluster, node in enumerate(before.nodes.tolist()):
+        if after.tree[node].split == after.round and node not in parents:
+            labels = after.labels[before.labels == cluster].unique()
+            events.append({"kind": "dissolve", "node": node, "into": after.nodes[labels[labels >= 0]].tolist()})
+    return tuple(events)
+
+
+def _foundings(tree: Tree, nodes: Sequence[int]) -> tuple[dict[str, object], ...]:
+    """An event for every cluster that newcomers founded."""
+    return tuple({"kind": "found", "node": node, "clients": list(tree[node].members)} for node in nodes)
