@@ -33,7 +33,7 @@ from torch.utils.data import TensorDataset
 from fedstrata import data
 from fedstrata.config import load
 from fedstrata.models import make
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 
 SETS: dict[str, tuple[str, tuple[int, int, int], int]] = {
     "mnist": ("mnist_cnn", (1, 20, 50), 28),
@@ -113,7 +113,7 @@ def contenders(name: str, found: dict[str, str], given: argparse.Namespace) -> l
     """Everyone who takes part on a data set, the textbook loop first."""
     model, channels, side = SETS[name]
 
-    def setting(**engine: Any) -> Setting:
+    def prepared(**engine: Any) -> RunSetup:
         tables = {
             "data": {**found, "clients": given.clients, "samples": given.samples, "test": 0.2},
             "model": {"name": model},
@@ -121,9 +121,9 @@ def contenders(name: str, found: dict[str, str], given: argparse.Namespace) -> l
             "algorithm": {"name": "fedavg"},
             "engine": engine,
         }
-        return prepare(load(tables))
+        return build_run(load(tables))
 
-    plain = setting(name="loop")
+    plain = prepared(name="loop")
     dataset = data.load(found["name"], found.get("root"))
     invited = [
         Contender(f"textbook on {what}", turn, given.threads, [])
@@ -137,7 +137,7 @@ def contenders(name: str, found: dict[str, str], given: argparse.Namespace) -> l
         engines |= {f"{count} processes": {"name": "processes", "workers": count} for count in given.workers}
         engines |= {f"Ray, {most} workers": {"name": "ray", "workers": most}} if given.ray else {}
         invited += [
-            Contender(f"{title}, {precision}", turns(setting(**engine, precision=precision)), 1, [])
+            Contender(f"{title}, {precision}", turns(prepared(**engine, precision=precision)), 1, [])
             for title, engine in engines.items()
         ]
     return invited
@@ -157,7 +157,7 @@ def race(name: str, invited: list[Contender], pairs: int) -> None:
     print(f"overhead of the loop engine: {median(spent):.1%} of a round ({min(spent):.1%} to {max(spent):.1%})")
 
 
-def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) -> dict[str, Callable[[], object]]:
+def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setup: RunSetup) -> dict[str, Callable[[], object]]:
     """Rounds of the textbook loop on images and on tensors."""
 
     def images(index: torch.Tensor) -> Client:
@@ -167,7 +167,7 @@ def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) 
         return TensorDataset(dataset.prepare(index).contiguous(), dataset.labels[index])
 
     def turn(kind: Callable[[torch.Tensor], Client]) -> Callable[[], object]:
-        held = setting.client_data
+        held = setup.client_data
         train, test = ([kind(part(client)) for client in range(len(held))] for part in (held.train, held.test))
 
         def one() -> None:
@@ -179,9 +179,9 @@ def textbook_turns(model: TextbookCNN, dataset: data.Dataset, setting: Setting) 
     return {"images": turn(images), "tensors": turn(tensors)}
 
 
-def bare_turns(module: torch.nn.Module, setting: Setting) -> Callable[[], object]:
+def bare_turns(module: torch.nn.Module, setup: RunSetup) -> Callable[[], object]:
     """Rounds of the loop engine's own tensor program, and nothing else."""
-    held, parameters = setting.client_data, list[torch.Tensor](module.parameters())
+    held, parameters = setup.client_data, list[torch.Tensor](module.parameters())
     start = [parameter.detach().clone() for parameter in parameters]
 
     def turn() -> None:
@@ -203,16 +203,16 @@ def bare_turns(module: torch.nn.Module, setting: Setting) -> Callable[[], object
     return turn
 
 
-def turns(setting: Setting) -> Callable[[], object]:
+def turns(setup: RunSetup) -> Callable[[], object]:
     """Rounds of FedAvg, each from where the last one ended; everyone is scored first."""
-    problem, algorithm = setting.problem, setting.algorithm
+    problem, algorithm = setup.problem, setup.algorithm
     state = algorithm.init(problem)
 
     def turn() -> None:
         nonlocal state
-        plan = algorithm.plan(problem, state, setting.everyone)
-        asked = replace(plan, evaluations=algorithm.evaluations(problem, state, setting.everyone))
-        state, _ = algorithm.update(problem, state, setting.clients.run(asked))
+        plan = algorithm.plan(problem, state, setup.everyone)
+        asked = replace(plan, evaluations=algorithm.evaluations(problem, state, setup.everyone))
+        state, _ = algorithm.update(problem, state, setup.clients.run(asked))
 
     return turn
 

@@ -20,9 +20,9 @@ from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.shared_work import LocalStores, run_shared
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.sampling import sample_cohort
 from fedstrata.runner.validation import validate
 
 KEPT = 20
@@ -62,21 +62,21 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
     """
     experiment = load({**keys, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}})
     with one_thread():
-        setting = prepare(experiment)
+        setup = build_run(experiment)
         running: dict[str, Algorithm[Any]] = {called: _algorithm(table) for called, table in algorithms.items()}
-        states = {called: algorithm.init(setting.problem) for called, algorithm in running.items()}
-        devices = {called: LocalStores(setting.clients) for called in running}
+        states = {called: algorithm.init(setup.problem) for called, algorithm in running.items()}
+        devices = {called: LocalStores(setup.clients) for called in running}
         for round in range(1, experiment.rounds + 1):
             if not states:
                 return
-            cohort, absent = _cohort(experiment, setting, round)
-            plans = {called: running[called].plan(setting.problem, state, cohort) for called, state in states.items()}
+            cohort, absent = _cohort(experiment, setup, round)
+            plans = {called: running[called].plan(setup.problem, state, cohort) for called, state in states.items()}
             asked = [plan.only(~torch.isin(cohort, absent)) for plan in plans.values()]
-            answers = run_shared(asked, setting.clients, [devices[called] for called in plans])
+            answers = run_shared(asked, setup.clients, [devices[called] for called in plans])
             for (called, plan), answer in zip(plans.items(), answers.reports, strict=True):
-                report = replace(validate(setting.problem.layout, plan, answer).report, cohort=cohort)
-                states[called], diagnostics = running[called].update(setting.problem, states[called], report)
-                step = Step(called, plan, states[called], diagnostics, setting.truth(round))
+                report = replace(validate(setup.problem.layout, plan, answer).report, cohort=cohort)
+                states[called], diagnostics = running[called].update(setup.problem, states[called], report)
+                step = Step(called, plan, states[called], diagnostics, setup.truth(round))
                 if step.split:
                     del states[called]
                 yield step
@@ -86,9 +86,9 @@ def _algorithm(table: Mapping[str, Any]) -> Algorithm[Any]:
     return algorithm_from(str(table["name"]), {key: value for key, value in table.items() if key != "name"})
 
 
-def _cohort(experiment: Experiment, setting: Setting, round: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _cohort(experiment: Experiment, setup: RunSetup, round: int) -> tuple[torch.Tensor, torch.Tensor]:
     rates = experiment.cohort
-    return draw(experiment.seed, round, setting.members.active(round), rates.fraction, rates.dropout)
+    return sample_cohort(experiment.seed, round, setup.members.active(round), rates.fraction, rates.dropout)
 
 
 def gather(

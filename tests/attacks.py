@@ -14,8 +14,8 @@ import torch
 from fedstrata.config import load
 from fedstrata.core import Plan, Report, Result, Rows
 from fedstrata.engine import Engine
-from fedstrata.runner.build import prepare
-from fedstrata.runner.rounds import Answer, Run, ask, one_thread, steps
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import PlanReply, Run, ask, one_thread, run_steps
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ def attacked(
     """
     experiment, rounds = load(tables), count()
     with one_thread():
-        setting = prepare(experiment)
-        setting = replace(setting, clients=Attacked(setting.clients, attack))
-        running = steps(
+        setup = build_run(experiment)
+        setup = replace(setup, clients=Attacked(setup.clients, attack))
+        running = run_steps(
             experiment,
-            setting,
+            setup,
             out,
             resume=resume,
             show=lambda record: None,
             stop=lambda: stop is not None and next(rounds) >= stop,
         )
-        answer: Answer | None = None
+        answer: PlanReply | None = None
         try:
             while True:
-                answer = Answer(setting.clients.run(ask(running, answer)), 0.0)
+                answer = PlanReply(setup.clients.run(ask(running, answer)), 0.0)
         except StopIteration as end:
             finished: Run = end.value
             return finished

@@ -16,8 +16,8 @@ from fedstrata import report
 from fedstrata.config import load
 from fedstrata.errors import InputError
 from fedstrata.report.files import save
-from fedstrata.runner.build import prepare
-from fedstrata.runner.rounds import Answer, ask, steps
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import PlanReply, ask, run_steps
 
 HOLD = """
 import os, subprocess, sys
@@ -108,10 +108,10 @@ def test_a_lock_that_leads_elsewhere_is_refused_and_nothing_is_written_there(tmp
 def running(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run that waits for the answers of its second round."""
     experiment = load(EXPERIMENT)
-    setting = prepare(experiment)
-    run = steps(experiment, setting, tmp_path / "run", resume=False, show=lambda record: None)
+    setup = build_run(experiment)
+    run = run_steps(experiment, setup, tmp_path / "run", resume=False, show=lambda record: None)
     plan = ask(run, None)
-    ask(run, Answer(setting.clients.run(plan), 0.0))
+    ask(run, PlanReply(setup.clients.run(plan), 0.0))
     yield tmp_path / "run"
     run.close()
 

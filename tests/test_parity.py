@@ -19,11 +19,11 @@ import torch
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment, load
 from fedstrata.core import Report, State
-from fedstrata.engine import Processes, Parallel
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.engine import Parallel, Processes
+from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.rounds import Answer, ask, one_thread, run, steps
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.rounds import PlanReply, ask, one_thread, run, run_steps
+from fedstrata.runner.sampling import sample_cohort
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -41,25 +41,25 @@ Played = tuple[tuple[tuple[Report, State], ...], dict[str, torch.Tensor]]
 """The reports and states of some rounds, and what is on the clients' devices at the end."""
 
 
-def setting_of(engine: str, workers: int = 0) -> Setting:
-    return prepare(load({**KEYS, "engine": {"name": engine, "workers": workers}}))
+def setting_of(engine: str, workers: int = 0) -> RunSetup:
+    return build_run(load({**KEYS, "engine": {"name": engine, "workers": workers}}))
 
 
-def play(setting: Setting, name: str, between: Callable[[], None] = lambda: None) -> Played:
+def play(setup: RunSetup, name: str, between: Callable[[], None] = lambda: None) -> Played:
     """A few rounds of an algorithm: some are not asked, some of those do not answer, everyone is scored.
 
     Args:
-        setting: whose federation and engine it is.
+        setup: whose federation and engine it is.
         name: of the algorithm.
         between: done after every round.
     """
     algorithm = load({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
-    problem, clients, rates = setting.problem, setting.clients, load(KEYS).cohort
+    problem, clients, rates = setup.problem, setup.clients, load(KEYS).cohort
     clients.store.restore({})
     state, turns = algorithm.init(problem), list[tuple[Report, State]]()
     for round in range(1, KEYS["rounds"] + 1):
-        evaluations = algorithm.evaluations(problem, state, setting.everyone)
-        cohort, absent = draw(problem.seed, round, setting.everyone, rates.fraction, rates.dropout)
+        evaluations = algorithm.evaluations(problem, state, setup.everyone)
+        cohort, absent = sample_cohort(problem.seed, round, setup.everyone, rates.fraction, rates.dropout)
         plan = algorithm.plan(problem, state, cohort)
         report = clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations))
         state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
@@ -74,28 +74,28 @@ def by_loop(name: str) -> Played:
 
 
 @cache
-def _loop() -> Setting:
+def _loop() -> RunSetup:
     return setting_of("loop")
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[dict[int, Setting]]:
+def processes() -> Iterator[dict[int, RunSetup]]:
     """The federation on one, two and three processes, for all algorithms one after the other."""
     settings = {workers: setting_of("processes", workers) for workers in (1, 2, 3)}
     yield settings
-    for setting in settings.values():
-        _transport(setting).close()
+    for setup in settings.values():
+        _transport(setup).close()
 
 
-def _transport(setting: Setting) -> Processes:
-    assert isinstance(setting.clients, Parallel) and isinstance(setting.clients._transport, Processes)
-    return setting.clients._transport
+def _transport(setup: RunSetup) -> Processes:
+    assert isinstance(setup.clients, Parallel) and isinstance(setup.clients._transport, Processes)
+    return setup.clients._transport
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_processes_are_the_loop_in_every_bit(processes: dict[int, Setting], name: str) -> None:
-    for workers, setting in processes.items():
-        assert same(play(setting, name), by_loop(name)), f"{workers} workers"
+def test_processes_are_the_loop_in_every_bit(processes: dict[int, RunSetup], name: str) -> None:
+    for workers, setup in processes.items():
+        assert same(play(setup, name), by_loop(name)), f"{workers} workers"
 
 
 def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -> None:
@@ -106,7 +106,7 @@ def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -
     assert any(len(by_loop(name)[0][-1][1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))
 
 
-def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, Setting]) -> None:
+def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, RunSetup]) -> None:
     transport, killed = _transport(processes[2]), list[int]()
 
     def kill() -> None:
@@ -121,23 +121,23 @@ def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, Setting]) -
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray itself
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
-    setting = setting_of("ray", workers)
+    setup = setting_of("ray", workers)
     for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
-        assert same(play(setting, name), by_loop(name)), name
+        assert same(play(setup, name), by_loop(name)), name
 
 
 @pytest.mark.slow
 def one_round(experiment: Experiment, out: Path) -> None:
     """Go on with a run for one round, and stop."""
     rounds = count()
-    answer: Answer | None = None
-    setting = prepare(experiment)
-    running = steps(
-        experiment, setting, out, resume=out.exists(), show=lambda record: None, stop=lambda: next(rounds) > 0
+    answer: PlanReply | None = None
+    setup = build_run(experiment)
+    running = run_steps(
+        experiment, setup, out, resume=out.exists(), show=lambda record: None, stop=lambda: next(rounds) > 0
     )
     with pytest.raises(Stopped), one_thread():
         while True:
-            answer = Answer(setting.clients.run(ask(running, answer)), 0.0)
+            answer = PlanReply(setup.clients.run(ask(running, answer)), 0.0)
 
 
 def test_a_run_that_goes_on_with_other_workers_changes_no_bit(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from fedstrata.config import load
 from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
-from fedstrata.runner.build import Setting, prepare
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.sampling import sample_cohort
 
 CLIENTS = 12
 NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1
@@ -55,16 +55,16 @@ class Case:
     keys: dict[str, Any]
 
     @cached_property
-    def plain(self) -> Setting:
+    def plain(self) -> RunSetup:
         """The federation as it is, all clients there from the beginning."""
         return replace(_federation(eventful=False), algorithm=self.setting().algorithm)
 
     @cached_property
-    def busy(self) -> Setting:
+    def busy(self) -> RunSetup:
         """The federation in which something happens to the clients."""
         return replace(_federation(eventful=True), algorithm=self.plain.algorithm)
 
-    def setting(self, eventful: bool = False) -> Setting:
+    def setting(self, eventful: bool = False) -> RunSetup:
         """A new one."""
         events = {"events": EVENTS} if eventful else {}
         tables = {
@@ -74,7 +74,7 @@ class Case:
             "local": {"lr": 0.5, "batch": 0, "epochs": 2},
             "algorithm": {"name": self.name, **self.keys},
         }
-        return prepare(load({**tables, **events}))
+        return build_run(load({**tables, **events}))
 
     @cached_property
     def scarce(self) -> list[Turn]:
@@ -89,25 +89,25 @@ class Case:
 
 
 @cache
-def _federation(eventful: bool) -> Setting:
+def _federation(eventful: bool) -> RunSetup:
     """Data, network and engine are the same for every algorithm."""
     return Case("fedavg", {}).setting(eventful)
 
 
 def play(
-    setting: Setting, rounds: int, fraction: float = 1.0, dropout: float = 0.0, start: State | None = None
+    setup: RunSetup, rounds: int, fraction: float = 1.0, dropout: float = 0.0, start: State | None = None
 ) -> list[Turn]:
     """The turns of some rounds, from the beginning or from a state whose devices the setting has."""
-    problem, algorithm, members = setting.problem, setting.algorithm, setting.members
+    problem, algorithm, members = setup.problem, setup.algorithm, setup.members
     if start is None:
-        setting.clients.store.restore({})
+        setup.clients.store.restore({})
     state, turns = algorithm.init(problem) if start is None else start, list[Turn]()
     for _ in range(rounds):
         round = state.round + 1
         state, _events = members.before(state, round)
-        cohort, absent = draw(problem.seed, round, members.active(round), fraction, dropout)
-        plan, devices = algorithm.plan(problem, state, cohort), setting.clients.store.tensors()
-        report = setting.clients.run(plan.only(~torch.isin(plan.cohort, absent)))
+        cohort, absent = sample_cohort(problem.seed, round, members.active(round), fraction, dropout)
+        plan, devices = algorithm.plan(problem, state, cohort), setup.clients.store.tensors()
+        report = setup.clients.run(plan.only(~torch.isin(plan.cohort, absent)))
         report = replace(report, cohort=plan.cohort)
         after, diagnostics = algorithm.update(problem, state, report)
         turns.append(Turn(state, cohort, plan, absent, devices, report, after, diagnostics))
@@ -133,10 +133,10 @@ def places(state: State) -> list[int]:
     return [int(node) for node in torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting)]
 
 
-def check(setting: Setting, state: State) -> None:
+def check(setup: RunSetup, state: State) -> None:
     """What holds after every round: finite models, labels that partition the clients, a tree that says the same."""
     tree, pending = state.tree, state.labels < 0
-    assert state.models.shape[1] == setting.problem.layout.p and bool(state.models.isfinite().all())
+    assert state.models.shape[1] == setup.problem.layout.p and bool(state.models.isfinite().all())
     assert torch.equal(pending, state.waiting >= 0), "a client is neither in a cluster nor pending, or both"
     assert [node.id for node in tree] == list(range(len(tree)))
     leaves = [node for node in tree if node.split is None]
@@ -151,8 +151,8 @@ def check(setting: Setting, state: State) -> None:
     for client in pending.nonzero().flatten().tolist():
         waits = int(state.waiting[client])
         assert any(descends(tree, leaf.id, waits) for leaf in leaves), f"client {client} waits where no leaf is left"
-    clients = setting.members.active(state.round)
-    evaluations = setting.algorithm.evaluations(setting.problem, state, clients)
+    clients = setup.members.active(state.round)
+    evaluations = setup.algorithm.evaluations(setup.problem, state, clients)
     assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations)
     assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations), (
         "a client would use no model"

@@ -8,8 +8,8 @@ import torch
 import fedstrata as fs
 from fedstrata.config import load
 from fedstrata.core import Diagnostics, Score, State
-from fedstrata.runner.build import Setting, prepare
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.sampling import sample_cohort
 
 CLIENTS, SAMPLES = 6, 40
 PARAMETERS = (64 * 12 + 12) + (12 * 8 + 8) + (8 * 10 + 10)
@@ -27,35 +27,35 @@ def experiment(name: str, local: dict[str, Any] | None = None, /, **keys: Any) -
     }
 
 
-def federation(name: str, local: dict[str, Any] | None = None, /, **keys: Any) -> Setting:
-    return prepare(load(experiment(name, local, **keys)))
+def federation(name: str, local: dict[str, Any] | None = None, /, **keys: Any) -> RunSetup:
+    return build_run(load(experiment(name, local, **keys)))
 
 
 def train(
-    setting: Setting, rounds: int = 3, fraction: float = 1.0
+    setup: RunSetup, rounds: int = 3, fraction: float = 1.0
 ) -> tuple[State, list[Diagnostics], tuple[Score, ...]]:
     """The last state, the notes of all rounds, and the scores of the last models."""
-    state, diagnostics = setting.algorithm.init(setting.problem), list[Diagnostics]()
+    state, diagnostics = setup.algorithm.init(setup.problem), list[Diagnostics]()
     for _ in range(rounds):
-        cohort, _absent = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
-        report = setting.clients.run(setting.algorithm.plan(setting.problem, state, cohort))
-        state, note = setting.algorithm.update(setting.problem, state, report)
+        cohort, _absent = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
+        report = setup.clients.run(setup.algorithm.plan(setup.problem, state, cohort))
+        state, note = setup.algorithm.update(setup.problem, state, report)
         diagnostics.append(note)
-    return state, diagnostics, score(setting, state)
+    return state, diagnostics, score(setup, state)
 
 
-def score(setting: Setting, state: State) -> tuple[Score, ...]:
-    plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
+def score(setup: RunSetup, state: State) -> tuple[Score, ...]:
+    plan = setup.algorithm.plan(setup.problem, state, setup.everyone[:0])
     nobody = torch.zeros(len(plan.cohort), dtype=torch.bool)
-    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone)
-    return setting.clients.run(
+    evaluations = setup.algorithm.evaluations(setup.problem, state, setup.everyone)
+    return setup.clients.run(
         type(plan)(plan.round, plan.seed, plan.cohort[nobody], plan.models, (), evaluations)
     ).scores
 
 
-def device(setting: Setting, client: int, round: int = 99) -> torch.Tensor:
+def device(setup: RunSetup, client: int, round: int = 99) -> torch.Tensor:
     """All that a client keeps to itself, before a round, in the order of the tensors."""
-    kept = setting.clients.store.read(client, before=round)
+    kept = setup.clients.store.read(client, before=round)
     return torch.cat([kept[tensor] for tensor in sorted(kept)]) if kept else torch.empty(0)
 
 

@@ -6,7 +6,7 @@ from baseline_federation import train
 
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 
 ROTATIONS = {"scheme": "rotation", "groups": 3}
 CLASSES = {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]}
@@ -18,8 +18,8 @@ def agreement(name: str, partition: dict[str, Any], local: dict[str, Any], round
     """Adjusted Rand index of the clusters that an algorithm finds."""
     data = {"name": "digits", "clients": 12, "samples": 60, "test": 0.2, "public": 100}
     algorithm = {"name": name, **keys}
-    setting = prepare(load({"data": data, "partition": partition, "local": local, "algorithm": algorithm}))
-    state, _, _ = train(setting, rounds)
-    truth = setting.problem.truth
+    setup = build_run(load({"data": data, "partition": partition, "local": local, "algorithm": algorithm}))
+    state, _, _ = train(setup, rounds)
+    truth = setup.problem.truth
     assert truth is not None
     return ari(state.labels, truth)

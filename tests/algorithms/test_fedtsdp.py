@@ -17,8 +17,8 @@ from fedstrata.core import Diagnostics, Layout, Problem, Report, Result, Rows, S
 from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
-from fedstrata.runner.build import Setting, prepare
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.sampling import sample_cohort
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import play, toy_problem
 
@@ -51,8 +51,8 @@ def ones(scales: list[float], p: int = 6) -> torch.Tensor:
     return torch.tensor(scales)[:, None] * torch.ones(1, p)
 
 
-def setting_of(scheme: dict[str, Any], clients: int = 8, **keys: Any) -> Setting:
-    return prepare(
+def setting_of(scheme: dict[str, Any], clients: int = 8, **keys: Any) -> RunSetup:
+    return build_run(
         load(
             {
                 "data": {"name": "digits", "clients": clients, "samples": 60, "test": 0.2, "public": 40},
@@ -64,12 +64,12 @@ def setting_of(scheme: dict[str, Any], clients: int = 8, **keys: Any) -> Setting
     )
 
 
-def rounds_of(setting: Setting, rounds: int, fraction: float = 1.0) -> tuple[State, list[Diagnostics]]:
-    state, diagnostics = setting.algorithm.init(setting.problem), list[Diagnostics]()
+def rounds_of(setup: RunSetup, rounds: int, fraction: float = 1.0) -> tuple[State, list[Diagnostics]]:
+    state, diagnostics = setup.algorithm.init(setup.problem), list[Diagnostics]()
     for round in range(rounds):
-        cohort, _ = draw(0, round + 1, setting.everyone, fraction, 0.0)
-        report = setting.clients.run(setting.algorithm.plan(setting.problem, state, cohort))
-        state, note = setting.algorithm.update(setting.problem, state, report)
+        cohort, _ = sample_cohort(0, round + 1, setup.everyone, fraction, 0.0)
+        report = setup.clients.run(setup.algorithm.plan(setup.problem, state, cohort))
+        state, note = setup.algorithm.update(setup.problem, state, report)
         diagnostics.append(note)
     return state, diagnostics
 
@@ -385,44 +385,44 @@ def test_clients_of_two_classes_each_are_clustered() -> None:
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: float) -> None:
-    setting = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
-    engine, layout, seen = setting.clients, setting.problem.layout, list[torch.Tensor]()
+    setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
+    engine, layout, seen = setup.clients, setup.problem.layout, list[torch.Tensor]()
     assert isinstance(engine, Loop)
 
     def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         seen.append(models)
         return engine.predict(models, inputs)
 
-    problem, state = replace(setting.problem, predict=predict), setting.algorithm.init(setting.problem)
+    problem, state = replace(setup.problem, predict=predict), setup.algorithm.init(setup.problem)
     for round in range(1, 5):
-        cohort, _ = draw(0, round, setting.everyone, fraction, 0.0)
-        plan = setting.algorithm.plan(problem, state, cohort)
-        state, _ = setting.algorithm.update(problem, state, engine.run(plan))
+        cohort, _ = sample_cohort(0, round, setup.everyone, fraction, 0.0)
+        plan = setup.algorithm.plan(problem, state, cohort)
+        state, _ = setup.algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):
             held = engine.store.read(client, before=round + 1)
             assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks["train"].load_local) if personal}
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
     assert any(plan.tasks["train"].load_local) and any(
-        setting.algorithm.evaluations(problem, state, setting.everyone)[0].load_local
+        setup.algorithm.evaluations(problem, state, setup.everyone)[0].load_local
     )
 
 
 def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> None:
-    setting = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
-    problem, algorithm, layout = setting.problem, setting.algorithm, setting.problem.layout
+    setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
+    problem, algorithm, layout = setup.problem, setup.algorithm, setup.problem.layout
     state = algorithm.init(problem)
-    first = algorithm.plan(problem, state, setting.everyone)
-    report = setting.clients.run(first)
+    first = algorithm.plan(problem, state, setup.everyone)
+    report = setup.clients.run(first)
     trained = problem.fresh(0) + report.results["train"].updates.values
     state, _ = algorithm.update(problem, state, report)
-    later = algorithm.plan(problem, state, setting.everyone)
+    later = algorithm.plan(problem, state, setup.everyone)
     assert (
         not any(first.tasks["train"].load_local)
         and later.tasks["train"].load_local == first.tasks["train"].save_local != layout.nothing
     )
     still = replace(later.tasks["train"], trainable=layout.nothing, upload_values=layout.everything)
-    kept = setting.clients.run(replace(later, tasks={"train": still})).results["train"].updates.values
+    kept = setup.clients.run(replace(later, tasks={"train": still})).results["train"].updates.values
     own = layout.columns(later.tasks["train"].load_local)
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
     shared = layout.columns(tuple(not keep for keep in later.tasks["train"].load_local))
@@ -440,7 +440,7 @@ def test_the_server_needs_samples() -> None:
     with pytest.raises(ExperimentError, match=r"data.public = 0: .* needs samples on the server"):
         FedTSDP().init(toy_problem(3))
     with pytest.raises(ExperimentError, match=r"data.public = 0"):
-        prepare(load({"data": {"name": "digits", "clients": 3, "samples": 20}, "algorithm": {"name": "fedtsdp"}}))
+        build_run(load({"data": {"name": "digits", "clients": 3, "samples": 20}, "algorithm": {"name": "fedtsdp"}}))
 
 
 def test_before_samples_are_read_a_first_plan_can_be_made() -> None:

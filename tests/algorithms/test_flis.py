@@ -14,7 +14,7 @@ from fedstrata.clustering import natural_cut
 from fedstrata.config import load
 from fedstrata.core import Layout, Problem, Report, TensorSpec
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
@@ -38,11 +38,11 @@ def played(
     return state
 
 
-def public(**keys: Any) -> Setting:
+def public(**keys: Any) -> RunSetup:
     """The small real federation, with public samples on the server."""
     wanted = experiment("flis", {"epochs": 5}, **keys)
     wanted["data"]["public"] = 60
-    return prepare(load(wanted))
+    return build_run(load(wanted))
 
 
 FOUR = torch.tensor([[1.0], [1.2], [4.0], [4.5]])

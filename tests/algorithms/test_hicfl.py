@@ -29,7 +29,7 @@ from fedstrata.core import (
 )
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 
@@ -553,8 +553,8 @@ def test_the_re_organising_ending_merges_once_and_then_decides_nothing() -> None
     assert leaves == [(0, 1, 2, 3)] and sorted(state.nodes.tolist()) == [1]
 
 
-def federation(name: str, **keys: Any) -> Setting:
-    return prepare(
+def federation(name: str, **keys: Any) -> RunSetup:
+    return build_run(
         load(
             {
                 "data": {"name": "digits", "clients": 6, "samples": 40, "test": 0.2},
@@ -566,17 +566,17 @@ def federation(name: str, **keys: Any) -> Setting:
     )
 
 
-def trained(setting: Setting, state: Any, rounds: int) -> Any:
+def trained(setup: RunSetup, state: Any, rounds: int) -> Any:
     for _ in range(rounds):
-        plan = setting.algorithm.plan(setting.problem, state, setting.everyone)
-        state, _ = setting.algorithm.update(setting.problem, state, setting.clients.run(plan))
+        plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
+        state, _ = setup.algorithm.update(setup.problem, state, setup.clients.run(plan))
     return state
 
 
 @pytest.mark.parametrize("keys", [{"name": "hicfl"}, {"name": "cfl", "trigger": "stability"}])
 def test_epsilon_0_is_fedavg_bit_for_bit(keys: dict[str, Any]) -> None:
-    setting, plain = federation(**keys, epsilon=0.0, rho=1.0), federation("fedavg")
-    state = trained(setting, setting.algorithm.init(setting.problem), 5)
+    setup, plain = federation(**keys, epsilon=0.0, rho=1.0), federation("fedavg")
+    state = trained(setup, setup.algorithm.init(setup.problem), 5)
     average = trained(plain, FedAvg().init(plain.problem), 5)
     assert torch.equal(state.models, average.models) and torch.equal(state.labels, average.labels)
 
@@ -584,12 +584,12 @@ def test_epsilon_0_is_fedavg_bit_for_bit(keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize("ending", ["personal", "reorganise"])
 def test_a_run_that_stops_before_its_ending_goes_on_as_if_unbroken(ending: str, tmp_path: Path) -> None:
     keys = {"epsilon": 2.0, "rho": 1.0, "ending": ending, "patience": 2, "require_negative_cross": False, "clear": 0.0}
-    setting = federation("hicfl", **keys)
-    half = trained(setting, setting.algorithm.init(setting.problem), 5)
+    setup = federation("hicfl", **keys)
+    half = trained(setup, setup.algorithm.init(setup.problem), 5)
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, Hierarchy)
     assert found is not None
-    unbroken, resumed = trained(setting, half, 6), trained(setting, found[0], 6)
+    unbroken, resumed = trained(setup, half, 6), trained(setup, found[0], 6)
     for name, value in vars(unbroken).items():
         other = getattr(resumed, name)
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name

@@ -24,7 +24,7 @@ from fedstrata.core import (
     make_pending,
 )
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 from fedstrata.testing import toy_problem
 
 
@@ -159,9 +159,9 @@ def test_a_warm_start_must_be_over_before_the_run_is() -> None:
     for rounds in (2, 3):
         message = rf"algorithm\.warm_rounds = 3: expected fewer than rounds = {rounds}: until they are over, the groups"
         with pytest.raises(ExperimentError, match=message):
-            prepare(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": rounds}))
-    prepare(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": 4}))
-    prepare(load({**experiment("ifca", k=2, warm_rounds=3), "rounds": 2}))
+            build_run(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": rounds}))
+    build_run(load({**experiment("ifca", k=2, init="warm", warm_rounds=3), "rounds": 4}))
+    build_run(load({**experiment("ifca", k=2, warm_rounds=3), "rounds": 2}))
 
 
 def test_a_model_that_nobody_chooses_for_long_is_reported_once() -> None:
@@ -179,10 +179,10 @@ def test_a_model_that_nobody_chooses_for_long_is_reported_once() -> None:
 def test_clients_find_the_true_groups_by_their_training_loss_unless_the_start_collapses() -> None:
     found = []
     for seed in range(3):
-        setting = prepare(load({**experiment("ifca", {"epochs": 3}, k=2), "seed": seed}))
-        state, diagnostics, _ = train(setting, rounds=8)
-        assert setting.problem.truth is not None
-        found.append(ari(state.labels, setting.problem.truth))
+        setup = build_run(load({**experiment("ifca", {"epochs": 3}, k=2), "seed": seed}))
+        state, diagnostics, _ = train(setup, rounds=8)
+        assert setup.problem.truth is not None
+        found.append(ari(state.labels, setup.problem.truth))
         collapsed = any(event["kind"] == "collapse" for note in diagnostics for event in note.events)
         assert collapsed == (len(state.labels.unique()) == 1)
     assert found.count(1.0) == 2  # the third start led astray, as k-means can be

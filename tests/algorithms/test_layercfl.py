@@ -14,8 +14,8 @@ from fedstrata.core import Layout, Plan, Report, Result, Rows, TensorSpec, make_
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.runner.build import Setting, prepare
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.sampling import sample_cohort
 from fedstrata.testing import Scripted, play, toy_problem
 
 CONV = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [-1.0, 0.0, 0.0], [-1.0, 0.1, 0.0]])
@@ -142,8 +142,8 @@ def test_the_full_norm_does_not_see_statistics_of_normalisation_layers() -> None
     assert len(state.models) == 1
 
 
-def federation(scheme: str, **keys: Any) -> Setting:
-    return prepare(
+def federation(scheme: str, **keys: Any) -> RunSetup:
+    return build_run(
         load(
             {
                 "data": {"name": "digits", "clients": 12, "samples": 70},
@@ -154,13 +154,13 @@ def federation(scheme: str, **keys: Any) -> Setting:
     )
 
 
-def train(setting: Setting, algorithm: Any, rounds: int, state: Any = None, fraction: float = 1.0) -> tuple[Any, Any]:
+def train(setup: RunSetup, algorithm: Any, rounds: int, state: Any = None, fraction: float = 1.0) -> tuple[Any, Any]:
     """Play some rounds for real; the last state and all events."""
-    state, events = algorithm.init(setting.problem) if state is None else state, []
+    state, events = algorithm.init(setup.problem) if state is None else state, []
     for _ in range(rounds):
-        cohort, _ = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
-        report = setting.clients.run(algorithm.plan(setting.problem, state, cohort))
-        state, diagnostics = algorithm.update(setting.problem, state, report)
+        cohort, _ = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
+        report = setup.clients.run(algorithm.plan(setup.problem, state, cohort))
+        state, diagnostics = algorithm.update(setup.problem, state, report)
         events += [{"round": state.round, **event} for event in diagnostics.events]
     return state, events
 
@@ -168,14 +168,14 @@ def train(setting: Setting, algorithm: Any, rounds: int, state: Any = None, frac
 @pytest.mark.parametrize("delta", ["last", "accumulated"])
 def test_from_the_choice_on_a_scouted_layer_is_as_good_as_given(delta: Literal["last", "accumulated"]) -> None:
     """Bit for bit what LayerCFL does that is given the layer, and told to split nothing before the look."""
-    setting = federation("rotation", groups=3)
+    setup = federation("rotation", groups=3)
     keys: dict[str, Any] = {"eps1": 10.0, "eps2": "auto", "gamma": 0.4, "delta": delta}
-    scouted, events = train(setting, LayerCFL(layers="auto", **keys), 5)
+    scouted, events = train(setup, LayerCFL(layers="auto", **keys), 5)
     choice = events[0]
     assert (choice["kind"], choice["round"], choice["layer"]) == ("scout", 3, "linear1")
     assert choice["why"].startswith("linear1 separates the clients most clearly")
     assert scouted.compared == ("linear1",) and scouted.sighting.layers is None
-    given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 5)
+    given, _ = train(setup, LayerCFL(layers="linear1", first=3, **keys), 5)
     assert len(given.models) > 1
     for name in ("models", "labels", "nodes", "waiting", "peaks", "final", "path"):
         assert torch.equal(getattr(scouted, name), getattr(given, name)), name
@@ -183,13 +183,13 @@ def test_from_the_choice_on_a_scouted_layer_is_as_good_as_given(delta: Literal["
 
 
 def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> None:
-    setting = federation("iid")
-    scouted, events = train(setting, LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.0), 6)
+    setup = federation("iid")
+    scouted, events = train(setup, LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.0), 6)
     assert [(event["kind"], event["round"], event["layer"]) for event in events] == [
         ("scout", 3, None),
         ("scout", 6, None),
     ]
-    plain, _ = train(setting, FedAvg(), 6)
+    plain, _ = train(setup, FedAvg(), 6)
     assert torch.equal(scouted.models, plain.models)
     assert scouted.compared == () and scouted.sighting.layers is None and bool((scouted.sighting.longest > 0).all())
     decision = scouted.tree[0].decision
@@ -197,17 +197,17 @@ def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> 
 
 
 def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstrap() -> None:
-    setting, everyone = federation("rotation", groups=3), torch.arange(12)
+    setup, everyone = federation("rotation", groups=3), torch.arange(12)
     gamma: Any
     for gamma, parts in ((0.5, ["", "AB", "AB", ""]), ("bootstrap", ["AB", "ABAB", "ABAB", "AB"])):
         algorithm = LayerCFL(layers="auto", eps1=10.0, gamma=gamma)
-        state, plans = algorithm.init(setting.problem), []
+        state, plans = algorithm.init(setup.problem), []
         for _ in range(4):
-            plans.append(algorithm.plan(setting.problem, state, everyone))
-            state, _ = algorithm.update(setting.problem, state, setting.clients.run(plans[-1]))
+            plans.append(algorithm.plan(setup.problem, state, everyone))
+            state, _ = algorithm.update(setup.problem, state, setup.clients.run(plans[-1]))
         # In the first round nobody knows yet how many samples folds may have.
         assert ["".join(task.fold for task in plan.tasks[1:]) for plan in plans] == parts
-        layout = setting.problem.layout
+        layout = setup.problem.layout
         fold = plans[1].tasks[-1]
         assert (
             fold.upload == layout.everything and fold.max_samples is not None and fold.max_samples.tolist() == [35] * 12
@@ -217,33 +217,33 @@ def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstra
 
 
 def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    setting, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
-    half, _ = train(setting, algorithm, 2)
+    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
+    half, _ = train(setup, algorithm, 2)
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, type(half))
     assert found is not None and torch.equal(found[0].sighting.layers.alike, half.sighting.layers.alike)
-    unbroken, resumed = (train(setting, algorithm, 2, state)[0] for state in (half, found[0]))
+    unbroken, resumed = (train(setup, algorithm, 2, state)[0] for state in (half, found[0]))
     assert unbroken.compared == resumed.compared != () and torch.equal(unbroken.models, resumed.models)
     assert torch.equal(unbroken.labels, resumed.labels)
 
 
 def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
-    setting, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
-    state, events = train(setting, algorithm, 4, fraction=0.5)
+    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
+    state, events = train(setup, algorithm, 4, fraction=0.5)
     assert events[0]["layer"] is None and events[0]["why"].startswith("nothing to tell by: ")
-    state, events = train(setting, algorithm, 4, state)
+    state, events = train(setup, algorithm, 4, state)
     assert events[0]["round"] == 6 and events[0]["layer"] == "linear1"
     assert bool((state.labels >= 0).all())
 
 
 def test_an_empty_report_while_scouting_changes_nothing_but_the_round() -> None:
-    setting, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto")
-    state = algorithm.init(setting.problem)
+    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto")
+    state = algorithm.init(setup.problem)
     for round in (1, 2, 3):
-        report = setting.clients.run(algorithm.plan(setting.problem, state, torch.arange(0)))
-        state, _ = algorithm.update(setting.problem, state, report)
+        report = setup.clients.run(algorithm.plan(setup.problem, state, torch.arange(0)))
+        state, _ = algorithm.update(setup.problem, state, report)
         assert state.round == round and state.sighting.layers is None
-    assert torch.equal(state.models, algorithm.init(setting.problem).models)
+    assert torch.equal(state.models, algorithm.init(setup.problem).models)
 
 
 def test_a_path_of_another_cluster_or_of_old_data_is_not_accumulated() -> None:
@@ -345,20 +345,20 @@ def test_with_stability_sums_of_updates_are_compared_and_the_updates_themselves_
 
 
 def test_with_all_layers_it_is_cfl_timed_by_stability() -> None:
-    setting = federation("rotation", groups=3)
+    setup = federation("rotation", groups=3)
     keys: dict[str, Any] = {"trigger": "stability", "epsilon": 1.0, "rho": 1.0, "gamma": 0.4}
-    ours, _ = train(setting, LayerCFL(layers="all", **keys), 5)
-    cfl, _ = train(setting, CFL(**keys), 5)
+    ours, _ = train(setup, LayerCFL(layers="all", **keys), 5)
+    cfl, _ = train(setup, CFL(**keys), 5)
     assert len(cfl.models) > 1 and ours.tree == cfl.tree
     for name in ("models", "labels", "uploads", "count", "chosen", "lineage"):
         assert torch.equal(getattr(ours, name), getattr(cfl, name)), name
 
 
 def test_a_scouted_layer_is_watched_as_if_it_had_been_given() -> None:
-    setting = federation("rotation", groups=3)
+    setup = federation("rotation", groups=3)
     keys: dict[str, Any] = {"trigger": "stability", "epsilon": 1.0, "rho": 1.0, "gamma": 0.4}
-    scouted, _ = train(setting, LayerCFL(layers="auto", **keys), 4)
-    given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 4)
+    scouted, _ = train(setup, LayerCFL(layers="auto", **keys), 4)
+    given, _ = train(setup, LayerCFL(layers="linear1", first=3, **keys), 4)
     assert scouted.compared == ("linear1",) and len(given.models) > 1 and scouted.tree == given.tree
     assert torch.equal(scouted.models, given.models) and torch.equal(scouted.uploads, given.uploads)
 

@@ -14,7 +14,7 @@ from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
 
@@ -123,12 +123,12 @@ def test_the_mean_angle_sees_more_than_where_subspaces_meet() -> None:
 
 
 def test_vectors_cost_their_bytes_once() -> None:
-    setting = federation("pacfl")
-    state = setting.algorithm.init(setting.problem)
-    plan = setting.algorithm.plan(setting.problem, state, setting.everyone)
-    report = setting.clients.run(plan)
-    plain = traffic(setting.problem.layout, replace(plan, client_stats={}), replace(report, client_stats={}))
-    assert traffic(setting.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * SINGULAR_VECTORS * 64
+    setup = federation("pacfl")
+    state = setup.algorithm.init(setup.problem)
+    plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
+    report = setup.clients.run(plan)
+    plain = traffic(setup.problem.layout, replace(plan, client_stats={}), replace(report, client_stats={}))
+    assert traffic(setup.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * SINGULAR_VECTORS * 64
 
 
 def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
@@ -139,7 +139,7 @@ def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
 
 def test_a_network_without_a_linear_layer_is_refused() -> None:
     with pytest.raises(ExperimentError, match=r"algorithm\.name = 'head' matches no layer"):
-        prepare(load({**experiment("pacfl"), "model": {"name": "test_pacfl:shapeless"}}))
+        build_run(load({**experiment("pacfl"), "model": {"name": "test_pacfl:shapeless"}}))
 
 
 def shapeless(shape: tuple[int, ...], classes: int) -> torch.nn.Module:

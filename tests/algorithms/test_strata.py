@@ -13,7 +13,7 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.clustering import ari
 from fedstrata.config import load
 from fedstrata.core import make_pending, reassign
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 
 TWO = [0] * 10 + [1] * 10
 BOTH = [list(range(10)), list(range(10, 20))]
@@ -462,9 +462,9 @@ def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(
 def test_rotated_digits_are_told_apart_through_the_engine() -> None:
     data = {"name": "digits", "clients": 12, "samples": 100, "test": 0.2}
     keys = {"partition": {"scheme": "rotation", "groups": 2}, "local": {"lr": 0.3, "batch": 20}}
-    setting = prepare(load({"data": data, **keys, "algorithm": {"name": "strata"}}))
-    state, _, _ = train(setting, 7)
-    assert setting.problem.truth is not None and ari(state.labels, setting.problem.truth) == 1.0
+    setup = build_run(load({"data": data, **keys, "algorithm": {"name": "strata"}}))
+    state, _, _ = train(setup, 7)
+    assert setup.problem.truth is not None and ari(state.labels, setup.problem.truth) == 1.0
 
 
 def test_pending_clients_find_their_place_and_everyone_uses_the_model_of_its_cluster() -> None:

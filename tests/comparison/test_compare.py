@@ -22,9 +22,9 @@ from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import MEMORY
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.records import Folder, save
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.progress import Race
+from fedstrata.runner.progress import ComparisonProgress
 
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 
@@ -128,13 +128,13 @@ def test_what_does_not_fit_in_one_batch_is_done_seed_by_seed_from_then_on(
 
 def test_seeds_are_one_batch_as_far_as_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for the digits, 1797 x 64 numbers, and the updates of one run of 8 clients and 1,210 weights, twice each."""
-    seeds, begin = list[list[int]](), Race.begin
+    seeds, begin = list[list[int]](), ComparisonProgress.begin
 
-    def noted(race: Race, running: Sequence[int]) -> None:
+    def noted(race: ComparisonProgress, running: Sequence[int]) -> None:
         seeds.append(list(running))
         begin(race, running)
 
-    monkeypatch.setattr(Race, "begin", noted)
+    monkeypatch.setattr(ComparisonProgress, "begin", noted)
     monkeypatch.setitem(MEMORY, "cpu", 4 * 2 * (1797 * 64 + 8 * 1210))
     compare(tmp_path / "all", ("fedavg",), seeds=[0, 1, 2], sets=["engine.name=batched", "rounds=1"])
     assert seeds == [[0, 1], [2]]
@@ -176,15 +176,15 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
 ) -> None:
     sets = [f"engine.name={engine}"]
     whole = compare(tmp_path / "whole", seeds=[0, 1], sets=sets)
-    show = Race.show
+    show = ComparisonProgress.show
 
-    def interrupted(race: Race, round: int, share: float) -> None:
+    def interrupted(race: ComparisonProgress, round: int, share: float) -> None:
         show(race, round, share)
         if round == 2:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Race, "show", interrupted)
+        patch.setattr(ComparisonProgress, "show", interrupted)
         with pytest.raises(Stopped, match=f"^stopped in {where} after round 3; ") as stop:
             compare(tmp_path / "broken", seeds=[0, 1], sets=sets)
     assert stop.value.folder == tmp_path / "broken"
@@ -288,10 +288,10 @@ def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_
 def test_a_seed_that_does_not_fit_into_memory_does_not_lose_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def greedy(experiment: Experiment) -> Setting:
+    def greedy(experiment: Experiment) -> RunSetup:
         if experiment.seed == 1:
             raise MemoryError
-        return prepare(experiment)
+        return build_run(experiment)
 
     monkeypatch.setattr(lineup, "prepare", greedy)
     found = compare(tmp_path / "c", ("fedavg",), seeds=[0, 1, 2])
@@ -304,9 +304,9 @@ def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, mo
 
     def watched(experiment: Any) -> Any:
         kept.extend(each() is not None for each in client_data)
-        setting = prepare(experiment)
-        client_data.append(weakref.ref(setting.client_data))
-        return setting
+        setup = build_run(experiment)
+        client_data.append(weakref.ref(setup.client_data))
+        return setup
 
     monkeypatch.setattr("fedstrata.comparison.lineup.prepare", watched)
     monkeypatch.setattr(Ditto, "update", lambda *given: [][0])
@@ -323,7 +323,7 @@ def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(
     def scarce(experiment: Any) -> Any:
         if experiment.seed == 1:
             raise PartitionError("1000 deals left some client short")
-        return prepare(experiment)
+        return build_run(experiment)
 
     monkeypatch.setattr("fedstrata.comparison.lineup.prepare", scarce)
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2], sets=sets)

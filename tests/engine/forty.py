@@ -15,7 +15,7 @@ from small import dataset, deal_of, fit_of, network, plan_of
 from torch import Tensor, nn
 
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan
-from fedstrata.engine import SimulationSpec, Parallel
+from fedstrata.engine import Parallel, SimulationSpec
 from fedstrata.models import flatten, layout_of
 from turns import same
 

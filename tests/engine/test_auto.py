@@ -8,8 +8,8 @@ import torch
 from small import dataset, deal_of, network
 
 from fedstrata.core import Clients, LocalTraining, Plan
-from fedstrata.engine import Loop, SimulationSpec, Parallel, auto
-from fedstrata.engine.auto import EngineCandidate, Choice, Work, engine_candidates, choose_engine, seconds
+from fedstrata.engine import Loop, Parallel, SimulationSpec, auto
+from fedstrata.engine.auto import Choice, EngineCandidate, Work, choose_engine, engine_candidates, seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ModelError
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fedstrata.config import load
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
-from fedstrata.engine import ClientData, Loop, ClientStore
+from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.errors import ModelError
 from fedstrata.models import flatten, layout_of
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 from turns import play
 
 SIZES = [12, 9, 16, 11, 3]
@@ -384,7 +384,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-def setting_of(name: str, **local: Any) -> Setting:
+def setting_of(name: str, **local: Any) -> RunSetup:
     tables = {
         "data": {"name": "digits", "clients": 6, "samples": 40, "test": 0.2, "public": 32},
         "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]},
@@ -392,20 +392,20 @@ def setting_of(name: str, **local: Any) -> Setting:
         "local": {"lr": 0.2, "batch": 20, **local},
         "algorithm": {"name": name, **ALGORITHMS[name]},
     }
-    return prepare(load({**tables, "engine": {"name": "loop"}}))
+    return build_run(load({**tables, "engine": {"name": "loop"}}))
 
 
-def batched_twin(setting: Setting, **options: Any) -> Setting:
+def batched_twin(setup: RunSetup, **options: Any) -> RunSetup:
     """The same federation on the batched engine."""
-    assert isinstance(setting.clients, Loop)
-    engine = Vectorized(setting.clients._module, setting.problem.layout, setting.client_data, **options)
-    return replace(setting, clients=engine, problem=replace(setting.problem, predict=engine.predict))
+    assert isinstance(setup.clients, Loop)
+    engine = Vectorized(setup.clients._module, setup.problem.layout, setup.client_data, **options)
+    return replace(setup, clients=engine, problem=replace(setup.problem, predict=engine.predict))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_decide_the_same(name: str) -> None:
-    setting = setting_of(name)
-    slow, fast = (play(each, 3, fraction=0.8) for each in (setting, batched_twin(setting, memory=200_000)))
+    setup = setting_of(name)
+    slow, fast = (play(each, 3, fraction=0.8) for each in (setup, batched_twin(setup, memory=200_000)))
     for one, other in zip(fast, slow, strict=True):
         assert torch.equal(one.after.labels, other.after.labels)
         apart = (one.after.models - other.after.models).norm(dim=1)

@@ -15,9 +15,9 @@ from torch import nn
 
 from fedstrata.core import rows
 from fedstrata.engine import ClientData
+from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, recorder, session
 from fedstrata.engine.vectorized.layers import Dropout, Products, stand_ins
 from fedstrata.engine.vectorized.network import MEMORY, Network, budget
-from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, recorder, session
 from fedstrata.engine.vectorized.samples import Resident, read, source
 from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, steps
 from fedstrata.models import layout_of

@@ -3,7 +3,7 @@ import torch
 from forty import LAYOUT, MODELS, SITE, offers
 from small import fit_of, plan_of
 
-from fedstrata.engine import ENGINES, Loop, Processes, Ray, Parallel, resolve_engine
+from fedstrata.engine import ENGINES, Loop, Parallel, Processes, Ray, resolve_engine
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ExperimentError
 

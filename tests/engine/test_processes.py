@@ -28,10 +28,10 @@ from forty import (
     suicide,
 )
 
-from fedstrata.engine import Processes, Parallel
+from fedstrata.engine import Parallel, Processes
 from fedstrata.engine.parallel import processes
-from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import ShardRequest
+from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
 from fedstrata.errors import EngineError
 from turns import same
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 
-from fedstrata.engine import Ray, Parallel
+from fedstrata.engine import Parallel, Ray
 from fedstrata.engine.parallel import ray as tasks
 from fedstrata.engine.parallel.sharding import ShardRequest, perform
 from fedstrata.errors import EngineError, ExperimentError, ResourceError

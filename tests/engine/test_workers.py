@@ -13,8 +13,8 @@ from small import fit_of, plan_of
 
 from fedstrata.engine import Parallel
 from fedstrata.engine.parallel.serialization import pack, unpack
+from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, shards
 from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
-from fedstrata.engine.parallel.sharding import ShardReply, ShardRequest, Shard, perform, shards
 from fedstrata.errors import ResourceError
 from turns import same
 

@@ -18,7 +18,7 @@ from fedstrata.flower.exchange import Clock, Node, ReplyLimit
 from fedstrata.flower.remote import Remote, Rules
 from fedstrata.flower.roster import Roster, Seat
 from fedstrata.flower.terms import Samples, Terms
-from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.build import RunSetup, build_run
 
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -102,7 +102,7 @@ class Ticks:
 class Federation:
     """The devices of an experiment's clients, and the simulator that they are compared with."""
 
-    setting: Setting
+    setup: RunSetup
     terms: Terms
     devices: dict[int, Device]
     roster: Roster
@@ -119,12 +119,12 @@ class Federation:
 def federation(keys: dict[str, Any], folder: Path) -> Federation:
     """Devices with what the experiment deals to its clients; the node of client c is 100 + c."""
     experiment = load({**keys, "engine": {"name": "loop"}})
-    setting, n = prepare(experiment), experiment.data.clients
+    setup, n = build_run(experiment), experiment.data.clients
     paths = [folder / f"{client}.npz" for client in range(n)]
-    samples: Samples = cut(experiment, setting, paths)
+    samples: Samples = cut(experiment, setup, paths)
     model = experiment.model
     terms = Terms("run", n, experiment.seed, model.name, json.dumps(model.options), "float32", samples)
     devices = {100 + c: Device(f"site-{c}", path, folder / f"state-{c}") for c, path in enumerate(paths)}
-    held = setting.client_data
+    held = setup.client_data
     seats = {f"site-{c}": Seat(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)}
-    return Federation(setting, terms, devices, Roster(tuple(seats), n, seats))
+    return Federation(setup, terms, devices, Roster(tuple(seats), n, seats))

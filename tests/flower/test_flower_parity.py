@@ -11,8 +11,8 @@ from in_process import Federation, federation
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load
 from fedstrata.core import Plan, Report, State
-from fedstrata.runner.build import Setting
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.build import RunSetup
+from fedstrata.runner.sampling import sample_cohort
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -33,21 +33,21 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     return federation(KEYS, tmp_path_factory.mktemp("devices"))
 
 
-def play(setting: Setting, ask: Ask, name: str) -> Iterator[tuple[Report, State]]:
+def play(setup: RunSetup, ask: Ask, name: str) -> Iterator[tuple[Report, State]]:
     """A few rounds in which some clients are not asked and some of those asked do not answer."""
     algorithm = load({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
-    problem, state = setting.problem, algorithm.init(setting.problem)
+    problem, state = setup.problem, algorithm.init(setup.problem)
     for round in range(1, ROUNDS + 1):
-        evaluations = algorithm.evaluations(problem, state, setting.everyone)
-        cohort, absent = draw(problem.seed, round, setting.everyone, 0.8, 0.2)
+        evaluations = algorithm.evaluations(problem, state, setup.everyone)
+        cohort, absent = sample_cohort(problem.seed, round, setup.everyone, 0.8, 0.2)
         plan = algorithm.plan(problem, state, cohort)
         report = ask(replace(plan, evaluations=evaluations), absent)
         state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
         yield report, state
 
 
-def by_simulator(setting: Setting) -> Ask:
-    setting.clients.store.restore({})
+def by_simulator(setup: RunSetup) -> Ask:
+    setup.clients.store.restore({})
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
         score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations.values()]
@@ -55,7 +55,7 @@ def by_simulator(setting: Setting) -> Ask:
             replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
             for evaluation, rows in score
         )
-        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there))
+        return setup.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there))
 
     return ask
 

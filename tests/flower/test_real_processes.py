@@ -27,8 +27,8 @@ from fedstrata.flower.alone import alone
 from fedstrata.flower.certificates import certify, certify_node, keys
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.remote import Rules
-from fedstrata.runner.build import prepare
-from fedstrata.runner.rounds import Answer, ask, steps
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import PlanReply, ask, run_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 
@@ -137,7 +137,7 @@ def missed(out: Path) -> dict[int, list[int]]:
 def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
     """The run with clients that do not answer in some rounds."""
     experiment = load(EXPERIMENT)
-    setting = prepare(experiment)
+    setup = build_run(experiment)
 
     def answer(plan: Plan) -> Report:
         gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
@@ -146,12 +146,12 @@ def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
             replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
             for evaluation, rows in score
         )
-        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
+        return setup.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
 
-    run, given = steps(experiment, setting, out, resume=False, show=lambda record: None), None
+    run, given = run_steps(experiment, setup, out, resume=False, show=lambda record: None), None
     try:
         while True:
-            given = Answer(answer(ask(run, given)), 0.0)
+            given = PlanReply(answer(ask(run, given)), 0.0)
     except StopIteration:
         return
 

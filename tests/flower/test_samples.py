@@ -14,7 +14,7 @@ from fedstrata.errors import DataError
 from fedstrata.flower.cut import cut, cut_public
 from fedstrata.flower.samples import holdings_of, no_client_data
 from fedstrata.flower.terms import Samples, Terms
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)
@@ -105,12 +105,12 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     source = write(tmp_path / "set.npz", x=x, y=y, trial=np.arange(48) // 4)
     data = {"name": str(source), "clients": 2, "samples": 16, "test": 0.25, "unit": "trial"}
     experiment = load({"data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}})
-    setting, paths = prepare(experiment), [tmp_path / "nodes" / f"{client}.npz" for client in range(2)]
-    samples = cut(experiment, setting, paths)
-    assert samples.unit == "trial" and cut_public(setting, tmp_path / "public.npz") == ""
+    setup, paths = build_run(experiment), [tmp_path / "nodes" / f"{client}.npz" for client in range(2)]
+    samples = cut(experiment, setup, paths)
+    assert samples.unit == "trial" and cut_public(setup, tmp_path / "public.npz") == ""
     for client, path in enumerate(paths):
         own = holdings_of(path, client, replace(TERMS, clients=2, samples=samples))
         for part in FOLDS:
-            pairs = [each.samples(each.train(client, part)) for each in (setting.client_data, own)]
+            pairs = [each.samples(each.train(client, part)) for each in (setup.client_data, own)]
             assert same(pairs[0], pairs[1]), part
-        assert same(*[each.samples(each.test(client)) for each in (setting.client_data, own)])
+        assert same(*[each.samples(each.test(client)) for each in (setup.client_data, own)])

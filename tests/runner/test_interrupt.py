@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from fedstrata.runner.interrupt import Patience, Stopped
+from fedstrata.runner.interrupt import Interrupt, Stopped
 from run_folder import left
 
 EXPERIMENT = """
@@ -68,7 +68,7 @@ cli.main(sys.argv[1:])
 
 def test_the_first_ctrl_c_asks_and_says_so_and_the_second_interrupts_at_once() -> None:
     before, said = signal.getsignal(signal.SIGINT), SimpleQueue[str]()
-    with Patience(said.put) as patience:
+    with Interrupt(said.put) as patience:
         assert not patience.asked
         signal.raise_signal(signal.SIGINT)
         assert patience.asked and said.get(timeout=60) == "finishing the round; Ctrl-C again stops at once"
@@ -81,7 +81,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before, during = signal.getsignal(signal.SIGINT), []
 
     def enter() -> None:
-        with Patience(print):
+        with Interrupt(print):
             during.append(signal.getsignal(signal.SIGINT))
 
     thread = Thread(target=enter)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedstrata.runner.progress import Happening, Line, Progress, Race, happenings
+from fedstrata.runner.progress import ComparisonProgress, Progress, RoundEvent, StatusLine, round_events
 
 SPLIT = {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv1", "why": "the groups replicate"}
 TOO_LARGE = {
@@ -29,9 +29,9 @@ def record(round: int, **changes: Any) -> dict[str, Any]:
     return {"round": round, **known, **nothing, **changes}
 
 
-def shown(terminal: bool, quiet: bool = False, width: int = 200) -> tuple[Line, StringIO]:
+def shown(terminal: bool, quiet: bool = False, width: int = 200) -> tuple[StatusLine, StringIO]:
     text = StringIO()
-    return Line(quiet, Console(file=text, force_terminal=terminal, width=width)), text
+    return StatusLine(quiet, Console(file=text, force_terminal=terminal, width=width)), text
 
 
 def test_off_a_terminal_every_round_is_a_line_and_what_happened_stands_above_it() -> None:
@@ -69,31 +69,31 @@ def test_on_a_terminal_what_happened_is_one_table_above_the_line() -> None:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        ({"kind": "join", "clients": [1, 2, 3, 8]}, Happening("join", "clients 1\N{EN DASH}3, 8", "", "")),
-        ({"kind": "dissolve", "node": 4, "into": [2]}, Happening("dissolve", "node 4 into 2", "", "")),
+        ({"kind": "join", "clients": [1, 2, 3, 8]}, RoundEvent("join", "clients 1\N{EN DASH}3, 8", "", "")),
+        ({"kind": "dissolve", "node": 4, "into": [2]}, RoundEvent("dissolve", "node 4 into 2", "", "")),
         (
             {"kind": "place", "client": 6, "node": 2, "distance": 0.123456},
-            Happening("place", "client 6 node 2", "", "distance 0.1235"),
+            RoundEvent("place", "client 6 node 2", "", "distance 0.1235"),
         ),
         (
             {"kind": "collapse", "nodes": [1, 2], "rounds": 3, "layer": None},
-            Happening("collapse", "nodes 1, 2", "", "rounds 3"),
+            RoundEvent("collapse", "nodes 1, 2", "", "rounds 3"),
         ),
-        ({"kind": "scout", "layer": "fc", "why": "a skew"}, Happening("scout", "", "fc", "a skew")),
+        ({"kind": "scout", "layer": "fc", "why": "a skew"}, RoundEvent("scout", "", "fc", "a skew")),
     ],
 )
-def test_an_event_says_what_happened_to_whom_where_and_why(event: dict[str, Any], said: Happening) -> None:
-    assert happenings(record(1, events=[event])) == [said]
+def test_an_event_says_what_happened_to_whom_where_and_why(event: dict[str, Any], said: RoundEvent) -> None:
+    assert round_events(record(1, events=[event])) == [said]
 
 
 @pytest.mark.parametrize(("absent", "told"), [(0, 0), (3, 0), (4, 1), (8, 1)])
 def test_that_clients_did_not_answer_is_told_when_they_are_half_of_the_cohort(absent: int, told: int) -> None:
-    found = happenings(record(1, absent=list(range(absent))))
+    found = round_events(record(1, absent=list(range(absent))))
     assert [happening.why for happening in found] == [f"{absent} of 8 did not answer"] * told
 
 
 def test_in_a_cohort_of_nobody_nobody_is_absent() -> None:
-    assert happenings(record(1, cohort=[])) == []
+    assert round_events(record(1, cohort=[])) == []
 
 
 def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
@@ -106,7 +106,7 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    race = Race(10, [3, 5], line)
+    race = ComparisonProgress(10, [3, 5], line)
     race.begin([3])
     race.note(3, "cfl", record(9))
     race.begin([5])
@@ -121,7 +121,7 @@ def test_a_comparison_has_one_line_for_all_algorithms() -> None:
 
 def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
     line, text = shown(terminal=False)
-    race = Race(10, [3, 4, 5, 7], line)
+    race = ComparisonProgress(10, [3, 4, 5, 7], line)
     race.begin([3, 4, 5, 7])
     for seed, accuracy in zip((3, 4, 5, 7), (0.25, 0.5, 0.75, 0.9), strict=True):
         race.note(seed, "fedavg", record(1, acc_client=accuracy))
@@ -145,7 +145,7 @@ class Unwritable(StringIO):
 def test_progress_that_nobody_can_read_ends_no_run(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = Unwritable(number)
     monkeypatch.setattr(sys, "stderr", text)
-    with Line() as line:
+    with StatusLine() as line:
         progress = Progress(3, line)
         for round in (1, 2, 3):
             progress.show(record(round))

@@ -18,9 +18,9 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.engine.vectorized import budget
 from fedstrata.errors import InputError
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import Setting, prepare, rehearse
-from fedstrata.runner.progress import Line, Race
-from fedstrata.runner.rounds import steps
+from fedstrata.runner.build import RunSetup, build_run, rehearse
+from fedstrata.runner.progress import ComparisonProgress, StatusLine
+from fedstrata.runner.rounds import run_steps
 
 FLOAT = 4
 """Bytes of a number."""
@@ -47,7 +47,7 @@ class LineUp:
         experiments: Sequence[Experiment],
         out: Path,
         resume: bool,
-        line: Line,
+        line: StatusLine,
         enter: Callable[[], None] = lambda: None,
     ) -> None:
         """Read no data yet."""
@@ -56,7 +56,7 @@ class LineUp:
         self._first, self._out, self._resume, self._line = experiments[0].seed, out, resume, line
         self._engine: Engine | None = None
         self.seeds = list(dict.fromkeys(experiment.seed for experiment in self._waiting))
-        self.race = Race(experiments[0].rounds, self.seeds, line)
+        self.race = ComparisonProgress(experiments[0].rounds, self.seeds, line)
         self.failures: dict[Who, Failure] = {}
 
     def next(self, stop: Callable[[], bool]) -> Lockstep:
@@ -73,7 +73,7 @@ class LineUp:
             seed = self.seeds.pop(0)
             own = self._of(seed)
             try:
-                setting = self._prepared(own)
+                setup = self._prepared(own)
             except Exception as error:
                 known = isinstance(error, InputError) or resource_error(error) is not None
                 if seed == self._first or not known:
@@ -83,8 +83,8 @@ class LineUp:
                 self.failures |= {Who(seed, name): Failure.of(error) for name in own}
                 continue
             begun.append(seed)
-            lanes |= self._lanes(seed, own, setting)
-            room = _room(setting, len(own))
+            lanes |= self._lanes(seed, own, setup)
+            room = _room(setup, len(own))
         self.race.begin(begun or [seed])
         if lanes:
             self._enter()
@@ -95,40 +95,40 @@ class LineUp:
         chosen = {} if self._engine is None else {"engine": self._engine}
         return {each.algorithm.name: each.model_copy(update=chosen) for each in self._waiting if each.seed == seed}
 
-    def _prepared(self, own: Mapping[str, Experiment]) -> Setting:
+    def _prepared(self, own: Mapping[str, Experiment]) -> RunSetup:
         """The federation of a seed, which all of its experiments fit.
 
         Raises:
             InputError: when a key of one of them does not fit the network or the data.
         """
-        setting = prepare(next(iter(own.values())))
+        setup = build_run(next(iter(own.values())))
         for name, experiment in own.items():
             algorithm = experiment.algorithm_of()
             try:
-                rehearse(algorithm, setting.problem)
-                algorithm.init(setting.problem)
+                rehearse(algorithm, setup.problem)
+                algorithm.init(setup.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
-        if setting.why:
-            self._line.keep(f"engine: {setting.why}")
-        self._engine = setting.engine
-        return setting
+        if setup.why:
+            self._line.keep(f"engine: {setup.why}")
+        self._engine = setup.engine
+        return setup
 
-    def _lanes(self, seed: int, own: Mapping[str, Experiment], setting: Setting) -> dict[Who, Lane]:
+    def _lanes(self, seed: int, own: Mapping[str, Experiment], setup: RunSetup) -> dict[Who, Lane]:
         """The runs of a seed, on one federation and each on devices of its own; none has begun."""
         lanes = {}
         for name, experiment in own.items():
-            its = replace(setting, algorithm=experiment.algorithm_of(), clients=LocalStores(setting.clients))
+            its = replace(setup, algorithm=experiment.algorithm_of(), clients=LocalStores(setup.clients))
             folder, show = folder_of(self._out, experiment), partial(self.race.note, seed, name)
-            running = steps(experiment, its, folder, resume=self._resume, show=show, tell=self._line.keep)
-            lanes[Who(seed, name)] = Lane(running, its.clients, setting.clients)
+            running = run_steps(experiment, its, folder, resume=self._resume, show=show, tell=self._line.keep)
+            lanes[Who(seed, name)] = Lane(running, its.clients, setup.clients)
         return lanes
 
 
-def _room(setting: Setting, runs: int) -> int:
+def _room(setup: RunSetup, runs: int) -> int:
     """How many seeds of so many runs may be one batch: their data and updates fit in what a batch works on."""
-    problem, engine = setting.problem, setting.engine
+    problem, engine = setup.problem, setup.engine
     if engine.name != "batched":
         return 1
-    each = setting.client_data.floats + runs * problem.clients * problem.layout.p
+    each = setup.client_data.floats + runs * problem.clients * problem.layout.p
     return max(1, budget(torch.device(engine.device)) // (FLOAT * each))

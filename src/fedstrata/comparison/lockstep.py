@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.shared_work import SharedRequest, jobs, run_all_shared
-from fedstrata.runner.rounds import Answer, Steps, ask
+from fedstrata.runner.rounds import PlanReply, RunSteps, ask
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Lane:
         engine: computes for all algorithms of the seed.
     """
 
-    steps: Steps
+    steps: RunSteps
     devices: Clients
     engine: Clients
 
@@ -39,7 +39,7 @@ class Answered:
         done: jobs, by seed.
     """
 
-    answers: Mapping[Who, Answer]
+    answers: Mapping[Who, PlanReply]
     done: Mapping[int, int]
 
 
@@ -113,7 +113,7 @@ class Lockstep:
         except Exception as error:
             return Failure.of(error)
         answers = {
-            who: Answer(report, seconds)
+            who: PlanReply(report, seconds)
             for runs, common in zip(seeds.values(), found, strict=True)
             for who, report, seconds in zip(runs, common.reports, common.seconds, strict=True)
         }
@@ -124,14 +124,14 @@ class Lockstep:
         return SharedRequest([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
 
     def _one_by_one(self, parts: Iterable[Mapping[int, Sequence[Who]]]) -> Answered:
-        answers, done = dict[Who, Answer](), dict[int, int]()
+        answers, done = dict[Who, PlanReply](), dict[int, int]()
         for part in parts:
             found = self._answered(part)
             answers.update(found.answers)
             done.update({seed: done.get(seed, 0) + count for seed, count in found.done.items()})
         return Answered(answers, done)
 
-    def _advance(self, who: Who, answer: Answer | None = None) -> None:
+    def _advance(self, who: Who, answer: PlanReply | None = None) -> None:
         """Let a run take its answer, up to what it asks next."""
         try:
             self._plans[who] = ask(self._lanes[who].steps, answer)

@@ -16,8 +16,8 @@ from fedstrata.config import Experiment
 from fedstrata.config.folder import vacant
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.interrupt import Patience, Stopped
-from fedstrata.runner.progress import Line
+from fedstrata.runner.interrupt import Interrupt, Stopped
+from fedstrata.runner.progress import StatusLine
 from fedstrata.runner.rounds import one_thread
 
 
@@ -41,7 +41,7 @@ def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = Fals
         Stopped: after Ctrl-C, when the round is over.
     """
     failures = dict[Who, Failure]()
-    with one_thread(), Line(quiet) as line, Patience(line.keep) as patience, ExitStack() as held:
+    with one_thread(), StatusLine(quiet) as line, Interrupt(line.keep) as patience, ExitStack() as held:
 
         @cache
         def lock() -> None:

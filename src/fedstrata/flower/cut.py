@@ -11,21 +11,21 @@ import torch
 from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.flower.terms import Samples
-from fedstrata.runner.build import Setting
+from fedstrata.runner.build import RunSetup
 
 
-def cut(experiment: Experiment, setting: Setting, paths: Sequence[Path]) -> Samples:
+def cut(experiment: Experiment, setup: RunSetup, paths: Sequence[Path]) -> Samples:
     """Write what each client holds, as it sees it: turned, relabelled and normalised.
 
     Args:
         experiment: whose federation it is.
-        setting: made of it.
+        setup: made of it.
         paths: of the ``.npz`` files, one for each client.
 
     Returns:
         What all these samples have in common.
     """
-    client_data = setting.client_data
+    client_data = setup.client_data
     source = data.load(experiment.data.name, experiment.data.root)
     unit = experiment.data.unit or source.unit
     for client, path in enumerate(paths):
@@ -45,10 +45,10 @@ def cut(experiment: Experiment, setting: Setting, paths: Sequence[Path]) -> Samp
     return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=experiment.data.test)
 
 
-def cut_public(setting: Setting, path: Path) -> str:
+def cut_public(setup: RunSetup, path: Path) -> str:
     """Write the unlabelled samples of the server, normalised; the file's name, or "" when there are none."""
-    if setting.problem.public is None:
+    if setup.problem.public is None:
         return ""
     with path.open("wb") as file:
-        np.savez(file, x=setting.problem.public.contiguous().numpy())
+        np.savez(file, x=setup.problem.public.contiguous().numpy())
     return path.name

@@ -51,21 +51,21 @@ def init(
     from fedstrata.flower.cut import cut, cut_public
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import scaffold
-    from fedstrata.runner.build import prepare
+    from fedstrata.runner.build import build_run
     from fedstrata.runner.rounds import one_thread
 
     with one_thread():
-        setting = prepare(experiment)
+        setup = build_run(experiment)
         clients = tuple(f"site-{client}" for client in range(experiment.data.clients))
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
-        samples = cut(experiment, setting, [folder / "nodes" / client / "data.npz" for client in clients])
-        truth = () if setting.problem.truth is None else tuple(setting.problem.truth.tolist())
-        public = cut_public(setting, folder / "public.npz")
+        samples = cut(experiment, setup, [folder / "nodes" / client / "data.npz" for client in clients])
+        truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
+        public = cut_public(setup, folder / "public.npz")
     held = [
         len(part(client))
         for client in range(len(clients))
-        for part in (setting.client_data.train, setting.client_data.test)
+        for part in (setup.client_data.train, setup.client_data.test)
     ]
     federation = Federation(clients, samples, most=MARGIN * max(held), truth=truth, public=public)
     write_federation(folder / FILE, federation)

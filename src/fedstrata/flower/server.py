@@ -35,10 +35,10 @@ from fedstrata.flower.terms import Terms
 from fedstrata.models import layout_of
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import Setting, problem_of, rehearse
+from fedstrata.runner.build import RunSetup, problem_of, rehearse
 from fedstrata.runner.membership import membership
-from fedstrata.runner.progress import Line, Progress
-from fedstrata.runner.rounds import Answer, Run, ask, one_thread, steps
+from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.rounds import PlanReply, Run, ask, one_thread, run_steps
 
 WAITING = "another server application still works in this run folder; waiting until it has ended"
 """One whose SuperLink was killed lives on while it tries to reach it, and is ended at last when there is a new one."""
@@ -91,7 +91,7 @@ def drive(
     _possible(experiment, federation, public)
     folder = out / NETWORK
     refuse_links(out, [NETWORK])
-    with one_thread(), Line(quiet=False) as line, alone(folder, partial(line.keep, WAITING)):
+    with one_thread(), StatusLine(quiet=False) as line, alone(folder, partial(line.keep, WAITING)):
         tell, clock = line.keep, clock or Clock()
         terms = terms_of(experiment, federation, _name(folder))
         for warning in _warnings(federation, public_keys):
@@ -105,15 +105,17 @@ def drive(
         roster = greeter.gather(roster, wanted, _next(out) if roster.seats else 0)
         save_roster(folder / "roster.json", roster)
         remote = Remote(grid, terms, roster, federation.rounds, tell, clock)
-        setting, joins = _setting(experiment, federation, terms, remote, public)
-        running = steps(experiment, setting, out, resume=resume, show=Progress(experiment.rounds, line).show, tell=tell)
-        answer: Answer | None = None
+        setup, joins = _setting(experiment, federation, terms, remote, public)
+        running = run_steps(
+            experiment, setup, out, resume=resume, show=Progress(experiment.rounds, line).show, tell=tell
+        )
+        answer: PlanReply | None = None
         try:
             while True:
                 plan = ask(running, answer)
                 began = perf_counter()
                 answered, journey = remote.run(plan), remote.journey
-                answer = Answer(answered, perf_counter() - began, journey.absent, journey.rejected)
+                answer = PlanReply(answered, perf_counter() - began, journey.absent, journey.rejected)
                 _note(folder, plan.round, remote, answer.seconds)
                 remote.roster = greeter.meet(remote.roster, plan.round + 1)
                 save_roster(folder / "roster.json", remote.roster)
@@ -136,7 +138,7 @@ def terms_of(experiment: Experiment, federation: Federation, run: str) -> Terms:
 
 def _setting(
     experiment: Experiment, federation: Federation, terms: Terms, remote: Remote, public: torch.Tensor | None
-) -> tuple[Setting, dict[int, int]]:
+) -> tuple[RunSetup, dict[int, int]]:
     """What a run needs, and the rounds in which clients join, which may be changed while it goes on."""
     samples = federation.samples
     problem = problem_of(experiment, samples.shape, samples.classes)
@@ -148,7 +150,7 @@ def _setting(
     members = replace(membership(experiment), joins=joins)
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
-    return Setting(problem, algorithm, remote, members, no_client_data(terms), engine), joins
+    return RunSetup(problem, algorithm, remote, members, no_client_data(terms), engine), joins
 
 
 def _joins(experiment: Experiment, roster: Roster) -> dict[int, int]:

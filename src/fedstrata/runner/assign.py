@@ -24,7 +24,7 @@ from fedstrata.partition.holdout import hold_out, hold_out_units
 from fedstrata.randomness import seed_of
 from fedstrata.records import Checkpoint, Folder, find_checkpoint
 from fedstrata.records.resume import refuse_other, unfit
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import validate
 
@@ -57,9 +57,9 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     experiment = load(recorded(folder), ("engine.name=loop", "engine.device=cpu"))
     newcomers = _read(experiment, paths)
     with one_thread():
-        setting = prepare(experiment)
-        algorithm, n = setting.algorithm, setting.problem.clients
-        problem, state = _admit(algorithm, setting.problem, _state(record, experiment, algorithm.init(setting.problem)))
+        setup = build_run(experiment)
+        algorithm, n = setup.algorithm, setup.problem.clients
+        problem, state = _admit(algorithm, setup.problem, _state(record, experiment, algorithm.init(setup.problem)))
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     return [{"path": str(path), **each} for path, each in zip(paths, placed, strict=True)]
 

@@ -30,11 +30,11 @@ from fedstrata.partition import Deal, deal
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.runner.membership import Membership, membership
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.sampling import sample_cohort
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetup:
     """What a run needs.
 
     Attributes:
@@ -70,7 +70,7 @@ class Setting:
         return truth
 
 
-def prepare(experiment: Experiment) -> Setting:
+def build_run(experiment: Experiment) -> RunSetup:
     """Make the network, rehearse the algorithm, then read and deal the data.
 
     Raises:
@@ -96,7 +96,7 @@ def prepare(experiment: Experiment) -> Setting:
     engine, why = _engine(experiment, spec, members, problem.training)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
-    return Setting(problem, algorithm, clients, members, spec.client_data, engine, why)
+    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why)
 
 
 def _engine(
@@ -106,7 +106,7 @@ def _engine(
     wanted, rates, why = experiment.engine, experiment.cohort, ""
     name, device = resolve_engine(wanted.name, wanted.device)
     if name == "auto":
-        cohort, _ = draw(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
+        cohort, _ = sample_cohort(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
         work = Work(training, cohort, experiment.rounds)
         choice = choose_engine(spec, work, engine_candidates(spec, wanted.workers, device, wanted.timeout))
         name, device, why = choice.name, choice.device, choice.why

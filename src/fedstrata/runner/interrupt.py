@@ -25,7 +25,7 @@ class Stopped(KeyboardInterrupt):
         self.where, self.folder = where, folder
 
 
-class Patience(AbstractContextManager["Patience"]):
+class Interrupt(AbstractContextManager["Interrupt"]):
     """Lets the first Ctrl-C only ask for a stop; the second one interrupts at once.
 
     Args:
@@ -40,7 +40,7 @@ class Patience(AbstractContextManager["Patience"]):
         self.asked, self._tell = False, tell
         self._before: Any = None
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> Interrupt:
         """Listen; only the main thread is told of signals."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._note)

@@ -37,7 +37,7 @@ class _Console(Console):
         self.quiet = True
 
 
-class Line:
+class StatusLine:
     """One line that is shown anew, and above it what stays. Where it cannot be written any more, nothing is shown.
 
     Args:
@@ -50,7 +50,7 @@ class Line:
         self._quiet, self._console = quiet, console or _Console(stderr=True)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> StatusLine:
         """Open the live line."""
         if self._live:
             self._live.start()
@@ -87,7 +87,7 @@ class Line:
             self._quiet = True
 
 
-class Happening(NamedTuple):
+class RoundEvent(NamedTuple):
     """What happened in a round, in words.
 
     Attributes:
@@ -103,22 +103,22 @@ class Happening(NamedTuple):
     why: str
 
 
-def happenings(record: Mapping[str, Any]) -> list[Happening]:
+def round_events(record: Mapping[str, Any]) -> list[RoundEvent]:
     """All that happened in a round, by its record: who did not answer, and its events."""
-    told, absent, cohort = list[Happening](), record["absent"], len(record["cohort"])
+    told, absent, cohort = list[RoundEvent](), record["absent"], len(record["cohort"])
     if absent and len(absent) >= MANY * cohort:
-        told.append(Happening("absent", f"clients {ranges(absent)}", "", f"{len(absent)} of {cohort} did not answer"))
+        told.append(RoundEvent("absent", f"clients {ranges(absent)}", "", f"{len(absent)} of {cohort} did not answer"))
     return [*told, *map(_happening, record["events"])]
 
 
-def _happening(event: Mapping[str, Any]) -> Happening:
+def _happening(event: Mapping[str, Any]) -> RoundEvent:
     rest = {key: value for key, value in event.items() if value is not None}
     what, layer, why = rest.pop("kind"), rest.pop("layer", ""), rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
     if what in ("rejected", "diverged"):
-        return Happening(what, " ".join(who), "", happened(event))
+        return RoundEvent(what, " ".join(who), "", happened(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
-    return Happening(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
+    return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 
 
 def _ids(ids: int | Sequence[int]) -> str:
@@ -133,11 +133,11 @@ class Events:
         places: titles of the columns that say where it happened.
     """
 
-    def __init__(self, line: Line, *places: str) -> None:
+    def __init__(self, line: StatusLine, *places: str) -> None:
         """Begin with the titles."""
         self._line, self._places, self._titled = line, places, False
 
-    def add(self, place: Sequence[object], happened: Iterable[Happening]) -> None:
+    def add(self, place: Sequence[object], happened: Iterable[RoundEvent]) -> None:
         """Show what happened in a round.
 
         Args:
@@ -156,7 +156,7 @@ class Events:
     def _row(self, cells: Iterable[str]) -> Table:
         """A table of one row, under the titles if it is the first; all have their columns at the same places."""
         table = Table(box=None, expand=True, pad_edge=False, show_header=not self._titled)
-        for title in (*self._places, *Happening._fields):
+        for title in (*self._places, *RoundEvent._fields):
             table.add_column(title, width=WIDTHS.get(title), ratio=RATIOS.get(title), overflow="fold")
         table.add_row(*map(Text, cells))
         return table
@@ -170,7 +170,7 @@ class Progress:
         line: where.
     """
 
-    def __init__(self, rounds: int, line: Line) -> None:
+    def __init__(self, rounds: int, line: StatusLine) -> None:
         """Start the clock."""
         self._rounds, self._line, self._events = rounds, line, Events(line, "round")
         self._began, self._shown = perf_counter(), 0
@@ -180,14 +180,14 @@ class Progress:
         self._shown += 1
         left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
-        self._events.add([record["round"]], happenings(record))
+        self._events.add([record["round"]], round_events(record))
         self._line.show(
             f"round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
             f"accuracy {record['acc_client']:.3f}  worst {record['acc_worst']:.3f}{agreement}  {left:.0f} s left"
         )
 
 
-class Race:
+class ComparisonProgress:
     """Shows how far several algorithms are side by side, with one seed after the other or with several at once.
 
     Args:
@@ -196,7 +196,7 @@ class Race:
         line: where.
     """
 
-    def __init__(self, rounds: int, seeds: Sequence[int], line: Line) -> None:
+    def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine) -> None:
         """Start the clock."""
         self._rounds, self._seeds, self._line = rounds, tuple(seeds), line
         self._events = Events(line, "run", "round")
@@ -216,7 +216,7 @@ class Race:
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
         """Take in a finished round of one run; what happened in it stays on the screen."""
         self._accuracies.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
-        self._events.add([f"{algorithm}-{seed}", record["round"]], happenings(record))
+        self._events.add([f"{algorithm}-{seed}", record["round"]], round_events(record))
 
     def show(self, round: int, share: float) -> None:
         """Show the round that all have finished; of several seeds, the mean accuracy.

@@ -22,13 +22,13 @@ from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
-from fedstrata.runner.build import Setting, prepare
-from fedstrata.runner.interrupt import Patience, Stopped
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import gaps
-from fedstrata.runner.progress import Line, Progress
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.sampling import sample_cohort
 from fedstrata.runner.traffic import traffic
-from fedstrata.runner.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
+from fedstrata.runner.validation import decide, divergence_of_answers, divergence_of_loss, missing_events, validate
 from fedstrata.schema import NAMES
 
 
@@ -59,7 +59,7 @@ class Run:
         return diverged(self.summary)
 
 
-class Answer(NamedTuple):
+class PlanReply(NamedTuple):
     """What came back for a plan.
 
     Attributes:
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     rejected: Mapping[int, str] = MappingProxyType({})
 
 
-Steps = Generator[Plan, Answer, Run]
+RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the answer, and returns when it is over."""
 
 Show = Callable[[Mapping[str, Any]], None]
@@ -109,14 +109,14 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
         InputError: when something that the experiment names does not exist or does not fit; nothing is made then.
         Stopped: after Ctrl-C, when the round is over and saved.
     """
-    with one_thread(), Line(quiet) as line:
-        setting, progress = prepare(experiment), Progress(experiment.rounds, line)
-        if setting.why:
-            line.keep(f"engine: {setting.why}")
-        with Patience(line.keep) as patience:
-            running = steps(
+    with one_thread(), StatusLine(quiet) as line:
+        setup, progress = build_run(experiment), Progress(experiment.rounds, line)
+        if setup.why:
+            line.keep(f"engine: {setup.why}")
+        with Interrupt(line.keep) as patience:
+            running = run_steps(
                 experiment,
-                setting,
+                setup,
                 out,
                 resume=resume,
                 show=progress.show,
@@ -124,24 +124,24 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
                 tell=line.keep,
             )
             with closing(running):
-                return _answered(running, setting.clients)
+                return _answered(running, setup.clients)
 
 
-def _answered(running: Steps, clients: Clients) -> Run:
+def _answered(running: RunSteps, clients: Clients) -> Run:
     """Let clients answer all that a run asks."""
-    answer: Answer | None = None
+    answer: PlanReply | None = None
     try:
         while True:
             plan = ask(running, answer)
             began = perf_counter()
             report = clients.run(plan)
-            answer = Answer(report, perf_counter() - began)
+            answer = PlanReply(report, perf_counter() - began)
     except StopIteration as end:
         finished: Run = end.value
         return finished
 
 
-def ask(running: Steps, answer: Answer | None) -> Plan:
+def ask(running: RunSteps, answer: PlanReply | None) -> Plan:
     """What a run asks next of the clients; one that has just been made takes no answer.
 
     Raises:
@@ -150,23 +150,23 @@ def ask(running: Steps, answer: Answer | None) -> Plan:
     return next(running) if answer is None else running.send(answer)
 
 
-def steps(
+def run_steps(
     experiment: Experiment,
-    setting: Setting,
+    setup: RunSetup,
     out: Path,
     *,
     resume: bool,
     show: Show,
     stop: Callable[[], bool] = lambda: False,
     tell: Tell = lambda line: None,
-) -> Steps:
+) -> RunSteps:
     """A run as a generator, so that several can be advanced side by side.
 
     Its records count as seconds the time that it was running itself, and of every answer the seconds that came along.
 
     Args:
         experiment: checked and complete.
-        setting: made of it.
+        setup: made of it.
         out: the run folder; made if need be. It may be a link; nothing inside it may be one.
         resume: as in `run`.
         show: called once a round.
@@ -178,13 +178,13 @@ def steps(
             cannot be.
         Stopped: when that was so before the run was over; all its rounds are recorded then.
     """
-    fresh = setting.algorithm.init(setting.problem)  # may refuse the experiment: nothing is made then
+    fresh = setup.algorithm.init(setup.problem)  # may refuse the experiment: nothing is made then
     root = root_folder(out)
-    units = experiment.data.model_copy(update={"unit": setting.client_data.unit})
-    resolved = experiment.model_copy(update={"engine": setting.engine, "data": units})
+    units = experiment.data.model_copy(update={"unit": setup.client_data.unit})
+    resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
         folder = Folder(root)
-        state, record = _begin(resolved, setting, folder, fresh, tell, resume=resume)
+        state, record = _begin(resolved, setup, folder, fresh, tell, resume=resume)
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
             def told(done: Mapping[str, Any]) -> None:
@@ -192,18 +192,18 @@ def steps(
                 show(done)
 
             while state.round < experiment.rounds and not stop():
-                state, record = yield from _round(resolved, setting, folder, state, record, told)
-            yield from _close(setting, folder, state, record, told)
+                state, record = yield from _round(resolved, setup, folder, state, record, told)
+            yield from _close(setup, folder, state, record, told)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
-        summary = {**_names(experiment), **summarise(rounds, setting.truth(state.round)), **_versions()}
-        folder.finish(setting.problem.layout, state, summary)
+        summary = {**_names(experiment), **summarise(rounds, setup.truth(state.round)), **_versions()}
+        folder.finish(setup.problem.layout, state, summary)
         return Run(out, summary, rounds, state)
 
 
 def _begin(
-    experiment: Experiment, setting: Setting, folder: Folder, fresh: State, tell: Tell, *, resume: bool
+    experiment: Experiment, setup: RunSetup, folder: Folder, fresh: State, tell: Tell, *, resume: bool
 ) -> tuple[State, Mapping[str, Any] | None]:
     """The state that a run begins or goes on with, and the record of its round that is still without scores."""
     refuse_links(folder.path, NAMES)
@@ -218,7 +218,7 @@ def _begin(
         return fresh, None
     for line in found.said:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
-    setting.clients.store.restore(found.checkpoint.store)
+    setup.clients.store.restore(found.checkpoint.store)
     folder.rewind(found.checkpoint.state.round)
     return found.checkpoint.state, found.checkpoint.record
 
@@ -230,38 +230,36 @@ def _keys(experiment: Experiment) -> dict[str, Any]:
 
 def _round(
     experiment: Experiment,
-    setting: Setting,
+    setup: RunSetup,
     folder: Folder,
     state: State,
     record: Mapping[str, Any] | None,
     show: Show,
-) -> Generator[Plan, Answer, tuple[State, dict[str, Any]]]:
+) -> Generator[Plan, PlanReply, tuple[State, dict[str, Any]]]:
     """One round: the scores complete the record of the one before, the rest begins its own."""
-    began, round, problem, members = perf_counter(), state.round + 1, setting.problem, setting.members
-    evaluations = (
-        setting.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else {}
-    )
+    began, round, problem, members = perf_counter(), state.round + 1, setup.problem, setup.members
+    evaluations = setup.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else {}
     scored = state
     state, events = members.before(state, round)
     rates = experiment.cohort
-    cohort, absent = draw(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
-    plan = setting.algorithm.plan(problem, state, cohort)
+    cohort, absent = sample_cohort(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
+    plan = setup.algorithm.plan(problem, state, cohort)
     planning = perf_counter() - began
     answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)
     began = perf_counter()
     if record is not None:
-        _finish(setting, folder, scored, record, answer.report, show)
+        _finish(setup, folder, scored, record, answer.report, show)
     checked = validate(problem.layout, plan, answer.report)
     report = replace(checked.report, cohort=plan.cohort)
-    events += missed("absent", answer.absent) + missed("rejected", answer.rejected) + checked.events
+    events += missing_events("absent", answer.absent) + missing_events("rejected", answer.rejected) + checked.events
     events += divergence_of_answers(answer.report, checked.events)
-    spoilt = list(setting.clients.store.spoilt(round))
+    spoilt = list(setup.clients.store.spoilt(round))
     if spoilt:
         events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
     before = perf_counter()
-    state, diagnostics, undone = decide(setting.algorithm, problem, state, report)
+    state, diagnostics, undone = decide(setup.algorithm, problem, state, report)
     deciding = perf_counter() - before
-    truth, measures = setting.truth(round), experiment.probe.gap
+    truth, measures = setup.truth(round), experiment.probe.gap
     measured = gaps(problem.layout, plan, report, truth, measures) if measures and truth is not None else []
     if measured:
         folder.add_gaps(round, measured)
@@ -270,13 +268,13 @@ def _round(
     folder.add_tree(state.tree)
     pending = state.labels < 0
     nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
-    nodes[~torch.isin(setting.everyone, members.active(round))] = -1
+    nodes[~torch.isin(setup.everyone, members.active(round))] = -1
     begun = {
         "round": round,
         "clusters": len(set(state.labels[~pending].tolist())),
         "labels": nodes.tolist(),
         "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
-        **_bytes(setting, plan, answer.report),
+        **_bytes(setup, plan, answer.report),
         "cohort": cohort.tolist(),
         "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
         "rejected": sorted({*checked.rejected, *answer.rejected}),
@@ -289,7 +287,7 @@ def _round(
     save(
         folder.checkpoints,
         state,
-        setting.clients.store.tensors(),
+        setup.clients.store.tensors(),
         begun,
         experiment=_keys(experiment),
         versions=_versions()["versions"],
@@ -298,31 +296,31 @@ def _round(
     return state, begun
 
 
-def _bytes(setting: Setting, plan: Plan, answer: Report) -> dict[str, int]:
+def _bytes(setup: RunSetup, plan: Plan, answer: Report) -> dict[str, int]:
     """Bytes of a round. The union of all data is no client: the samples are sent once, and no model ever."""
-    n, round = setting.problem.clients, plan.round
+    n, round = setup.problem.clients, plan.round
     if n in plan.cohort.tolist():
-        data = setting.client_data.weight(n) if round == 1 else 0
+        data = setup.client_data.weight(n) if round == 1 else 0
         return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
-    stored = partial(setting.clients.store.read, before=round)
-    sent = traffic(setting.problem.layout, plan, answer, stored)
+    stored = partial(setup.clients.store.read, before=round)
+    sent = traffic(setup.problem.layout, plan, answer, stored)
     return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
 
 
 def _close(
-    setting: Setting, folder: Folder, state: State, record: Mapping[str, Any] | None, show: Show
-) -> Generator[Plan, Answer, None]:
+    setup: RunSetup, folder: Folder, state: State, record: Mapping[str, Any] | None, show: Show
+) -> Generator[Plan, PlanReply, None]:
     """Score the last models: a plan without work."""
     if record is None:
         return
-    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.members.active(state.round))
-    nobody = setting.everyone[:0]
-    answer = yield Plan(state.round + 1, setting.problem.seed, nobody, state.models, evaluations=evaluations)
-    _finish(setting, folder, state, record, answer.report, show)
+    evaluations = setup.algorithm.evaluations(setup.problem, state, setup.members.active(state.round))
+    nobody = setup.everyone[:0]
+    answer = yield Plan(state.round + 1, setup.problem.seed, nobody, state.models, evaluations=evaluations)
+    _finish(setup, folder, state, record, answer.report, show)
 
 
 def _finish(
-    setting: Setting,
+    setup: RunSetup,
     folder: Folder,
     state: State,
     record: Mapping[str, Any],
@@ -330,8 +328,8 @@ def _finish(
     show: Show,
 ) -> None:
     """Complete the record of the last round that was decided, and write it."""
-    done = complete(record, state.labels, setting.truth(state.round), report.scores)
-    done["events"] = [*done["events"], *divergence_of_loss(setting.problem.layout, report.scores[CLIENT].loss)]
+    done = complete(record, state.labels, setup.truth(state.round), report.scores)
+    done["events"] = [*done["events"], *divergence_of_loss(setup.problem.layout, report.scores[CLIENT].loss)]
     folder.add(done, report.scores[CLIENT])
     show(done)
 

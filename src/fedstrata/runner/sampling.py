@@ -7,7 +7,7 @@ import torch
 from fedstrata.randomness import generator
 
 
-def draw(
+def sample_cohort(
     seed: int, round: int, clients: torch.Tensor, fraction: float, dropout: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw a cohort, and those of it that never answer.

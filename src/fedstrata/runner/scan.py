@@ -11,9 +11,9 @@ from fedstrata.algorithms.parts.scout.finding import Finding
 from fedstrata.algorithms.parts.scout.look import LEVEL, ROUNDS, conclude
 from fedstrata.algorithms.parts.scout.sighting import see, unseen, watching
 from fedstrata.config import Experiment
-from fedstrata.runner.build import prepare
+from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.sampling import draw
+from fedstrata.runner.sampling import sample_cohort
 from fedstrata.runner.validation import validate
 
 
@@ -33,15 +33,15 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
     """
     fedavg = experiment.algorithm.model_validate({"name": "fedavg"})
     with one_thread():
-        setting = prepare(experiment.model_copy(update={"algorithm": fedavg}))
-        algorithm, problem, layout = setting.algorithm, setting.problem, setting.problem.layout
+        setup = build_run(experiment.model_copy(update={"algorithm": fedavg}))
+        algorithm, problem, layout = setup.algorithm, setup.problem, setup.problem.layout
         state, sighting = algorithm.init(problem), unseen(layout, problem.clients)
         for round in range(1, rounds + 1):
-            clients, rates = setting.members.active(round), experiment.cohort
-            cohort, absent = draw(problem.seed, round, clients, rates.fraction, rates.dropout)
+            clients, rates = setup.members.active(round), experiment.cohort
+            cohort, absent = sample_cohort(problem.seed, round, clients, rates.fraction, rates.dropout)
             hearings = watching(problem, state, sighting, LEVEL)
             plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes, "scan")
-            report = setting.clients.run(plan.only(~torch.isin(cohort, absent)))
+            report = setup.clients.run(plan.only(~torch.isin(cohort, absent)))
             report = validate(layout, plan, report).report
             sighting = see(layout, sighting, report, hearings)
             state, _ = algorithm.update(problem, state, report)

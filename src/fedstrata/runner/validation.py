@@ -212,7 +212,7 @@ def divergence_of_loss(layout: Layout, losses: torch.Tensor) -> list[dict[str, A
     return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}]
 
 
-def missed(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
+def missing_events(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
     """Events that say why clients are missing, those of one reason together; some may only have been scored."""
     whys = dict.fromkeys(reasons.values())
     return [{"kind": kind, "clients": [c for c, other in reasons.items() if other == why], "why": why} for why in whys]
