@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.config import Experiment, dumps
-from fedstrata.core import CLIENT, Clients, Metric, Plan, Report, State, Tree
+from fedstrata.core import CLIENT, Clients, Diagnostics, Metric, Plan, Report, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -28,7 +28,14 @@ from fedstrata.runner.layer_gap import gaps
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.sampling import sample_cohort
 from fedstrata.runner.traffic import traffic
-from fedstrata.runner.validation import decide, divergence_of_answers, divergence_of_loss, missing_events, validate
+from fedstrata.runner.validation import (
+    Validation,
+    decide,
+    divergence_of_answers,
+    divergence_of_loss,
+    missing_events,
+    validate,
+)
 from fedstrata.schema import NAMES
 
 
@@ -236,52 +243,38 @@ def _round(
     record: Mapping[str, Any] | None,
     show: Show,
 ) -> Generator[Plan, PlanReply, tuple[State, dict[str, Any]]]:
-    """One round: the scores complete the record of the one before, the rest begins its own."""
-    began, round, problem, members = perf_counter(), state.round + 1, setup.problem, setup.members
-    evaluations = setup.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else {}
-    scored = state
+    """One round: the scores complete the record of the round before, the results begin a new record."""
+    began = perf_counter()
+    problem, members, round = setup.problem, setup.members, state.round + 1
+    before = state
+    evaluations = {} if record is None else setup.algorithm.evaluations(problem, state, members.active(state.round))
     state, events = members.before(state, round)
     rates = experiment.cohort
-    cohort, absent = sample_cohort(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
+    cohort, dropped = sample_cohort(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
     plan = setup.algorithm.plan(problem, state, cohort)
     planning = perf_counter() - began
-    answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)
+    reply = yield replace(plan.only(~torch.isin(plan.cohort, dropped)), evaluations=evaluations)
     began = perf_counter()
     if record is not None:
-        _finish(setup, folder, scored, record, answer.report, show)
-    checked = validate(problem.layout, plan, answer.report)
-    report = replace(checked.report, cohort=plan.cohort)
-    events += missing_events("absent", answer.absent) + missing_events("rejected", answer.rejected) + checked.events
-    events += divergence_of_answers(answer.report, checked.events)
-    spoilt = list(setup.clients.store.spoilt(round))
-    if spoilt:
-        events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
-    before = perf_counter()
+        _finish(setup, folder, before, record, reply.report, show)
+    validated = validate(problem.layout, plan, reply.report)
+    report = replace(validated.report, cohort=plan.cohort)
+    events += _reply_events(setup, reply, validated, round)
+    clock = perf_counter()
     state, diagnostics, undone = decide(setup.algorithm, problem, state, report)
-    deciding = perf_counter() - before
-    truth, measures = setup.truth(round), experiment.probe.gap
-    measured = gaps(problem.layout, plan, report, truth, measures) if measures and truth is not None else []
-    if measured:
-        folder.add_gaps(round, measured)
-    if diagnostics.matrices:
-        folder.add_matrices(round, diagnostics.matrices)
-    folder.add_tree(state.tree)
-    pending = state.labels < 0
-    nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
-    nodes[~torch.isin(setup.everyone, members.active(round))] = -1
+    deciding = perf_counter() - clock
+    _write_decision(experiment, setup, folder, plan, report, state, diagnostics)
     begun = {
         "round": round,
-        "clusters": len(set(state.labels[~pending].tolist())),
-        "labels": nodes.tolist(),
-        "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
-        **_bytes(setup, plan, answer.report),
+        **_clusters(setup, state),
+        **_bytes(setup, plan, reply.report),
         "cohort": cohort.tolist(),
-        "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
-        "rejected": sorted({*checked.rejected, *answer.rejected}),
+        "absent": sorted({*dropped.tolist(), *reply.absent} & set(cohort.tolist())),
+        "rejected": sorted({*validated.rejected, *reply.rejected}),
         "events": [*events, *undone, *(dict(event) for event in diagnostics.events)],
         "figures": {_metric_name(metric): metric.value for metric in diagnostics.metrics},
-        "seconds": planning + answer.seconds + perf_counter() - began,
-        "seconds_training": answer.seconds,
+        "seconds": planning + reply.seconds + perf_counter() - began,
+        "seconds_training": reply.seconds,
         "seconds_server": planning + deciding,
     }
     save(
@@ -294,6 +287,47 @@ def _round(
         lines=folder.log.digest,
     )
     return state, begun
+
+
+def _reply_events(setup: RunSetup, reply: PlanReply, validated: Validation, round: int) -> list[dict[str, Any]]:
+    """The events of a reply: who is absent or rejected, what diverged, and whose local tensors were reset."""
+    events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected) + validated.events
+    events += divergence_of_answers(reply.report, validated.events)
+    spoilt = list(setup.clients.store.spoilt(round))
+    if spoilt:
+        events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
+    return events
+
+
+def _write_decision(
+    experiment: Experiment,
+    setup: RunSetup,
+    folder: Folder,
+    plan: Plan,
+    report: Report,
+    state: State,
+    diagnostics: Diagnostics,
+) -> None:
+    """Write the layer gaps, matrices and tree of a round."""
+    truth, measures = setup.truth(plan.round), experiment.probe.gap
+    measured = gaps(setup.problem.layout, plan, report, truth, measures) if measures and truth is not None else []
+    if measured:
+        folder.add_gaps(plan.round, measured)
+    if diagnostics.matrices:
+        folder.add_matrices(plan.round, diagnostics.matrices)
+    folder.add_tree(state.tree)
+
+
+def _clusters(setup: RunSetup, state: State) -> dict[str, Any]:
+    """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""
+    pending = state.labels < 0
+    nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
+    nodes[~torch.isin(setup.everyone, setup.members.active(state.round))] = -1
+    return {
+        "clusters": len(set(state.labels[~pending].tolist())),
+        "labels": nodes.tolist(),
+        "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
+    }
 
 
 def _bytes(setup: RunSetup, plan: Plan, answer: Report) -> dict[str, int]:
