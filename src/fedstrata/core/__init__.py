@@ -1,11 +1,11 @@
-"""The nouns of the library, the two protocols that connect them, and the two moves that end a round.
+"""The data types of the library, the two protocols that connect them, and the functions of the standard round.
 
-Six letters count things everywhere: n clients, m in this round, k models (clusters), p parameters (the columns
-of a row), l tensors, c offers. One round, whatever the algorithm and wherever the clients are:
+Six letters count things everywhere: n clients, m clients in this round, k models (clusters), p parameters (the columns
+of a row), l tensors, c candidate models. One round, whatever the algorithm and wherever the clients are:
 
     plan = algorithm.plan(problem, state, cohort)
     report = validate(problem.layout, plan, clients.run(plan)).report
-    state, notes = algorithm.update(problem, state, report)
+    state, diagnostics = algorithm.update(problem, state, report)
 """
 
 from fedstrata.core.aggregation import AGGREGATIONS, weighted_mean

@@ -21,10 +21,10 @@ class TensorSpec:
     """One tensor of a network.
 
     Attributes:
-        name: as in the state dict, e.g. ``"conv1.weight"``.
-        layer: the module that holds it, e.g. ``"conv1"``.
-        kind: conv and linear are compared between clients; norm and buffer are only averaged.
-        shape: of the tensor; ``()`` for a scalar.
+        name: Its name in the state dict, e.g. ``"conv1.weight"``.
+        layer: The module that holds it, e.g. ``"conv1"``.
+        kind: Tensors of kind conv and linear are compared between clients. Norm and buffer are only averaged.
+        shape: Its shape; ``()`` for a scalar.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Layout:
     """Which columns of a flattened model belong to which tensor, layer and kind.
 
     Attributes:
-        tensors: the tensors in forward order, weight before bias, C-order inside (l,).
+        tensors: The tensors in forward order, weight before bias, (l,). Each is flattened in C order.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def p(self) -> int:
-        """Number of columns: parameters and buffers."""
+        """The number of columns: parameters and buffers."""
         return self.spans[-1].stop if self.tensors else 0
 
     @cached_property
@@ -89,7 +89,7 @@ class Layout:
         return tuple(any(column) for column in zip(*masks, strict=True)) if masks else self.nothing
 
     def whole(self, mask: Mask) -> Mask:
-        """A mask with the norm and buffer tensors that come after each chosen layer: they belong to it."""
+        """A mask together with the norm and buffer tensors that follow each selected layer."""
         chosen, follows = list(mask), False
         for place, slot in enumerate(self.tensors):
             follows = chosen[place] if self._compared(slot) else follows
@@ -128,7 +128,7 @@ class Layout:
         return next(slot.kind for slot in self.tensors if slot.layer == layer)
 
     def count(self, layer: str) -> int:
-        """Number of parameters of a layer, weights and biases."""
+        """The number of parameters of a layer, weights and biases."""
         slots = [slot for slot in self.tensors if slot.layer == layer and slot.kind != "buffer"]
         return sum(prod(slot.shape) for slot in slots)
 

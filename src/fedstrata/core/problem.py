@@ -1,4 +1,4 @@
-"""What an algorithm is given, fixed for the whole run."""
+"""What is fixed for a whole run: the problem that an algorithm is given."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class LocalTraining:
     """How a client trains.
 
     Attributes:
-        epochs: passes over the client's data.
-        batch: samples per step; 0 is all the data at once.
-        optimizer: ``"sgd"`` or ``"adam"``, its state made anew for every task.
-        lr: step size of this round, already decayed.
-        momentum: of SGD; Adam has its own.
+        epochs: The number of passes over the client's data.
+        batch: The samples of one step; 0 is all samples at once.
+        optimizer: ``"sgd"`` or ``"adam"``. Its state is new for every task.
+        lr: The learning rate of this round, after decay.
+        momentum: The momentum of SGD. Adam does not use it.
     """
 
     epochs: int = 1
@@ -32,20 +32,20 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fixed for a whole run; never saved.
+    """What is fixed for a whole run. It is never saved.
 
     Attributes:
-        layout: the tensors of the network.
-        fresh: i -> independent initial row (p,); ``fresh(0)`` is the start of every algorithm.
-        clients: n.
-        seed: of the run.
-        rounds: of the run; None where it has no end.
-        training: of round 1.
-        lr_decay: factor on the step size after every round.
-        truth: which clients truly belong together, (n,); read by `oracle` and by measures, nothing else.
-        aggregation: how rows are averaged; the seam for robust means.
-        public: unlabelled samples on the server, normalised, (samples, ...); None when there are none.
-        predict: models (r, p) and inputs (b, ...) -> class probabilities (r, b, classes).
+        layout: The tensors of the network.
+        fresh: A function from a number to an independent initial model, (p,). All algorithms start from ``fresh(0)``.
+        clients: The number of clients, n.
+        seed: The seed of the run.
+        rounds: The number of rounds of the run; None where it has no end.
+        training: The local training of round 1.
+        lr_decay: The factor on the learning rate after every round.
+        truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
+        aggregation: The rule that averages the updates of a cluster.
+        public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
+        predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
     """
 
     layout: Layout
@@ -61,9 +61,9 @@ class Problem:
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
     def training_of(self, round: int) -> LocalTraining:
-        """The recipe with the step size of a round; rounds count from 1."""
+        """The local training of a round, with its learning rate; rounds count from 1."""
         return replace(self.training, lr=self.training.lr * self.lr_decay ** (round - 1))
 
     def generator(self, stream: str, round: int = 0) -> torch.Generator:
-        """Random numbers of the server, a function of (seed, stream, round)."""
+        """The server's random numbers: a function of the seed, the name of the stream and the round."""
         return generator(self.seed, stream, round)

@@ -1,4 +1,4 @@
-"""The two sides of a round: who decides, and who holds the data."""
+"""The two sides of a round: the algorithm that decides, and the clients that hold the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S = TypeVar("S", bound=State)
 
 
 class Algorithm(Protocol[S]):
-    """Pure functions on a frozen state; its own frozen fields are its hyper-parameters."""
+    """Pure functions on a frozen state. The fields of an algorithm are its hyper-parameters."""
 
     source: ClassVar[str]
 
@@ -21,15 +21,15 @@ class Algorithm(Protocol[S]):
         """The state before round 1."""
 
     def plan(self, problem: Problem, state: S, cohort: torch.Tensor) -> Plan:
-        """What the cohort does in round ``state.round + 1``."""
+        """What the cohort is asked to do in round ``state.round + 1``."""
 
     def update(self, problem: Problem, state: S, report: Report) -> tuple[S, Diagnostics]:
-        """Cluster, then average inside the new clusters."""
+        """Cluster the clients, then average inside the new clusters."""
 
     def place(self, problem: Problem, state: S, report: Report) -> torch.Tensor:
-        """The cluster of each client, (n,), once the pending ones that answered have found theirs.
+        """The cluster of each client, (n,), after the pending clients that answered were assigned.
 
-        A label of k, the number of clusters, says that a client belongs to none of them.
+        The label k, the number of clusters, says that a client fits none of them.
         """
 
     def evaluations(self, problem: Problem, state: S, clients: torch.Tensor) -> dict[str, Evaluation]:
@@ -37,7 +37,7 @@ class Algorithm(Protocol[S]):
 
 
 class Clients(Protocol):
-    """Whoever holds the data: a simulator, processes, a network, a script."""
+    """Whoever holds the data: an engine, a network of devices, or a script in a test."""
 
     def run(self, plan: Plan) -> Report:
-        """Score, then work."""
+        """Score the evaluations of a plan, then do its tasks."""

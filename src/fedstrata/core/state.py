@@ -1,4 +1,4 @@
-"""What an algorithm remembers, and what may happen to its clients between two rounds."""
+"""The state of an algorithm between two rounds, and what may happen to its clients there."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedstrata.lazy_torch import torch
 
 @dataclass(frozen=True)
 class State:
-    """All that an algorithm remembers between rounds; one that needs more extends it.
+    """All that an algorithm keeps between rounds. An algorithm that needs more adds its own parts as fields.
 
     Attributes:
-        models: one row per cluster, (k, p) float32.
-        labels: cluster of each client, (n,) int64 in 0..k-1, or -1 while it is pending.
-        nodes: tree id of each cluster, (k,) int64.
-        waiting: tree node at which a pending client waits to be placed, (n,) int64; -1 for the others.
-        round: rounds done.
-        tree: every cluster that ever was.
+        models: The model of each cluster, (k, p) float32.
+        labels: The cluster of each client, (n,) int64 in 0..k-1, or -1 while the client is pending.
+        nodes: The tree node of each cluster, (k,) int64.
+        waiting: The tree node at which a pending client waits, (n,) int64; -1 for the others.
+        round: The number of rounds that are done.
+        tree: Every cluster of the run so far.
     """
 
     models: torch.Tensor
@@ -32,7 +32,7 @@ class State:
     tree: Tree
 
     def __post_init__(self) -> None:
-        """Hold the invariants that every algorithm relies on."""
+        """Check the invariants that every algorithm relies on."""
         k = len(self.models)
         if self.nodes.shape != (k,) or self.labels.shape != self.waiting.shape:
             raise ContractError(f"expected {k} nodes and as many labels as waiting places, found {self.nodes.tolist()}")
@@ -49,24 +49,24 @@ def make_pending(state: S, clients: Sequence[int], node: int | None = None) -> S
     """Make clients pending.
 
     Args:
-        state: between two rounds.
-        clients: their ids.
-        node: where they wait to be placed; None is where each is now, 0 is where newcomers and clients whose data
-            changed wait: anything below may suit them.
+        state: The state between two rounds.
+        clients: The ids of the clients.
+        node: The node where they wait. None is the present node of each client. Newcomers and clients whose data
+            changed wait at 0, because every cluster below it may fit them.
     """
     ids = torch.tensor(list(clients), dtype=torch.int64)
     here = torch.where(state.labels[ids] >= 0, state.nodes[state.labels[ids]], state.waiting[ids])
     waiting = state.waiting.index_copy(0, ids, here if node is None else torch.full_like(ids, node))
-    return _peopled(replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting))
+    return _with_members(replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting))
 
 
 def reassign(state: S, clusters: Mapping[int, int]) -> S:
-    """Put clients into clusters by force: client id -> cluster (HiCFL, Fig. 11)."""
+    """Move clients to given clusters, by client id (misplaced clients of HiCFL, Fig. 11)."""
     ids, targets = torch.tensor(list(clusters)), torch.tensor(list(clusters.values()))
     labels, waiting = state.labels.index_copy(0, ids, targets), state.waiting.index_fill(0, ids, -1)
-    return _peopled(replace(state, labels=labels, waiting=waiting))
+    return _with_members(replace(state, labels=labels, waiting=waiting))
 
 
-def _peopled(state: S) -> S:
+def _with_members(state: S) -> S:
     members = {node: (state.labels == c).nonzero().flatten().tolist() for c, node in enumerate(state.nodes.tolist())}
     return replace(state, tree=with_members(state.tree, members))

@@ -1,4 +1,4 @@
-"""The cluster tree: every cluster that ever was, and why it did or did not split."""
+"""The cluster tree: every cluster of a run, and why it was or was not split."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Node:
     """One cluster of the tree.
 
     Attributes:
-        id: permanent, its place in the tree.
-        parent: the cluster that it was split from, None for the first.
-        members: client ids, ascending; those of a leaf are kept up to date.
-        born: the round that made it.
-        split: the round that split it, or in which its last clients went elsewhere; None for a leaf.
-        decision: the latest decision about it, None before the first.
+        id: The permanent id of the cluster, its place in the tree.
+        parent: The cluster that it was split from; None for the first.
+        members: The ids of its clients, ascending. Those of a leaf are kept up to date.
+        born: The round in which it was made.
+        split: The round in which it was split or dissolved; None for a leaf.
+        decision: The latest decision about it; None before the first.
     """
 
     id: int
@@ -46,11 +46,11 @@ class Node:
 
 
 Tree = tuple[Node, ...]
-"""Nodes in the order of their ids."""
+"""All nodes in the order of their ids."""
 
 
 def descends(tree: Tree, node: int, ancestor: int) -> bool:
-    """Whether `node` is `ancestor` or was split off from it, directly or not."""
+    """Whether a node is an ancestor itself or one of its descendants."""
     while node > ancestor:
         parent = tree[node].parent
         if parent is None:
@@ -60,7 +60,7 @@ def descends(tree: Tree, node: int, ancestor: int) -> bool:
 
 
 def nearest_open_ancestor(tree: Tree, node: int) -> int:
-    """The nearest of a node and its ancestors that is, or was split into, a leaf."""
+    """The nearest of a node and its ancestors that has a leaf below it or is one."""
     leaves = [leaf.id for leaf in tree if leaf.split is None]
     while (parent := tree[node].parent) is not None and not any(descends(tree, leaf, node) for leaf in leaves):
         node = parent
@@ -68,22 +68,22 @@ def nearest_open_ancestor(tree: Tree, node: int) -> int:
 
 
 def with_decisions(tree: Tree, decisions: Mapping[int, Decision]) -> Tree:
-    """Write down what was decided about some nodes."""
+    """The tree with the decisions about some nodes, by node id."""
     return tuple(replace(node, decision=decisions.get(node.id, node.decision)) for node in tree)
 
 
 def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tuple[Tree, list[int]]:
-    """Split every node that several clusters come from, close every leaf that none comes from.
+    """Split every node that several clusters come from, and close every leaf that no cluster comes from.
 
     Args:
-        tree: before the round.
-        parents: the node that each new cluster comes from; None for one that newcomers found.
-        round: counted from 1.
+        tree: The tree before the round.
+        parents: The node that each new cluster comes from; None for a cluster that newcomers found.
+        round: The number of the round, counted from 1.
 
     Returns:
-        The tree with a child for each cluster of a split node, and the node of every new cluster. A founded cluster
-        is a child of the first node, which is split for it if it was still a leaf: only leaves have clients. A leaf
-        whose clients all went elsewhere ends in this round too, without a child.
+        The tree with a child for each cluster of a split node, and the node of each new cluster. A founded cluster is
+        a child of the first node. If the first node is still a leaf it is split for that, because only leaves have
+        clients. A leaf whose clients all went to other clusters ends in this round, without a child.
     """
     origins = [0 if parent is None else parent for parent in parents]
     children = Counter(origins)
@@ -99,5 +99,5 @@ def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tupl
 
 
 def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
-    """Renew the members of some nodes."""
+    """The tree with new members of some nodes, by node id."""
     return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)
