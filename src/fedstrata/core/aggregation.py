@@ -42,7 +42,8 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     """
     order = updates.clients.argsort().tolist()
     blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // BLOCK)]
-    label, weight = labels.tolist(), weights.double().tolist()
+    label = labels.tolist()
+    weight = weights.double().tolist()
     mass = torch.zeros(k, dtype=torch.float64)
     for row in order:
         mass[label[row]] += weight[row]

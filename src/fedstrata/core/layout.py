@@ -46,7 +46,8 @@ class Layout:
     @cached_property
     def spans(self) -> tuple[slice, ...]:
         """The columns of each tensor, (l,)."""
-        spans, start = [], 0
+        spans = []
+        start = 0
         for slot in self.tensors:
             spans.append(slice(start, start + prod(slot.shape)))
             start = spans[-1].stop
@@ -90,7 +91,8 @@ class Layout:
 
     def whole(self, mask: Mask) -> Mask:
         """A mask together with the norm and buffer tensors that follow each selected layer."""
-        chosen, follows = list(mask), False
+        chosen = list(mask)
+        follows = False
         for place, slot in enumerate(self.tensors):
             follows = chosen[place] if self._compared(slot) else follows
             chosen[place] = chosen[place] or follows

@@ -63,7 +63,8 @@ def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
     """
     rows = []
     for client in clients.tolist():
-        label, node = int(state.labels[client]), int(state.waiting[client])
+        label = int(state.labels[client])
+        node = int(state.waiting[client])
         rows.append([label] if label >= 0 else leaves_below(state, node))
     width = max(map(len, rows), default=1)
     padded = [row + [-1] * (width - len(row)) for row in rows]
@@ -77,7 +78,8 @@ def leaves_below(state: State, node: int) -> list[int]:
 
 def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
     """Every client trains the whole model of its cluster and sends the whole update (FedAvg)."""
-    round, layout = state.round + 1, problem.layout
+    round = state.round + 1
+    layout = problem.layout
     task = LocalTask(
         candidates=candidate_models(state, cohort),
         training=problem.training_of(round),
@@ -112,7 +114,8 @@ def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
 def assign_pending(state: State, report: Report) -> torch.Tensor:
     """The labels (n,) after every pending client that answered has joined the leaf whose model it chose."""
     result = report.results[TRAIN]
-    labels, clients = state.labels.clone(), result.updates.clients
+    labels = state.labels.clone()
+    clients = result.updates.clients
     pending = labels[clients] < 0
     labels[clients[pending]] = result.chosen[pending]
     return labels

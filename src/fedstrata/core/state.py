@@ -62,8 +62,10 @@ def make_pending(state: S, clients: Sequence[int], node: int | None = None) -> S
 
 def reassign(state: S, clusters: Mapping[int, int]) -> S:
     """Move clients to given clusters, by client id (misplaced clients of HiCFL, Fig. 11)."""
-    ids, targets = torch.tensor(list(clusters)), torch.tensor(list(clusters.values()))
-    labels, waiting = state.labels.index_copy(0, ids, targets), state.waiting.index_fill(0, ids, -1)
+    ids = torch.tensor(list(clusters))
+    targets = torch.tensor(list(clusters.values()))
+    labels = state.labels.index_copy(0, ids, targets)
+    waiting = state.waiting.index_fill(0, ids, -1)
     return _with_members(replace(state, labels=labels, waiting=waiting))
 
 

@@ -22,8 +22,10 @@ from fedstrata.models import flatten, layout_of
 
 SMALL = 10.0
 """Seconds on one core below which a run is not worth trying anything: starting processes takes some of them."""
-STEP, RATE = 2e-4, 2e10
-"""Seconds that torch needs for a step of a tiny network, and floating-point operations that a core does in one."""
+STEP = 2e-4
+"""Seconds that torch needs for a training step of a tiny network."""
+RATE = 2e10
+"""Floating-point operations of one core in a second."""
 TRIAL = 0.3
 """Seconds that a trial may take in the loop engine, about."""
 CLEARLY = 1.25
@@ -165,7 +167,8 @@ def _choice(candidate: EngineCandidate, why: str) -> Choice:
 
 def _expected(spec: SimulationSpec, work: Work) -> float:
     """Seconds that a run takes on one core, about."""
-    client_data, training = spec.client_data, work.training
+    client_data = spec.client_data
+    training = work.training
     sizes = [len(client_data.train(client)) for client in work.cohort.tolist()]
     inputs, _ = client_data.samples(client_data.train(int(work.cohort[0]))[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

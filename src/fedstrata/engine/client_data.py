@@ -56,10 +56,13 @@ class ClientData:
         self, dataset: Dataset, deal: ClientSplit, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
     ) -> None:
         """Turn the index arrays into tensors."""
-        self._dataset, self._seed, self._handovers = dataset.channels_last(), seed, dict(handovers or {})
+        self._dataset = dataset.channels_last()
+        self._seed = seed
+        self._handovers = dict(handovers or {})
         self._train = [torch.from_numpy(index) for index in deal.train]
         self._test = [torch.from_numpy(index) for index in deal.test]
-        self._turns, self._relabel = torch.from_numpy(deal.turns), torch.from_numpy(deal.relabel)
+        self._turns = torch.from_numpy(deal.turns)
+        self._relabel = torch.from_numpy(deal.relabel)
         # No sample is dealt twice, so a sample tells who sees it, and how.
         self._owner = torch.full((len(dataset),), -1)
         for client, (train, test) in enumerate(zip(self._train, self._test, strict=True)):
@@ -110,7 +113,8 @@ class ClientData:
 
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples with their labels, as they lie in memory."""
-        inputs, labels = self._dataset.inputs, self._dataset.labels
+        inputs = self._dataset.inputs
+        labels = self._dataset.labels
         return len(self.train(client)) * (inputs[0].numel() * inputs.element_size() + labels.element_size())
 
     def test(self, client: int, round: int = 0) -> torch.Tensor:
@@ -138,7 +142,8 @@ class ClientData:
         """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that were dealt them see them."""
         if self.on_read is not None:
             self.on_read()
-        inputs, owner = self._dataset.gather(index), self._owner[index]
+        inputs = self._dataset.gather(index)
+        owner = self._owner[index]
         if inputs.ndim == 4:
             # Mostly the samples of one client, all turned alike: then nothing is picked apart.
             turns = self._turns[owner]

@@ -52,7 +52,9 @@ class Loop:
         torch.empty(KEPT, dtype=torch.uint8, device="cpu")
         self.store = store or ClientStore()
         self._precision = precision
-        self._module, self._layout, self._client_data = module, layout, client_data
+        self._module = module
+        self._layout = layout
+        self._client_data = client_data
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
@@ -81,7 +83,9 @@ class Loop:
             for name, task in plan.tasks.items()
         }
         for row, client in enumerate(plan.cohort.tolist()):
-            own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
+            own = self.store.read(client, before=plan.round)
+            stored = dict[int, Tensor]()
+            astray = False
             judged = dict[str, Judged]()
             for name, task in plan.tasks.items():
                 if bool((task.candidates[row] < 0).all()):
@@ -101,7 +105,8 @@ class Loop:
                 start = self._overlaid(received, kept)
                 end = self._fit(plan, task, client, index, start, received)
                 left = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
-                own, stored = own | left, stored | left
+                own = own | left
+                stored = stored | left
                 astray |= any(task.load_local) and not bool(end.isfinite().all())
                 origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
                 rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
@@ -180,7 +185,8 @@ class Loop:
         """Samples classified correctly, and the mean cross-entropy in nats."""
         load_row(self._module, self._layout, row)
         self._module.eval()
-        correct, loss = 0, 0.0
+        correct = 0
+        loss = 0.0
         with torch.inference_mode():
             for inputs, labels in self._client_data.batches(index, SCORED):
                 logits = self._module(inputs)

@@ -270,10 +270,8 @@ class MergedPlan:
     def _merge(self) -> Plan | None:
         """Put the distinct jobs into tasks and evaluations in which no client occurs twice."""
         senders = dict[str, set[int]]()
-        tasks, evaluations = (
-            dict[str, tuple[LocalTask, dict[int, Job]]](),
-            dict[str, tuple[Evaluation, dict[int, Job]]](),
-        )
+        tasks = dict[str, tuple[LocalTask, dict[int, Job]]]()
+        evaluations = dict[str, tuple[Evaluation, dict[int, Job]]]()
         for plan, task_jobs, evaluation_jobs in self._each():
             for name, found in task_jobs.items():
                 self._assign(plan.tasks[name], found, tasks)
@@ -365,7 +363,8 @@ def _run(pairs: Sequence[tuple[Clients, Plan]]) -> tuple[Report, ...]:
 
 def _run_private(plans: Sequence[Plan | None], stores: Sequence[Clients]) -> tuple[list[Report], list[float]]:
     """The reports of the private plans, and the seconds that each took."""
-    reports, seconds = list[Report](), list[float]()
+    reports = list[Report]()
+    seconds = list[float]()
     for plan, clients in zip(plans, stores, strict=True):
         began = perf_counter()
         reports.append(Report() if plan is None else clients.run(plan))

@@ -58,7 +58,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     newcomers = _read(experiment, paths)
     with one_thread():
         setup = build_run(experiment)
-        algorithm, n = setup.algorithm, setup.problem.clients
+        algorithm = setup.algorithm
+        n = setup.problem.clients
         problem, state = _admit(algorithm, setup.problem, _state(record, experiment, algorithm.init(setup.problem)))
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     return [{"path": str(path), **each} for path, each in zip(paths, placed, strict=True)]
@@ -85,24 +86,29 @@ def _state(folder: Folder, experiment: Experiment, fresh: S) -> S:
 
 def _place(algorithm: Algorithm[S], problem: Problem, state: S, client: _Newcomer) -> dict[str, Any]:
     """Where a newcomer belongs, and why."""
-    k, nodes, id = len(state.models), state.nodes.tolist(), client.id
+    k = len(state.models)
+    nodes = state.nodes.tolist()
+    id = client.id
     plan = algorithm.plan(problem, state, torch.tensor([id]))
     report = validate(problem.layout, plan, client.run(plan)).report
     label = int(algorithm.place(problem, state, report)[id])
     _, diagnostics = algorithm.update(problem, state, report)
     said = [event for event in diagnostics.events if event.get("client") == id]
     evidence = {key: value for event in said for key, value in event.items() if key not in ("kind", "client", "node")}
-    cluster, accuracy = None, None
+    cluster = None
+    accuracy = None
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
-        cluster, accuracy = nodes[label], client.accuracy(evaluations[CLIENT], state)
+        cluster = nodes[label]
+        accuracy = client.accuracy(evaluations[CLIENT], state)
     losses = _losses(plan, report, nodes)
     return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "accuracy": accuracy}
 
 
 def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
     """The new clients' data, read as the data set of the run was."""
-    own, wanted = data.load(experiment.data.name, experiment.data.root), side(experiment.model.name)
+    own = data.load(experiment.data.name, experiment.data.root)
+    wanted = side(experiment.model.name)
     read = []
     for path in paths:
         if not path.exists():
@@ -170,10 +176,12 @@ class _Newcomer:
     def __init__(self, experiment: Experiment, problem: Problem, own: Dataset, id: int) -> None:
         """Hold out a share of its data, drawn alike for every newcomer."""
         self.id = id
-        rng, share = np.random.default_rng(seed_of(experiment.seed, "assign")), experiment.data.test
+        rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
+        share = experiment.data.test
         held = hold_out(len(own), share, rng) if own.unit is None else hold_out_units(own.columns[own.unit], share, rng)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
-        upright, classes = np.zeros(1, dtype=np.int64), np.arange(own.classes)[None]
+        upright = np.zeros(1, dtype=np.int64)
+        classes = np.arange(own.classes)[None]
         deal = Deal((train,), (test,), truth=None, turns=upright, relabel=classes)
         model = experiment.model
         module = make(model.name, own.shape, own.classes, experiment.seed, **model.options)

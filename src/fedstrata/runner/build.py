@@ -76,7 +76,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     Raises:
         InputError: when something that the experiment names does not exist or does not fit.
     """
-    algorithm, members = experiment.algorithm_of(), membership(experiment)
+    algorithm = experiment.algorithm_of()
+    members = membership(experiment)
     resolve_engine(experiment.engine.name, experiment.engine.device)
     require(experiment.records.track)
     source = data.find(experiment.data.name, experiment.data.root).source
@@ -103,13 +104,17 @@ def _engine(
     experiment: Experiment, spec: SimulationSpec, members: Membership, training: LocalTraining
 ) -> tuple[EngineTable, str]:
     """The engine with nothing left open, and why it is this one."""
-    wanted, rates, why = experiment.engine, experiment.cohort, ""
+    wanted = experiment.engine
+    rates = experiment.cohort
+    why = ""
     name, device = resolve_engine(wanted.name, wanted.device)
     if name == "auto":
         cohort, _ = sample_cohort(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
         work = Work(training, cohort, experiment.rounds)
         choice = choose_engine(spec, work, engine_candidates(spec, wanted.workers, device, wanted.timeout))
-        name, device, why = choice.name, choice.device, choice.why
+        name = choice.name
+        device = choice.device
+        why = choice.why
     return wanted.model_copy(update={"name": name, "device": device}), why
 
 
@@ -154,7 +159,9 @@ def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
 
 def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch.Tensor | None:
     """Samples without labels for the server: of the test file, or where there is none, of those nobody was dealt."""
-    count, name, root = experiment.data.public, experiment.data.name, experiment.data.root
+    count = experiment.data.public
+    name = experiment.data.name
+    root = experiment.data.root
     if not count:
         return None
     if data.find(name, root).test:

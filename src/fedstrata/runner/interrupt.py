@@ -22,7 +22,8 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, where: str, folder: Path) -> None:
         """Say how to go on from Python; the command line knows its own words."""
         super().__init__(f"{where}; go on with resume=True and out={str(folder)!r}")
-        self.where, self.folder = where, folder
+        self.where = where
+        self.folder = folder
 
 
 class Interrupt(AbstractContextManager["Interrupt"]):
@@ -37,7 +38,8 @@ class Interrupt(AbstractContextManager["Interrupt"]):
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         """Nobody has asked yet."""
-        self.asked, self._tell = False, tell
+        self.asked = False
+        self._tell = tell
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:

@@ -38,7 +38,8 @@ def gaps(
     masks = {layer: layout.select(layer) for layer in (*layout.layers, WHOLE)}
     updates = result.updates.values
     weights = _weights(layout, plan, task, result) if {"cos", "l2"} & set(measures) else updates
-    groups, found = truth[result.updates.clients], dict[tuple[str, str], float]()
+    groups = truth[result.updates.clients]
+    found = dict[tuple[str, str], float]()
     for measure in measures:
         of_updates = measure.startswith("d")
         unknown = (task.upload_values if of_updates else ()) or layout.nothing

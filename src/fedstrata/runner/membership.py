@@ -69,7 +69,8 @@ class Membership:
         return state, events
 
     def _moves(self, state: State, round: int) -> dict[int, int]:
-        placed, k = (state.labels >= 0).nonzero().flatten(), len(state.models)
+        placed = (state.labels >= 0).nonzero().flatten()
+        k = len(state.models)
         draw = generator(self.seed, "misplace", round)
         chosen = placed[torch.randperm(len(placed), generator=draw)[: int(self.misplaced[round] * len(placed) + 0.5)]]
         if k < 2:
@@ -84,7 +85,8 @@ def membership(experiment: Experiment) -> Membership:
     Raises:
         ExperimentError: when an event names a client that there is not, or a client twice.
     """
-    events, n = experiment.events, experiment.data.clients
+    events = experiment.events
+    n = experiment.data.clients
     joins = {client: event.round for event in events.join for client in event.clients}
     leaves = {client: event.round for event in events.leave for client in event.clients}
     handovers = {event.client: (event.round, event.holds) for event in events.change}

@@ -47,7 +47,8 @@ class StatusLine:
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         """Show nothing yet."""
-        self._quiet, self._console = quiet, console or _Console(stderr=True)
+        self._quiet = quiet
+        self._console = console or _Console(stderr=True)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
     def __enter__(self) -> StatusLine:
@@ -105,7 +106,9 @@ class RoundEvent(NamedTuple):
 
 def round_events(record: Mapping[str, Any]) -> list[RoundEvent]:
     """All that happened in a round, by its record: who did not answer, and its events."""
-    told, absent, cohort = list[RoundEvent](), record["absent"], len(record["cohort"])
+    told = list[RoundEvent]()
+    absent = record["absent"]
+    cohort = len(record["cohort"])
     if absent and len(absent) >= MANY * cohort:
         told.append(RoundEvent("absent", f"clients {ranges(absent)}", "", f"{len(absent)} of {cohort} did not answer"))
     return [*told, *map(_happening, record["events"])]
@@ -113,7 +116,9 @@ def round_events(record: Mapping[str, Any]) -> list[RoundEvent]:
 
 def _happening(event: Mapping[str, Any]) -> RoundEvent:
     rest = {key: value for key, value in event.items() if value is not None}
-    what, layer, why = rest.pop("kind"), rest.pop("layer", ""), rest.pop("why", "")
+    what = rest.pop("kind")
+    layer = rest.pop("layer", "")
+    why = rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
     if what in ("rejected", "diverged"):
         return RoundEvent(what, " ".join(who), "", happened(event))
@@ -135,7 +140,9 @@ class Events:
 
     def __init__(self, line: StatusLine, *places: str) -> None:
         """Begin with the titles."""
-        self._line, self._places, self._titled = line, places, False
+        self._line = line
+        self._places = places
+        self._titled = False
 
     def add(self, place: Sequence[object], happened: Iterable[RoundEvent]) -> None:
         """Show what happened in a round.
@@ -172,8 +179,11 @@ class Progress:
 
     def __init__(self, rounds: int, line: StatusLine) -> None:
         """Start the clock."""
-        self._rounds, self._line, self._events = rounds, line, Events(line, "round")
-        self._began, self._shown = perf_counter(), 0
+        self._rounds = rounds
+        self._line = line
+        self._events = Events(line, "round")
+        self._began = perf_counter()
+        self._shown = 0
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show a finished round; what happened in it stays on the screen."""
@@ -198,9 +208,12 @@ class ComparisonProgress:
 
     def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine) -> None:
         """Start the clock."""
-        self._rounds, self._seeds, self._line = rounds, tuple(seeds), line
+        self._rounds = rounds
+        self._seeds = tuple(seeds)
+        self._line = line
         self._events = Events(line, "run", "round")
-        self._began, self._shown = perf_counter(), 0
+        self._began = perf_counter()
+        self._shown = 0
         self._running: tuple[int, ...] = ()
         self._accuracies: dict[str, dict[int, tuple[int, float]]] = {}
 
@@ -211,7 +224,8 @@ class ComparisonProgress:
 
     def begin(self, seeds: Sequence[int]) -> None:
         """Go on to some seeds."""
-        self._running, self._accuracies = tuple(seeds), {}
+        self._running = tuple(seeds)
+        self._accuracies = {}
 
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
         """Take in a finished round of one run; what happened in it stays on the screen."""

@@ -117,7 +117,8 @@ def run(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool 
         Stopped: after Ctrl-C, when the round is over and saved.
     """
     with one_thread(), StatusLine(quiet) as line:
-        setup, progress = build_run(experiment), Progress(experiment.rounds, line)
+        setup = build_run(experiment)
+        progress = Progress(experiment.rounds, line)
         if setup.why:
             line.keep(f"engine: {setup.why}")
         with Interrupt(line.keep) as patience:
@@ -245,7 +246,9 @@ def _round(
 ) -> Generator[Plan, PlanReply, tuple[State, dict[str, Any]]]:
     """One round: the scores complete the record of the round before, the results begin a new record."""
     began = perf_counter()
-    problem, members, round = setup.problem, setup.members, state.round + 1
+    problem = setup.problem
+    members = setup.members
+    round = state.round + 1
     before = state
     evaluations = {} if record is None else setup.algorithm.evaluations(problem, state, members.active(state.round))
     state, events = members.before(state, round)
@@ -309,7 +312,8 @@ def _write_decision(
     diagnostics: Diagnostics,
 ) -> None:
     """Write the layer gaps, matrices and tree of a round."""
-    truth, measures = setup.truth(plan.round), experiment.probe.gap
+    truth = setup.truth(plan.round)
+    measures = experiment.probe.gap
     measured = gaps(setup.problem.layout, plan, report, truth, measures) if measures and truth is not None else []
     if measured:
         folder.add_gaps(plan.round, measured)
@@ -332,7 +336,8 @@ def _clusters(setup: RunSetup, state: State) -> dict[str, Any]:
 
 def _bytes(setup: RunSetup, plan: Plan, answer: Report) -> dict[str, int]:
     """Bytes of a round. The union of all data is no client: the samples are sent once, and no model ever."""
-    n, round = setup.problem.clients, plan.round
+    n = setup.problem.clients
+    round = plan.round
     if n in plan.cohort.tolist():
         data = setup.client_data.weight(n) if round == 1 else 0
         return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}

@@ -34,10 +34,14 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
     fedavg = experiment.algorithm.model_validate({"name": "fedavg"})
     with one_thread():
         setup = build_run(experiment.model_copy(update={"algorithm": fedavg}))
-        algorithm, problem, layout = setup.algorithm, setup.problem, setup.problem.layout
-        state, sighting = algorithm.init(problem), unseen(layout, problem.clients)
+        algorithm = setup.algorithm
+        problem = setup.problem
+        layout = setup.problem.layout
+        state = algorithm.init(problem)
+        sighting = unseen(layout, problem.clients)
         for round in range(1, rounds + 1):
-            clients, rates = setup.members.active(round), experiment.cohort
+            clients = setup.members.active(round)
+            rates = experiment.cohort
             cohort, absent = sample_cohort(problem.seed, round, clients, rates.fraction, rates.dropout)
             hearings = watching(problem, state, sighting, LEVEL)
             plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes, "scan")

@@ -54,7 +54,8 @@ def traffic(
                 needed[offer] = tuple(a or b for a, b in zip(before, received, strict=True))
         for mask in (mask for offer, mask in needed.items() if offer >= 0):
             parameters, statistics = _bytes(layout, mask)
-            down, buffers = down + parameters, buffers + statistics
+            down = down + parameters
+            buffers = buffers + statistics
     for name, result in report.results.items():
         task = plan.tasks[name]
         parameters, statistics = _bytes(layout, task.upload)

@@ -144,7 +144,8 @@ def measure(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
         report: what came back.
     """
     for name, result in report.results.items():
-        clients, given = result.updates.clients.numpy(), result.chosen.numpy()
+        clients = result.updates.clients.numpy()
+        given = result.chosen.numpy()
         sizes = result.sizes.double().numpy()
         for part, spans in _parts(layout, plan.tasks[name]).items():
             values = _norms(result.updates.values, spans)

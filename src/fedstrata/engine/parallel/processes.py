@@ -89,7 +89,8 @@ class Processes:
         """Start nothing yet."""
         self.workers = workers or cores()
         self._timeout = timeout or math.inf
-        self._spec, self._pool = spec, list[_Worker]()
+        self._spec = spec
+        self._pool = list[_Worker]()
         weakref.finalize(self, _end, self._pool)
 
     @property
@@ -116,7 +117,8 @@ class Processes:
         for place, shard in enumerate(shards):
             self._give(place, order, shard)
         answers: dict[int, ShardReply] = {}
-        lost, hung = Counter[int](), Counter[int]()
+        lost = Counter[int]()
+        hung = Counter[int]()
         while waiting := [place for place in range(len(shards)) if place not in answers]:
             for place in self._ready(waiting):
                 worker = self._pool[place]
@@ -315,7 +317,8 @@ def serve(connection: Connection, interval: float = 0.0) -> None:
     heard = SimpleQueue[ReceivedMessage | Exception]()
     Thread(target=_listen, args=(connection, heard), daemon=True).start()
     show_progress = _progress_sender(connection, interval)
-    spec, engine = _next(heard), None
+    spec = _next(heard)
+    engine = None
     while True:
         letter = _next(heard)
         try:

@@ -49,7 +49,8 @@ class Ray:
         self, spec: SimulationSpec, workers: int = 0, address: str | None = None, timeout: float = TIMEOUT
     ) -> None:
         """Start nothing yet."""
-        self._spec, self._wanted = spec, workers
+        self._spec = spec
+        self._wanted = workers
         self._timeout = timeout
         self._longest = 0.0
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
@@ -78,7 +79,8 @@ class Ray:
             tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
             # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray
             # down.
-            answers, rivals = dict[int, ShardReply](), 1
+            answers = dict[int, ShardReply]()
+            rivals = 1
             while waiting := {task: place for task, place in tasks.items() if place not in answers}:
                 limit = max(self._timeout, SLOWER * self._longest) if self._timeout else None
                 began = monotonic()

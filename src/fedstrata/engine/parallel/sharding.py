@@ -81,8 +81,10 @@ class Parallel:
 
     def __init__(self, spec: SimulationSpec, transport: Transport, store: ClientStore | None = None) -> None:
         """Start nothing yet."""
-        self.store, self._transport = store or ClientStore(), transport
-        self._client_data, self._loop = spec.client_data, spec.loop()
+        self.store = store or ClientStore()
+        self._transport = transport
+        self._client_data = spec.client_data
+        self._loop = spec.loop()
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""

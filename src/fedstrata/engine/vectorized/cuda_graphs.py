@@ -41,7 +41,8 @@ class Replay:
 
     def __init__(self, record: Record | None) -> None:
         """Start without recordings."""
-        self._record, self._calls = record, Counter[Hashable]()
+        self._record = record
+        self._calls = Counter[Hashable]()
         self._recorded: dict[Hashable, tuple[tuple[Tensor, ...], Callable[[], None]]] = {}
 
     def __call__(self, key: Hashable, function: Callable[..., None], *inputs: Tensor) -> None:

@@ -52,7 +52,8 @@ class Vectorized:
         products: bool | None = None,
     ) -> None:
         """Copy the module."""
-        self.store, self.client_data = store or ClientStore(), client_data
+        self.store = store or ClientStore()
+        self.client_data = client_data
         where = torch.device(device)
         memory = budget(where) if memory is None else memory
         products = where.type != "cpu" if products is None else products
@@ -73,7 +74,8 @@ class Vectorized:
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        network, found = self.trainers.network, list[Tensor]()
+        network = self.trainers.network
+        found = list[Tensor]()
         with session(network.device):
             shown = inputs.to(network.device)
             for chunk in chunks(len(models), network.models_of(len(shown), shown)):

@@ -23,7 +23,8 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
         module: its own tensors do not matter, and are not touched.
         products: whether convolutions are unfolded.
     """
-    module, made = deepcopy(module), dict[nn.Module, nn.Module]()
+    module = deepcopy(module)
+    made = dict[nn.Module, nn.Module]()
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) in CHANNELWISE:
             made.setdefault(layer, Dropout(layer.p, CHANNELWISE[type(layer)]))
@@ -56,7 +57,8 @@ class Dropout(nn.Module):
     def __init__(self, p: float, channelwise: bool) -> None:
         """Start with a salt that is replaced."""
         super().__init__()
-        self.p, self._channelwise = p, channelwise
+        self.p = p
+        self._channelwise = channelwise
         self.register_buffer("salt", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -102,9 +104,11 @@ class Products(nn.Module):
     def __init__(self, conv: nn.Conv2d) -> None:
         """Take over weight and bias under their names."""
         super().__init__()
-        self.weight, self.bias = conv.weight, conv.bias
+        self.weight = conv.weight
+        self.bias = conv.bias
         down, right = (int(side) for side in conv.padding)
-        self._stride, self._margins = conv.stride, (right, right, down, down)
+        self._stride = conv.stride
+        self._margins = (right, right, down, down)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, channels, height, width) to (b, units, height', width')."""

@@ -22,7 +22,8 @@ def budget(device: torch.device) -> int:
 
     Of all that it has: by what is free at the moment, engines would differ that are to train together.
     """
-    most, total = MEMORY[device.type], capacity(device)
+    most = MEMORY[device.type]
+    total = capacity(device)
     return most if total is None else min(most, total // 4)
 
 
@@ -49,7 +50,9 @@ class Network:
         self, module: nn.Module, layout: Layout, device: torch.device, precision: str, memory: int, products: bool
     ) -> None:
         """Copy the module."""
-        self.layout, self.device, self.memory = layout, device, memory
+        self.layout = layout
+        self.device = device
+        self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.norm = any(slot.kind == "buffer" for slot in layout.tensors)
         way = (sorted(self.frozen), device, precision, memory, products)
@@ -57,7 +60,8 @@ class Network:
         self._module = stand_ins(module, products).to(device).requires_grad_(False)
         self._half = precision == "bfloat16"
         salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
-        self.salts, self.names = salts, [*(slot.name for slot in layout.tensors), *salts]
+        self.salts = salts
+        self.names = [*(slot.name for slot in layout.tensors), *salts]
         self._bytes: dict[tuple[int, ...], int] = {}
 
     def logits(self, names: Sequence[str], tensors: Sequence[Tensor], inputs: Tensor, train: bool) -> Tensor:
@@ -103,11 +107,13 @@ class Network:
         """
         shape = tuple(inputs.shape[1:])
         if shape not in self._bytes:
-            names, state = self.names, self._module.state_dict()
+            names = self.names
+            state = self._module.state_dict()
             tensors = [torch.stack([state[name]] * 2) for name in names]
             for tensor, slot in zip(tensors, self.layout.tensors, strict=False):
                 tensor.requires_grad_(slot.kind != "buffer")
-            weights, kept = {_place(tensor) for tensor in tensors}, dict[int, int]()
+            weights = {_place(tensor) for tensor in tensors}
+            kept = dict[int, int]()
 
             def note(saved: Tensor) -> Tensor:
                 kept[_place(saved)] = saved.untyped_storage().nbytes()

@@ -63,7 +63,8 @@ def choose_engine(offered: Sequence[Chooser]) -> list[tuple[int, Tensor]]:
     told = iter(EvalResults([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
     chosen = []
     for each in offered:
-        there, losses = each.offers >= 0, torch.full((len(each.offers),), torch.nan)
+        there = each.offers >= 0
+        losses = torch.full((len(each.offers),), torch.nan)
         if rivals := each.rivals:
             judged = zip(rivals, told, strict=False)  # as many as there are rivals
             losses[there] = torch.tensor([selection_value(each.by, *answer, len(each.judging)) for _, answer in judged])
@@ -98,9 +99,14 @@ class Round:
 
     def __init__(self, plan: Plan, client_data: ClientData, store: ClientStore, trainers: Trainers) -> None:
         """Bring the models to where they are computed."""
-        self.network, device = trainers.network, trainers.network.device
-        self.source, self.models = source(client_data, device), upload(plan.models, device)
-        self._plan, self._client_data, self._store, self._trainers = plan, client_data, store, trainers
+        self.network = trainers.network
+        device = trainers.network.device
+        self.source = source(client_data, device)
+        self.models = upload(plan.models, device)
+        self._plan = plan
+        self._client_data = client_data
+        self._store = store
+        self._trainers = trainers
         self._own: dict[int, dict[int, Tensor]] = {}
         self._stored: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._sound: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
@@ -110,10 +116,12 @@ class Round:
     def uses(self) -> list[Chooser]:
         """Everyone that is scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
-        before, offered = self._plan.round - 1, list[Chooser]()
+        before = self._plan.round - 1
+        offered = list[Chooser]()
         for evaluation in self._plan.evaluations.values():
             for client, offers in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
-                judging, index = self._client_data.train(client, round=before), self._client_data.test(client, before)
+                judging = self._client_data.train(client, round=before)
+                index = self._client_data.test(client, before)
                 offered.append(Chooser(self, client, offers, self._kept(client, evaluation.load_local), judging, index))
         return offered
 
@@ -145,10 +153,13 @@ class Round:
             losses = torch.empty(len(offered), task.candidates.shape[1])
             for each, (taken, found), update, row in zip(offered, chosen, updates, losses, strict=True):
                 row.copy_(found)
-                start, received, client = each.row(taken), self.models[taken], each.client
+                start = each.row(taken)
+                received = self.models[taken]
+                client = each.client
                 job = Job(self._trainers, self.source, each.index, start, received, task, plan.seed, plan.round, client)
                 yield TrainingTurn(self, job, update)
-            clients, sizes = _column(each.client for each in offered), _column(len(each.index) for each in offered)
+            clients = _column(each.client for each in offered)
+            sizes = _column(len(each.index) for each in offered)
             given = _column(taken for taken, _ in chosen)
             self._results[name] = Result(Rows(clients, updates), given, sizes, losses)
 
@@ -160,7 +171,8 @@ class Round:
             start: where it started, (p,).
             end: where it ended, (p,).
         """
-        task, client = turn.job.task, turn.job.client
+        task = turn.job.task
+        client = turn.job.client
         left = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if task.save_local[t]}
         if left:
             self._own_of(client).update(left)

@@ -57,7 +57,8 @@ class EvalResults:
 
     def __init__(self, questions: Sequence[EvalRequest]) -> None:
         """Compute."""
-        self._sizes, self._sheets = [len(question.index) for question in questions], list[_Sheet]()
+        self._sizes = [len(question.index) for question in questions]
+        self._sheets = list[_Sheet]()
         networks: dict[str, dict[Hashable, list[int]]] = {}
         for number, question in enumerate(questions):
             asked = networks.setdefault(question.network.identity, {})
@@ -73,7 +74,8 @@ class EvalResults:
         """Samples classified correctly and mean cross-entropy in nats, of every question."""
         told: dict[int, tuple[int, float]] = {}
         for sheet in self._sheets:
-            losses, hits = sheet.losses.cpu().double(), sheet.hits.cpu()
+            losses = sheet.losses.cpu().double()
+            hits = sheet.hits.cpu()
             for numbers, *rows in zip(sheet.models, losses, hits, strict=True):
                 sizes = [self._sizes[number] for number in numbers]
                 loss, hit = (restore(row, sum(sizes), SCORED, sheet.edge).split(sizes) for row in rows)
@@ -86,11 +88,13 @@ class EvalResults:
 
     def _compute(self, questions: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -> _Sheet:
         """Losses and hits of some models, sorted as `steps` wants them."""
-        firsts, network = [questions[numbers[0]] for numbers in models], questions[models[0][0]].network
+        firsts = [questions[numbers[0]] for numbers in models]
+        network = questions[models[0][0]].network
         rows = torch.stack([first.row for first in firsts])
         orders = [torch.cat([questions[number].index for number in numbers]) for numbers in models]
         table = upload(arrange(orders, SCORED), network.device)
-        losses, hits = torch.empty(table.shape, device=rows.device), torch.empty_like(table, dtype=torch.bool)
+        losses = torch.empty(table.shape, device=rows.device)
+        hits = torch.empty_like(table, dtype=torch.bool)
         for step in steps([len(order) for order in orders], SCORED):
             which = slice(len(step.clients)) if step.whole else upload(torch.tensor(step.clients), network.device)
             columns = slice(step.column, step.column + step.size)

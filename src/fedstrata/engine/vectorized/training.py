@@ -113,7 +113,8 @@ def train(jobs: Sequence[Job]) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]
     sources = {job.source: number for number, job in enumerate(jobs)}
     for places in kinds.values():
         first = jobs[places[0]]
-        trainer, batch = first.trainers.of(first.task), first.task.training.batch
+        trainer = first.trainers.of(first.task)
+        batch = first.task.training.batch
         places.sort(key=lambda place: (split(len(jobs[place].index), batch), sources[jobs[place].source]), reverse=True)
         for chunk in chunks(len(places), trainer.most([jobs[place] for place in places])):
             yield places[chunk], *trainer.run([jobs[place] for place in places[chunk]])
@@ -160,25 +161,26 @@ class Trainer:
         slots = network.layout.tensors
         moves = [slot.kind != "buffer" and slot.name not in network.frozen for slot in slots]
         moves = [may and asked for may, asked in zip(moves, task.trainable, strict=True)]
-        self._network, self._device = network, network.device
+        self._network = network
+        self._device = network.device
         self._moving = [place for place, moved in enumerate(moves) if moved]
         self._fixed = [place for place, moved in enumerate(moves) if not moved]
         self._left = [slots[place].kind == "buffer" and task.trainable[place] for place in self._fixed]
         self._shapes = [slots[place].shape for place in self._moving]
         self._widths = [prod(shape) for shape in self._shapes]
         self._names = [network.names[place] for place in (*self._moving, *self._fixed)] + network.salts
-        self._momentum, self._adam, self._pulled = (
-            task.training.momentum,
-            task.training.optimizer == "adam",
-            bool(task.prox_weight),
-        )
+        self._momentum = task.training.momentum
+        self._adam = task.training.optimizer == "adam"
+        self._pulled = bool(task.prox_weight)
         # On the device, so that a recorded step reads what they are by then.
-        self._lr, self._pull = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
+        self._lr = torch.zeros((), device=self._device)
+        self._pull = torch.zeros((), device=self._device)
         self._empty()
 
     def _empty(self, g: int = 0) -> None:
         """Make room for g clients; what was recorded for the old room is forgotten."""
-        slots, width = self._network.layout.tensors, sum(self._widths)
+        slots = self._network.layout.tensors
+        width = sum(self._widths)
         room = partial(torch.zeros, device=self._device)
         fixed = [room(g, *slots[place].shape) for place in self._fixed]
         fixed += [room(g, dtype=torch.int64) for _ in self._network.salts]
@@ -203,10 +205,12 @@ class Trainer:
 
     def run(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
         """Train one chunk, sorted as `steps` wants it; where they started and ended, (g, p) each."""
-        g, training = len(jobs), jobs[0].task.training
+        g = len(jobs)
+        training = jobs[0].task.training
         if len(self._stack.moving) < g:
             self._empty(g)
-        starts, stack = torch.stack([job.start for job in jobs]), self._stack.first(g)
+        starts = torch.stack([job.start for job in jobs])
+        stack = self._stack.first(g)
         self._fill(stack, starts, jobs)
         table = upload(arrange([job.orders() for job in jobs], training.batch), self._device)
         least = 2 if self._network.norm else 1  # the variance of one sample is undefined
@@ -222,7 +226,8 @@ class Trainer:
 
     def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[Job]) -> None:
         """Put every client where it starts; the optimiser's state begins anew."""
-        spans, task = self._network.layout.spans, jobs[0].task
+        spans = self._network.layout.spans
+        task = jobs[0].task
         self._lr.fill_(task.training.lr)
         self._pull.fill_(task.prox_weight)
         for place, part in zip(self._moving, stack.moving.split(self._widths, dim=1), strict=True):
@@ -241,7 +246,8 @@ class Trainer:
 
     def _ends(self, stack: Stack, starts: Tensor) -> Tensor:
         """Rows (g, p) with the tensors that were trained where they are now."""
-        spans, ends = self._network.layout.spans, starts.clone()
+        spans = self._network.layout.spans
+        ends = starts.clone()
         for place, part in zip(self._moving, stack.moving.split(self._widths, dim=1), strict=True):
             ends[:, spans[place]] = part
         for place, tensor, left in zip(self._fixed, stack.fixed, self._left, strict=False):
@@ -284,7 +290,8 @@ class Trainer:
             mean.lerp_(gradient, 0.1)
             square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
             # 1 - 0.999 has too few digits in float32.
-            first, second = (1 - 0.9**count).float(), (1 - 0.999**count).float()
+            first = (1 - 0.9**count).float()
+            second = (1 - 0.999**count).float()
             spread = (square / second).sqrt_().add_(1e-8)
             stack.moving.sub_((mean / first).div_(spread).mul_(self._lr))
             return
