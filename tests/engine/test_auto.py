@@ -9,7 +9,7 @@ from small import dataset, deal_of, network
 
 from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import Loop, Parallel, SimulationSpec, auto
-from fedstrata.engine.auto import Choice, EngineCandidate, Work, choose_engine, engine_candidates, seconds
+from fedstrata.engine.auto import EngineChoice, EngineCandidate, Work, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ModelError
 
@@ -38,7 +38,7 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
     choice = choose_engine(spec, WORK, engine_candidates(spec, workers=2, device="cpu"), clock)
     # Four steps of each client.
     why = "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
-    assert choice == Choice("processes", "cpu", 2, why)
+    assert choice == EngineChoice("processes", "cpu", 2, why)
     assert [name for name, _ in clock.asked] == ["Loop", "Loop", "Batched", "Workers"]
     pilot, *trials = [plan for _, plan in clock.asked]
     assert pilot.cohort.tolist() == [0, 19]
@@ -74,7 +74,7 @@ def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
     (only,) = engine_candidates(spec, device="cuda")
     choice = choose_engine(spec, WORK, (only,), Clock({}))
-    assert choice == Choice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
+    assert choice == EngineChoice("batched", "cuda", 1, "batched on cuda: there is no other on this device")
 
 
 @pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
@@ -128,4 +128,4 @@ def test_seconds_are_those_of_the_second_time(spec: SimulationSpec, monkeypatch:
 
     monkeypatch.setattr(auto, "perf_counter", lambda: next(ticks))
     plan = auto._trial(spec, WORK, 1)
-    assert seconds(Counting(), plan) == 2.5 and runs == [plan, plan]
+    assert measure_seconds(Counting(), plan) == 2.5 and runs == [plan, plan]

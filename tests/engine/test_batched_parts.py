@@ -18,8 +18,8 @@ from fedstrata.engine import ClientData
 from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, recorder, session
 from fedstrata.engine.vectorized.layers import Dropout, Products, stand_ins
 from fedstrata.engine.vectorized.network import MEMORY, Network, budget
-from fedstrata.engine.vectorized.samples import Resident, read, source
-from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, steps
+from fedstrata.engine.vectorized.samples import Resident, read_samples, sample_source
+from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, epoch_steps
 from fedstrata.models import layout_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -37,7 +37,7 @@ def test_every_client_takes_its_own_batches_in_order_and_none_of_others(
     orders = [100 * client + torch.arange(size) for client, size in enumerate(sizes)]
     table = arrange(orders, batch)
     taken: list[list[list[int]]] = [[] for _ in sizes]
-    for step in steps(sizes, batch, least):
+    for step in epoch_steps(sizes, batch, least):
         assert step.whole == (list(step.clients) == list(range(len(step.clients))))
         for client in step.clients:
             taken[client].append(table[client, step.column : step.column + step.size].tolist())
@@ -50,7 +50,7 @@ def test_every_client_takes_its_own_batches_in_order_and_none_of_others(
 
 
 def test_clients_with_fewer_batches_drop_out() -> None:
-    found = [(list(step.clients), step.size) for step in steps([12, 10, 9, 7, 4], 5)]
+    found = [(list(step.clients), step.size) for step in epoch_steps([12, 10, 9, 7, 4], 5)]
     assert found == [([0, 1, 2, 3], 5), ([0, 1], 5), ([2, 4], 4), ([0, 3], 2)]  # 5+5+2, 5+5, 5+4, 5+2, 4
 
 
@@ -321,13 +321,13 @@ def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
         assert torch.equal(found, expected)
     assert near.samples(index)[0].is_contiguous(memory_format=torch.channels_last)
     meta = torch.device("meta")
-    assert source(client_data, CPU) is client_data and source(client_data, meta) is source(client_data, meta)
+    assert sample_source(client_data, CPU) is client_data and sample_source(client_data, meta) is sample_source(client_data, meta)
 
 
 def test_samples_of_several_federations_are_read_client_by_client() -> None:
     one, other = (ClientData(dataset(40, seed), deal_of([12, 16]), seed=0) for seed in (0, 1))
     index = torch.tensor([[3, 4], [5, 6], [3, 4]])
-    inputs, labels = read([one, other, other], index)
+    inputs, labels = read_samples([one, other, other], index)
     assert inputs.shape == (3, 2, 1, 6, 6) and labels.shape == (3, 2)
     for row, client_data in enumerate((one, other, other)):
         assert torch.equal(inputs[row], client_data.samples(index[row])[0])

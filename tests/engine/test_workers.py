@@ -13,7 +13,7 @@ from small import fit_of, plan_of
 
 from fedstrata.engine import Parallel
 from fedstrata.engine.parallel.serialization import pack, unpack
-from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, shards
+from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from fedstrata.engine.parallel.shared_memory import ReceivedMessage, SharedMessage
 from fedstrata.errors import ResourceError
 from turns import same
@@ -25,8 +25,8 @@ class Here:
     def __init__(self, workers: int) -> None:
         self.workers, self._loops = workers, [SITE.loop() for _ in range(workers)]
 
-    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
-        pairs = zip(self._loops, shards, strict=False)
+    def run(self, order: ShardRequest, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
+        pairs = zip(self._loops, split_into_shards, strict=False)
         return [unpack(*pack(perform(loop, unpack(*pack(order)), shard))) for loop, shard in pairs]
 
     def close(self) -> None:
@@ -62,14 +62,14 @@ def test_shards_take_about_as_long() -> None:
     plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=5)))
     # One and twice their 1, 2, 3, 4, 5 samples: 11, 9, then 7 and 5 to the less busy one, and 3 to the first of two.
     assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.tasks["train"].training.epochs == 2
-    assert shards(plan, SITE.client_data, 2) == [(4, 1, 0), (3, 2)]
-    assert shards(plan, SITE.client_data, 7) == [(4,), (3,), (2,), (1,), (0,)]
-    assert shards(replace(nobody(), evaluations=()), SITE.client_data, 3) == [()]
+    assert split_into_shards(plan, SITE.client_data, 2) == [(4, 1, 0), (3, 2)]
+    assert split_into_shards(plan, SITE.client_data, 7) == [(4,), (3,), (2,), (1,), (0,)]
+    assert split_into_shards(replace(nobody(), evaluations=()), SITE.client_data, 3) == [()]
 
 
 @given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))
 def test_every_client_is_in_exactly_one_shard(cohort: set[int], workers: int) -> None:
-    dealt = shards(rich(cohort=sorted(cohort)), SITE.client_data, workers)
+    dealt = split_into_shards(rich(cohort=sorted(cohort)), SITE.client_data, workers)
     assert sorted(client for shard in dealt for client in shard) == EVERYONE  # everyone is scored
     assert len(dealt) == min(workers, CLIENTS)
 

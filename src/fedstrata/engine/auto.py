@@ -33,7 +33,7 @@ CLEARLY = 1.25
 BATCHES = 4
 """Steps of each client in a trial; a recording starts at the fourth."""
 
-Measure = Callable[[Clients, Plan], float]
+MeasureSeconds = Callable[[Clients, Plan], float]
 """Seconds that clients take for a plan."""
 
 
@@ -75,7 +75,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """What was chosen.
 
     Attributes:
@@ -114,7 +114,7 @@ def engine_candidates(
     return tuple(found)
 
 
-def seconds(clients: Clients, plan: Plan) -> float:
+def measure_seconds(clients: Clients, plan: Plan) -> float:
     """Seconds for a plan, by the clock, once everything has been used."""
     clients.run(plan)
     began = perf_counter()
@@ -123,8 +123,8 @@ def seconds(clients: Clients, plan: Plan) -> float:
 
 
 def choose_engine(
-    spec: SimulationSpec, work: Work, among: Sequence[EngineCandidate], measure: Measure = seconds
-) -> Choice:
+    spec: SimulationSpec, work: Work, among: Sequence[EngineCandidate], measure: MeasureSeconds = measure_seconds
+) -> EngineChoice:
     """Time the candidates on a few clients and batches of a run, and take the fastest.
 
     The run's random streams and its clients' devices are not touched. A run of less than `SMALL` seconds takes
@@ -160,9 +160,9 @@ def choose_engine(
     return _choice(best, f"{_number(rates[best])} steps/s" + (f" against {slower}" if slower else ""))
 
 
-def _choice(candidate: EngineCandidate, why: str) -> Choice:
+def _choice(candidate: EngineCandidate, why: str) -> EngineChoice:
     several = f"{candidate.workers} workers, " if candidate.workers > 1 else ""
-    return Choice(candidate.name, candidate.device, candidate.workers, f"{candidate.title}: {several}{why}")
+    return EngineChoice(candidate.name, candidate.device, candidate.workers, f"{candidate.title}: {several}{why}")
 
 
 def _expected(spec: SimulationSpec, work: Work) -> float:
@@ -209,7 +209,7 @@ def _batches(training: LocalTraining, size: int) -> int:
     return -(-size // (training.batch or size))
 
 
-def _time(candidate: EngineCandidate, plan: Plan, measure: Measure) -> float:
+def _time(candidate: EngineCandidate, plan: Plan, measure: MeasureSeconds) -> float:
     """Seconds of a candidate, which is over afterwards."""
     clients = candidate.make()
     try:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedstrata.core import CLIENT, Plan, Report
 from fedstrata.engine import ClientStore, Loop
-from fedstrata.engine.parallel.sharding import merge
+from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.errors import EngineError, InputError, insist
 from fedstrata.flower.answers import (
     Answer,
@@ -233,7 +233,7 @@ class Remote:
             self.store.write(client, plan.round, dict.fromkeys(answer.stored, mark))
         here = torch.tensor(list(answers), dtype=torch.int64)
         evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
-        return merge(replace(plan, evaluations=evaluations), [answer.report for answer in answers.values()])
+        return merge_reports(replace(plan, evaluations=evaluations), [answer.report for answer in answers.values()])
 
 
 def _counted(store: ClientStore) -> Mapping[int, set[int]]:

@@ -56,7 +56,7 @@ class Transport(Protocol):
     def workers(self) -> int:
         """How many there are at most."""
 
-    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
+    def run(self, order: ShardRequest, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """Let every shard be done by a worker, by another one if it is lost.
 
         Raises:
@@ -89,14 +89,14 @@ class Parallel:
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
         order = ShardRequest(plan, self._kept(plan))
-        answers = self._transport.run(order, shards(plan, self._client_data, self._transport.workers))
+        answers = self._transport.run(order, split_into_shards(plan, self._client_data, self._transport.workers))
         stored: dict[int, dict[int, Tensor]] = {}
         for name, values in (item for answer in answers for item in answer.stored.items()):
             client, tensor, _ = map(int, name.split("/"))
             stored.setdefault(client, {})[tensor] = values
         for client in plan.cohort.tolist():
             self.store.write(client, plan.round, stored.get(client, {}))
-        return merge(plan, [answer.report for answer in answers])
+        return merge_reports(plan, [answer.report for answer in answers])
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """As `Loop.predict`, here."""
@@ -124,7 +124,7 @@ class Parallel:
         }
 
 
-def shards(plan: Plan, client_data: ClientData, workers: int) -> list[Shard]:
+def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list[Shard]:
     """Deal the clients of a plan so that all workers are busy about as long: the longest work first, to the least busy.
 
     Returns:
@@ -162,7 +162,7 @@ def _cut(plan: Plan, shard: Shard) -> Plan:
     return replace(plan.only(torch.isin(plan.cohort, wanted)), evaluations=evaluations)
 
 
-def merge(plan: Plan, reports: Sequence[Report]) -> Report:
+def merge_reports(plan: Plan, reports: Sequence[Report]) -> Report:
     """Put the reports of all shards of a plan together, every row where it would have been."""
     results = {
         name: _result(plan, task, [report.results[name] for report in reports if name in report.results])

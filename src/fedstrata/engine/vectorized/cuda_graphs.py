@@ -25,7 +25,7 @@ WARM = 3
 MOST = 64
 """Recordings that are kept; clients of many different sizes would make one for each."""
 
-Record = Callable[[Callable[[], None]], Callable[[], None] | None]
+Recorder = Callable[[Callable[[], None]], Callable[[], None] | None]
 """Takes a function and returns one that does the same work again; the work is not done by recording it.
 
 Returns None when the function, and whatever else may come, cannot be recorded.
@@ -39,7 +39,7 @@ class Replay:
         record: how to record; None always calls.
     """
 
-    def __init__(self, record: Record | None) -> None:
+    def __init__(self, record: Recorder | None) -> None:
         """Start without recordings."""
         self._record = record
         self._calls = Counter[Hashable]()
@@ -76,7 +76,7 @@ class Replay:
             self._recorded[key] = own, replay
 
 
-def recorder(device: torch.device) -> Record | None:
+def recorder(device: torch.device) -> Recorder | None:
     """How to record on a device, or None where that is of no use."""
     if device.type != "cuda":
         return None

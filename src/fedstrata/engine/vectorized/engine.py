@@ -15,10 +15,10 @@ from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.simulation_spec import SimulationSpec
 from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
-from fedstrata.engine.vectorized.rounds import Round, choose_engine
+from fedstrata.engine.vectorized.rounds import VectorizedRound, choose_candidates
 from fedstrata.engine.vectorized.schedule import chunks
 from fedstrata.engine.vectorized.scoring import EvalResults, predict
-from fedstrata.engine.vectorized.training import Trainers, train
+from fedstrata.engine.vectorized.training import Trainers, train_jobs
 from fedstrata.models import layout_of
 
 
@@ -96,9 +96,9 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
     with ExitStack() as sessions:
         for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
             sessions.enter_context(session(device))
-        rounds = [Round(plan, engine.client_data, engine.store, engine.trainers) for engine, plan in pairs]
+        rounds = [VectorizedRound(plan, engine.client_data, engine.store, engine.trainers) for engine, plan in pairs]
         evaluations = [evaluation for each in rounds for evaluation in each.uses()]
-        chosen = zip(evaluations, choose_engine(evaluations), strict=True)
+        chosen = zip(evaluations, choose_candidates(evaluations), strict=True)
         scores = EvalResults([evaluation.question(taken, evaluation.index) for evaluation, (taken, _) in chosen])
         for number in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
             _work(rounds, number)
@@ -106,10 +106,10 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
     return tuple(each.report(told) for each in rounds)
 
 
-def _work(rounds: Sequence[Round], number: int) -> None:
+def _work(rounds: Sequence[VectorizedRound], number: int) -> None:
     """One task of every plan; what a client stores in one is there in the next."""
     offered = [each.offered(number) for each in rounds]
-    chosen = iter(choose_engine([client for clients in offered for client in clients]))
+    chosen = iter(choose_candidates([client for clients in offered for client in clients]))
     turns = [
         turn
         for each, clients in zip(rounds, offered, strict=True)
@@ -119,6 +119,6 @@ def _work(rounds: Sequence[Round], number: int) -> None:
         if not any(turn.job.task.trainable):
             turn.round.finish(turn, turn.job.start, turn.job.start)
     training = [turn for turn in turns if any(turn.job.task.trainable)]
-    for places, starts, ends in train([turn.job for turn in training]):
+    for places, starts, ends in train_jobs([turn.job for turn in training]):
         for place, start, end in zip(places, starts, ends, strict=True):
             training[place].round.finish(training[place], start, end)

@@ -15,9 +15,9 @@ from fedstrata.engine.client_data import ClientData
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.vectorized.cuda_graphs import landing, upload
-from fedstrata.engine.vectorized.samples import source
+from fedstrata.engine.vectorized.samples import sample_source
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
-from fedstrata.engine.vectorized.training import Job, Trainers
+from fedstrata.engine.vectorized.training import Trainers, TrainingJob
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Chooser:
         by: how they are compared, as `task.selection_metric` has it.
     """
 
-    round: Round
+    round: VectorizedRound
     client: int
     offers: Tensor
     kept: Mapping[int, Tensor]
@@ -58,7 +58,7 @@ class Chooser:
         return EvalRequest(self.round.network, whose, self.row(model), self.round.source, index)
 
 
-def choose_engine(offered: Sequence[Chooser]) -> list[tuple[int, Tensor]]:
+def choose_candidates(offered: Sequence[Chooser]) -> list[tuple[int, Tensor]]:
     """The offered model that is least wrong, the first on a tie; and how wrong each is, (c,), nan without a choice."""
     told = iter(EvalResults([each.question(model, each.judging) for each in offered for model in each.rivals]).read())
     chosen = []
@@ -82,12 +82,12 @@ class TrainingTurn:
         update: where the update goes, (p,).
     """
 
-    round: Round
-    job: Job
+    round: VectorizedRound
+    job: TrainingJob
     update: Tensor
 
 
-class Round:
+class VectorizedRound:
     """A plan on its way.
 
     Args:
@@ -101,7 +101,7 @@ class Round:
         """Bring the models to where they are computed."""
         self.network = trainers.network
         device = trainers.network.device
-        self.source = source(client_data, device)
+        self.source = sample_source(client_data, device)
         self.models = upload(plan.models, device)
         self._plan = plan
         self._client_data = client_data
@@ -156,7 +156,9 @@ class Round:
                 start = each.row(taken)
                 received = self.models[taken]
                 client = each.client
-                job = Job(self._trainers, self.source, each.index, start, received, task, plan.seed, plan.round, client)
+                job = TrainingJob(
+                    self._trainers, self.source, each.index, start, received, task, plan.seed, plan.round, client
+                )
                 yield TrainingTurn(self, job, update)
             clients = _column(each.client for each in offered)
             sizes = _column(len(each.index) for each in offered)

@@ -16,7 +16,7 @@ BLOCK = 4096
 """Samples that are normalised together."""
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Whoever has samples."""
 
     def samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def _stored(inputs: Tensor) -> Tensor:
 _RESIDENT: WeakKeyDictionary[ClientData, dict[torch.device, Resident]] = WeakKeyDictionary()
 
 
-def source(client_data: ClientData, device: torch.device) -> Source:
+def sample_source(client_data: ClientData, device: torch.device) -> SampleSource:
     """The samples of some client_data near a device; a copy on an accelerator is made once for all engines."""
     if device.type == "cpu":
         return client_data
@@ -65,7 +65,7 @@ def source(client_data: ClientData, device: torch.device) -> Source:
     return copies[device]
 
 
-def read(sources: Sequence[Source], index: Tensor) -> tuple[Tensor, Tensor]:
+def read_samples(sources: Sequence[SampleSource], index: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs (g, b, ...) and labels (g, b) of some clients.
 
     Args:

@@ -35,7 +35,7 @@ def split(samples: int, batch: int) -> tuple[int, int]:
     return divmod(samples, batch) if batch else (0, samples)
 
 
-def steps(sizes: Sequence[int], batch: int, least: int = 1) -> Iterator[Step]:
+def epoch_steps(sizes: Sequence[int], batch: int, least: int = 1) -> Iterator[Step]:
     """The steps of an epoch; every client takes its own batches in order, and nobody waits in a step of others.
 
     Args:
@@ -55,7 +55,7 @@ def arrange(orders: Sequence[Tensor], batch: int) -> Tensor:
     """The samples of some clients side by side: full batches from the left, the last ones in columns of their own.
 
     Args:
-        orders: the samples of each client in their order, (..., s) each; sorted as `steps` wants them.
+        orders: the samples of each client in their order, (..., s) each; sorted as `epoch_steps` wants them.
         batch: samples of a step.
 
     Returns:

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from fedstrata.engine.vectorized.cuda_graphs import upload
 from fedstrata.engine.vectorized.network import Network
-from fedstrata.engine.vectorized.samples import Source, read
-from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, steps
+from fedstrata.engine.vectorized.samples import SampleSource, read_samples
+from fedstrata.engine.vectorized.schedule import arrange, chunks, epoch_steps, restore, split
 
 SCORED = 1024
 """Samples of a model that are computed together."""
@@ -34,7 +34,7 @@ class EvalRequest:
     network: Network
     model: Hashable
     row: Tensor
-    source: Source
+    source: SampleSource
     index: Tensor
 
 
@@ -87,7 +87,7 @@ class EvalResults:
         return sum(self._sizes[number] for number in numbers)
 
     def _compute(self, questions: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -> _Sheet:
-        """Losses and hits of some models, sorted as `steps` wants them."""
+        """Losses and hits of some models, sorted as `epoch_steps` wants them."""
         firsts = [questions[numbers[0]] for numbers in models]
         network = questions[models[0][0]].network
         rows = torch.stack([first.row for first in firsts])
@@ -95,10 +95,10 @@ class EvalResults:
         table = upload(arrange(orders, SCORED), network.device)
         losses = torch.empty(table.shape, device=rows.device)
         hits = torch.empty_like(table, dtype=torch.bool)
-        for step in steps([len(order) for order in orders], SCORED):
+        for step in epoch_steps([len(order) for order in orders], SCORED):
             which = slice(len(step.clients)) if step.whole else upload(torch.tensor(step.clients), network.device)
             columns = slice(step.column, step.column + step.size)
-            inputs, labels = read([firsts[row].source for row in step.clients], table[which, columns])
+            inputs, labels = read_samples([firsts[row].source for row in step.clients], table[which, columns])
             logits = predict(network, rows[which], inputs)
             losses[which, columns] = cross_entropy(logits.movedim(2, 1), labels, reduction="none")
             hits[which, columns] = logits.argmax(dim=2) == labels

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from fedstrata.core import LocalTask
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, upload
 from fedstrata.engine.vectorized.network import Network
-from fedstrata.engine.vectorized.samples import Source, read
-from fedstrata.engine.vectorized.schedule import arrange, chunks, split, steps
+from fedstrata.engine.vectorized.samples import SampleSource, read_samples
+from fedstrata.engine.vectorized.schedule import arrange, chunks, epoch_steps, split
 from fedstrata.randomness import generator, seed_of
 
 TRAINERS = 16
@@ -26,7 +26,7 @@ FEW = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class TrainingJob:
     """One task of one client.
 
     Attributes:
@@ -42,7 +42,7 @@ class Job:
     """
 
     trainers: Trainers
-    source: Source
+    source: SampleSource
     index: Tensor
     start: Tensor
     received: Tensor
@@ -101,7 +101,7 @@ class Stack:
         return self.each(lambda tensor: tensor[:g])
 
 
-def train(jobs: Sequence[Job]) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]:
+def train_jobs(jobs: Sequence[TrainingJob]) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]:
     """Train; jobs of the same network, recipe and trained tensors go together, whoever's they are.
 
     Returns:
@@ -195,7 +195,7 @@ class Trainer:
         """Bytes that it keeps between two runs."""
         return sum(tensor.nbytes for stack in (self._stack, self._aside) for tensor in stack.tensors)
 
-    def most(self, jobs: Sequence[Job]) -> int:
+    def most(self, jobs: Sequence[TrainingJob]) -> int:
         """Clients that fit into the memory together, at least one."""
         inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
         batch = jobs[0].task.training.batch or max(len(job.index) for job in jobs)
@@ -203,8 +203,8 @@ class Trainer:
         rows = 6 + 2 * (self._pulled + len(self._stack.moments))
         return max(1, self._network.memory // (4 * rows * self._network.layout.p + batch * sample))
 
-    def run(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
-        """Train one chunk, sorted as `steps` wants it; where they started and ended, (g, p) each."""
+    def run(self, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
+        """Train one chunk, sorted as `epoch_steps` wants it; where they started and ended, (g, p) each."""
         g = len(jobs)
         training = jobs[0].task.training
         if len(self._stack.moving) < g:
@@ -214,17 +214,19 @@ class Trainer:
         self._fill(stack, starts, jobs)
         table = upload(arrange([job.orders() for job in jobs], training.batch), self._device)
         least = 2 if self._network.norm else 1  # the variance of one sample is undefined
-        epoch = list(steps([len(job.index) for job in jobs], training.batch, least))
+        epoch = list(epoch_steps([len(job.index) for job in jobs], training.batch, least))
         apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
         for number in range(training.epochs):
             for step, rows in zip(epoch, apart, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
-                inputs, labels = read([jobs[row].source for row in step.clients], table[clients, number, columns])
+                inputs, labels = read_samples(
+                    [jobs[row].source for row in step.clients], table[clients, number, columns]
+                )
                 self._advance(stack, rows, inputs, labels)
         return starts, self._ends(stack, starts)
 
-    def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[Job]) -> None:
+    def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[TrainingJob]) -> None:
         """Put every client where it starts; the optimiser's state begins anew."""
         spans = self._network.layout.spans
         task = jobs[0].task
