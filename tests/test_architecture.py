@@ -18,7 +18,7 @@ ALLOWED = {
     "algorithms": {"algorithms", "clustering", "core", "errors", "lazy", "registry"},
     "clustering": {"clustering", "lazy"},
     "core": {"core", "errors", "lazy", "randomness"},
-    "data": {"data", "errors", "lazy", "limits", "quoting"},
+    "data": {"data", "errors", "lazy", "limits", "quoting", "registry"},
     "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness"},
     "flower": {
         "flower",

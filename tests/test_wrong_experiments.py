@@ -21,10 +21,10 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(repository: str, *args: object) -> None:
+    def refuse(name: str, info: object, repository: str) -> None:
         raise DataError(f"the hub's {repository} was not asked")
 
-    monkeypatch.setattr("fedstrata.data.locate.snapshot", refuse)
+    monkeypatch.setattr("fedstrata.data.locate._hub_location", refuse)
 
 
 def status(*args: str) -> object:

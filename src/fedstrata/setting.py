@@ -70,9 +70,9 @@ def prepare(experiment: Experiment) -> Setting:
     algorithm, members = experiment.algorithm_of(), membership(experiment)
     settle(experiment.engine.name, experiment.engine.device)
     require(experiment.records.track)
-    source = data.find(experiment.data.name, experiment.data.root).source
-    if source is not None:
-        rehearse(algorithm, problem_of(experiment, source.shape, source.classes))
+    info = data.find(experiment.data.name, experiment.data.root).info
+    if info is not None:
+        rehearse(algorithm, problem_of(experiment, info.shape, info.classes))
     dataset = data.load(experiment.data.name, experiment.data.root)
     if experiment.data.unit is not None:
         dataset = replace(dataset, unit=experiment.data.unit)

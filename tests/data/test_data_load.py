@@ -23,7 +23,7 @@ def test_finding_data_imports_neither_torch_nor_pyarrow() -> None:
     code = """
 import sys
 import fedstrata.data
-import fedstrata.data.catalogue
+import fedstrata.data.registry
 import fedstrata.errors
 fedstrata.data.find("digits")
 try:
@@ -58,7 +58,7 @@ def test_the_facts_of_digits_are_those_of_its_data() -> None:
     assert (data.classes, data.shape) == (source.classes, source.shape)
 
 
-def test_both_splits_of_a_known_set_share_the_constants_of_the_catalogue(root: Path) -> None:
+def test_both_splits_of_a_known_set_share_the_constants_of_the_registry(root: Path) -> None:
     write_images(root / "mnist")
     write_images(root / "mnist", labels={"label": [5]}, split="test")
     assert load("mnist", root).mean == load("mnist", root, "test").mean == (0.1307,)
@@ -93,7 +93,7 @@ def test_there_are_two_splits(root: Path) -> None:
 
 @pytest.mark.skipif(not REAL, reason="FEDSTRATA_DATA is not set")
 @pytest.mark.parametrize(("name", "samples"), [("mnist", 10_000), ("cifar10", 10_000)])
-def test_real_test_files_hold_what_the_catalogue_says(
+def test_real_test_files_hold_what_the_registry_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, samples: int
 ) -> None:
     isolate(monkeypatch, tmp_path)

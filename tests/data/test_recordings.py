@@ -72,17 +72,25 @@ FLOATS = pa.list_(pa.float32())
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (spoil("length", [4, 5]), "row 1 holds 24 values; expected length x channels = 5 x 6"),
-        (spoil("length", [4, None]), "row 1 has no signal, length or channels"),
-        (spoil("channels", [6, None]), "row 1 has no signal, length or channels"),
-        (spoil("signal", pa.array([None, [0.0] * 24], FLOATS)), "row 0 has no signal, length or channels"),
+        (spoil("length", [4, 5]), "row 1 of column 'signal' holds 24 values; expected length x channels = 5 x 6"),
+        (spoil("length", [4, None]), "row 1 of column 'signal' has no signal, length or channels"),
+        (spoil("channels", [6, None]), "row 1 of column 'signal' has no signal, length or channels"),
+        (
+            spoil("signal", pa.array([None, [0.0] * 24], FLOATS)),
+            "row 0 of column 'signal' has no signal, length or channels",
+        ),
         (
             spoil("signal", pa.array([[0.0] * 24, [np.inf] * 24], FLOATS)),
-            "row 1 holds a value that is not a finite",
+            "row 1 of column 'signal' holds a value that is not a finite",
         ),
-        (spoil("signal", pa.array([[0.0] * 24, [None] * 24], FLOATS)), "row 1 holds a value that is not a finite"),
-        (spoil("channels", [6, 3]) | {"length": [4, 8]}, "row 1 has 3 channels; expected 6"),
-        (spoil("activity", [0, 12]), "row 1 has activity 12; expected 0 to 11"),
+        (
+            spoil("signal", pa.array([[0.0] * 24, [None] * 24], FLOATS)),
+            "row 1 of column 'signal' holds a value that is not a finite",
+        ),
+        (spoil("length", ["4", "4"]), "column 'length' holds string; expected integers"),
+        (spoil("signal", ["a", "b"]), "column 'signal' holds string; expected lists of numbers"),
+        (spoil("channels", [6, 3]) | {"length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
+        (spoil("activity", [0, 12]), "row 1 of column 'activity' holds class 12; expected 0 to 11"),
         (spoil("subject", [1, None]), "subject and trial must be integers, in every row"),
         (spoil("trial", ["a", "b"]), "subject and trial must be integers"),
         (spoil("subject", [1, 1]) | {"activity": [0, 0]}, "subject 1, activity 0, trial 1 is there twice.* row 1"),
@@ -96,7 +104,7 @@ def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
 
 
 def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no recording has 10 samples; the longest has 9"):
+    with pytest.raises(DataError, match="no recording has 10 readings; the longest has 9"):
         read(tmp_path, recordings([9, 4]), window=10)
 
 
