@@ -72,10 +72,9 @@ def test_a_test_split_is_normalised_as_its_training_split(root: Path) -> None:
     assert (train.mean, train.std) == (test.mean, test.std)
 
 
-def test_windows_of_recordings_can_be_chosen(root: Path) -> None:
+def test_windows_of_recordings_have_the_shape_that_the_registry_says(root: Path) -> None:
     write(root / "usc_had" / "train-0.parquet", recordings([300, 128]))
     assert load("usc_had", root).shape == DATASETS["usc_had"].shape
-    assert load("usc_had", root, window=100, step=50).inputs.shape == (6, 6, 100)
 
 
 @pytest.mark.parametrize("name", ["digits", "usc_had"])

@@ -12,17 +12,13 @@ from fedstrata.registry import load_object
 __all__ = ["DATASETS", "Dataset", "DatasetInfo", "Location", "Split", "find", "load"]
 
 
-def load(
-    name: str, root: str | Path | None = None, split: Split = "train", *, window: int = 128, step: int = 128
-) -> Dataset:
+def load(name: str, root: str | Path | None = None, split: Split = "train") -> Dataset:
     """Read a data set.
 
     Args:
         name: A name of `DATASETS`, a folder of Parquet files, a ``.npz`` file or a hub id.
         root: The folder that holds a folder per data set; it is searched first.
         split: The split that is read.
-        window: The readings in one window, for recordings only.
-        step: The readings from the start of one window to the start of the next, for recordings only.
 
     Returns:
         The samples. Unless the registry knows them, the mean and standard deviation are those of the training split,
@@ -36,16 +32,16 @@ def load(
     location = find(name, root)
     if split == "test" and not location.test:
         raise DataError(f"{name} has no test file; hold out a part of its training samples instead")
-    dataset = _read(location, split, window, step)
+    dataset = _read(location, split)
     if split == "train" or (location.info and location.info.mean):
         return dataset
-    train = _read(location, "train", window, step)
+    train = _read(location, "train")
     if dataset.shape != train.shape:
         raise DataError(f"{name}: test samples are {dataset.shape}; expected {train.shape}, as in the train file")
     return replace(dataset, mean=train.mean, std=train.std)
 
 
-def _read(location: Location, split: Split, window: int, step: int) -> Dataset:
+def _read(location: Location, split: Split) -> Dataset:
     info = location.info
     if info and info.reader:
         dataset: Dataset = load_object(info.reader)()
@@ -57,11 +53,5 @@ def _read(location: Location, split: Split, window: int, step: int) -> Dataset:
     from fedstrata.data.cache import cached
     from fedstrata.data.parquet import read_parquet
 
-    parameters = {
-        "name": location.name,
-        "info": asdict(info) if info else None,
-        "split": split,
-        "window": window,
-        "step": step,
-    }
-    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split, window, step))
+    parameters = {"name": location.name, "info": asdict(info) if info else None, "split": split}
+    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split))

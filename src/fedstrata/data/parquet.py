@@ -27,14 +27,12 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
 """The names of a column that is taken for the classes, in files that the registry does not know."""
 
 
-def read_parquet(location: Location, split: Split, window: int = 128, step: int = 128) -> Dataset:
+def read_parquet(location: Location, split: Split) -> Dataset:
     """Decode one split.
 
     Args:
         location: The data set, in Parquet files.
         split: The split that is read.
-        window: The samples in one window, for recordings only.
-        step: The samples from the start of one window to the start of the next, for recordings only.
 
     Raises:
         DataError: When a file, column or row is missing or broken.
@@ -43,7 +41,7 @@ def read_parquet(location: Location, split: Split, window: int = 128, step: int 
     files = location.test if split == "test" else location.train
     schema = read_schema(files[0])
     if set(schema.names) >= RECORDING_COLUMNS or (info and info.input_column == "signal"):
-        return read_recordings(location, files, window, step)
+        return read_recordings(location, files)
     if info:
         input_column, label_column = info.input_column, info.label_column
     else:

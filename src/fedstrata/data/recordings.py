@@ -16,20 +16,20 @@ from fedstrata.data.parquet_columns import Chunk, count_classes, is_list, read_c
 from fedstrata.errors import DataError
 from fedstrata.lazy import torch
 
+WINDOW = 128
+"""The readings in a window: 1.28 s at USC-HAD's 100 Hz."""
+
 RECORDING_COLUMNS = frozenset({"subject", "activity", "trial", "signal", "length", "channels"})
 """The columns by which files of recordings are known."""
 
 
-def read_recordings(location: Location, files: Sequence[Path], window: int, step: int) -> Dataset:
-    """Cut recordings into windows. The mean and standard deviation of each channel are those of all windows.
-
-    What is left at the end of a recording is dropped. With a `step` of at least `window`, windows share no readings.
+def read_recordings(location: Location, files: Sequence[Path], window: int = WINDOW) -> Dataset:
+    """Cut recordings into windows that share no readings. What is left at the end of a recording is dropped.
 
     Args:
         location: The data set, in Parquet files.
         files: The files of one split, shards in order.
-        window: The readings in a window; 128 are 1.28 s at USC-HAD's 100 Hz.
-        step: The readings from the start of one window to the start of the next.
+        window: The readings in a window.
 
     Returns:
         The inputs are (windows, channels, window) float32, the labels are the activities. The column ``trial`` is
@@ -38,8 +38,6 @@ def read_recordings(location: Location, files: Sequence[Path], window: int, step
     Raises:
         DataError: When a recording is missing, contradicts itself or has other channels than the first.
     """
-    if window < 1 or step < 1:
-        raise DataError(f"window is {window} and step is {step}; expected at least 1 reading each")
     classes, class_names = count_classes(
         location.train + location.test, "activity", known=location.info.classes if location.info else None
     )
@@ -56,7 +54,7 @@ def read_recordings(location: Location, files: Sequence[Path], window: int, step
             if parts and channels != parts[0].shape[1]:
                 raise signals.error(row, f"has {channels} channels; expected {parts[0].shape[1]}, as before")
             longest = max(longest, length)
-            parts.append(_windows(signal, window, step))
+            parts.append(_windows(signal, window))
     inputs = torch.from_numpy(np.concatenate(parts))
     if len(inputs) == 0:
         raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {longest}")
@@ -104,8 +102,7 @@ def _signal(signals: Chunk, row: int, length: int | None, channels: int | None) 
     return numbers.reshape(length, channels)
 
 
-def _windows(signal: np.ndarray, window: int, step: int) -> np.ndarray:
+def _windows(signal: np.ndarray, window: int) -> np.ndarray:
     """(length, channels) -> (windows, channels, window)."""
-    if len(signal) < window:
-        return np.empty((0, signal.shape[1], window), dtype=np.float32)
-    return np.lib.stride_tricks.sliding_window_view(signal, window, axis=0)[::step]
+    whole = len(signal) // window * window
+    return signal[:whole].reshape(-1, window, signal.shape[1]).transpose(0, 2, 1)
