@@ -38,8 +38,8 @@ ALLOWED = {
         "setting",
         "train",
     },
-    "models": {"models", "core", "errors", "lazy", "limits", "quoting", "registry"},
-    "partition": {"partition", "errors", "limits", "quoting", "registry"},
+    "models": {"models", "core", "errors", "key_errors", "lazy", "limits", "quoting", "registry"},
+    "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "schema", "clustering", "core", "errors"},
     "report": {"report", "files", "folder_lock", "schema", "errors"},
 }

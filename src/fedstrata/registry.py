@@ -17,13 +17,11 @@ class Registry(Mapping[str, T]):
     """A mapping from names to objects that are imported at their first use.
 
     Args:
-        kind: What is registered, in the singular, for messages.
         targets: The object of each name, as ``"package.module:attribute"``.
     """
 
-    def __init__(self, kind: str, targets: Mapping[str, str]) -> None:
+    def __init__(self, targets: Mapping[str, str]) -> None:
         """Keep the targets; import nothing yet."""
-        self.kind = kind
         self._targets = dict(targets)
 
     def __getitem__(self, name: str) -> T:

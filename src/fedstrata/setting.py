@@ -19,7 +19,7 @@ from fedstrata.engine import ENGINES, Engine, Holdings, Site, Work, candidates, 
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.membership import Membership, membership
 from fedstrata.models import flatten, layout_of, make, side
-from fedstrata.partition import Deal, deal
+from fedstrata.partition import Partition, partition_samples
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 
@@ -62,7 +62,7 @@ class Setting:
 
 
 def prepare(experiment: Experiment) -> Setting:
-    """Make the network, rehearse the algorithm, then read and deal the data.
+    """Make the network, rehearse the algorithm, then read and partition the data.
 
     Raises:
         InputError: when something that the experiment names does not exist or does not fit.
@@ -81,12 +81,12 @@ def prepare(experiment: Experiment) -> Setting:
         dataset = dataset.resized(wanted)
     problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
-    dealt = _deal(experiment, dataset)
-    truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
-    site = _site(experiment, dataset, dealt, members)
+    partition = _partition(experiment, dataset)
+    truth = None if partition.truth is None else torch.from_numpy(partition.truth)
+    site = _site(experiment, dataset, partition, members)
     engine, why = _engine(experiment, site, members, problem.recipe)
     clients = ENGINES[engine.name](site, engine.device, engine.workers, engine.timeout)
-    problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
+    problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
     return Setting(problem, algorithm, clients, members, site.holdings, engine, why)
 
 
@@ -102,23 +102,23 @@ def _engine(experiment: Experiment, site: Site, members: Membership, recipe: Rec
     return wanted.model_copy(update={"name": name, "device": device}), why
 
 
-def _site(experiment: Experiment, dataset: data.Dataset, dealt: Deal, members: Membership) -> Site:
+def _site(experiment: Experiment, dataset: data.Dataset, partition: Partition, members: Membership) -> Site:
     """What the engine is made of; of the columns, only what tells which samples belong together is still needed."""
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
     return Site(
         _network(experiment, dataset.shape, dataset.classes),
         replace(dataset, columns=columns).channels_last(),
-        dealt,
+        partition,
         experiment.seed,
         members.handovers,
         experiment.engine.precision,
     )
 
 
-def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
+def _partition(experiment: Experiment, dataset: data.Dataset) -> Partition:
     wanted = experiment.data
     try:
-        dealt = deal(
+        partition = partition_samples(
             experiment.scheme,
             dataset.labels.numpy(),
             clients=wanted.clients,
@@ -127,22 +127,22 @@ def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
             seed=experiment.seed,
             classes=dataset.classes,
             columns=dataset.columns,
-            unit=None if dataset.unit is None else dataset.columns[dataset.unit],
+            unit=dataset.units,
         )
     except PartitionError as error:
         if str(error).startswith("partition."):
             raise
         raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
-    if experiment.probe.gap and dealt.truth is None:
+    if experiment.probe.gap and partition.truth is None:
         raise ExperimentError(
             f"probe.gap = {list(experiment.probe.gap)}: needs a partition with true groups, but "
             f"partition.scheme = {experiment.partition['scheme']!r} has none; use another, or leave probe.gap out"
         )
-    return dealt
+    return partition
 
 
-def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch.Tensor | None:
-    """Samples without labels for the server: of the test file, or where there is none, of those nobody was dealt."""
+def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
+    """Samples without labels for the server: of the test file, or else of those that no client holds."""
     count, name, root = experiment.data.public, experiment.data.name, experiment.data.root
     if not count:
         return None
@@ -152,8 +152,8 @@ def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch
         dataset = dataset if wanted is None or dataset.shape[1:] == (wanted, wanted) else dataset.resized(wanted)
         free = torch.arange(len(dataset))
     else:
-        dealt_out = torch.from_numpy(np.concatenate([*dealt.train, *dealt.test]))
-        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), dealt_out)]
+        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test]))
+        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
     order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import dataset, deal_of, network
+from small import dataset, network, partition_of
 
 from fedstrata.core import Clients, Plan, Recipe
 from fedstrata.engine import Loop, Site, Workers, auto
@@ -19,7 +19,7 @@ WORK = Work(Recipe(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=10_000)
 
 @pytest.fixture
 def site() -> Site:
-    return Site(network, dataset(sum(SIZES) + 80), deal_of(SIZES), seed=0)
+    return Site(network, dataset(sum(SIZES) + 80), partition_of(SIZES), seed=0)
 
 
 class Clock:

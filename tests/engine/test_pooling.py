@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import deal_of, fit_of, plan_of
+from small import fit_of, partition_of, plan_of
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
@@ -183,7 +183,7 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
         layout = layout_of(module)
         images = torch.randint(0, 256, (48, 3, 8, 8), dtype=torch.uint8)
         noise = Dataset("noise", images, torch.arange(48) % 3, 3, mean=(0.4,) * 3, std=(0.3,) * 3)
-        engine = Loop(module, layout, Holdings(noise, deal_of([20, 20]), seed=0))
+        engine = Loop(module, layout, Holdings(noise, partition_of([20, 20]), seed=0))
         row = 3 * flatten(module, layout)
         models = torch.stack([row, 0.5 * row])
         use = Use("own", torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)

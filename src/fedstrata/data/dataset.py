@@ -93,6 +93,11 @@ class Dataset:
         """The shape of one sample."""
         return tuple(self.inputs.shape[1:])
 
+    @property
+    def units(self) -> np.ndarray | None:
+        """The independent unit of each sample, (samples,); None where all samples are independent."""
+        return None if self.unit is None else self.columns[self.unit]
+
     @cached_property
     def affine(self) -> tuple[Tensor, Tensor]:
         """The scale and shift that normalise stored inputs, float32, in the memory layout that `normalise` uses.

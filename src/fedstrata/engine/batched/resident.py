@@ -24,7 +24,7 @@ class Source(Protocol):
 
 
 class Resident:
-    """All samples that were dealt, normalised once and kept on a device.
+    """All samples that clients hold, normalised once and kept on a device.
 
     Args:
         holdings: of all clients.
