@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from fedstrata.data.dataset import Dataset
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 VERSION = 1
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""

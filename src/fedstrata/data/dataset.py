@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
 
 if TYPE_CHECKING:

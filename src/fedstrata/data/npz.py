@@ -24,7 +24,7 @@ from fedstrata.data.dataset import (
     finite_float32,
 )
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import COLUMN_CHARACTERS, NPY_HEADER_BYTES, ZIP_DIRECTORY_BYTES, ZIP_MEMBERS, too_much
 
 INPUT_NAMES = ("x", "inputs")

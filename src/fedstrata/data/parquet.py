@@ -21,7 +21,7 @@ from fedstrata.data.parquet_columns import (
 )
 from fedstrata.data.recordings import RECORDING_COLUMNS, read_recordings
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
 """The names of a column that is taken for the classes, in files that the registry does not know."""

@@ -14,7 +14,7 @@ from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.locate import Location
 from fedstrata.data.parquet_columns import Chunk, count_classes, is_list, read_chunks, read_columns, read_labels
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WINDOW = 128
 """The readings in a window: 1.28 s at USC-HAD's 100 Hz."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedstrata.errors import ModelError
 from fedstrata.key_errors import explain
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
 from fedstrata.models.rows import layout_of
 from fedstrata.quoting import shown

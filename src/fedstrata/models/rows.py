@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedstrata.core.layout import Kind, Layout, Slot
+from fedstrata.core.layout import Kind, Layout, TensorSpec
 from fedstrata.errors import ModelError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def layout_of(module: torch.nn.Module) -> Layout:
@@ -21,7 +21,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
         ModelError: When there is nothing to train, a parameter is not of floating point, or a BatchNorm has no
             momentum.
     """
-    slots: list[Slot] = []
+    specs: list[TensorSpec] = []
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
         path, _, own = name.rpartition(".")
@@ -37,10 +37,10 @@ def layout_of(module: torch.nn.Module) -> Layout:
             continue
         seen.add(id(tensor))
         kind = _kind(module.get_submodule(path)) if trained else "buffer"
-        slots.append(Slot(name, path or own, kind, tuple(tensor.shape)))
-    if all(slot.kind == "buffer" for slot in slots):
+        specs.append(TensorSpec(name, path or own, kind, tuple(tensor.shape)))
+    if all(spec.kind == "buffer" for spec in specs):
         raise ModelError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    return Layout(tuple(slots))
+    return Layout(tuple(specs))
 
 
 def _kind(owner: torch.nn.Module) -> Kind:
@@ -66,7 +66,7 @@ def flatten(module: torch.nn.Module, layout: Layout) -> torch.Tensor:
         The row, (p,) float32, C-order inside a tensor, on the device of the network.
     """
     state = module.state_dict()
-    return torch.cat([state[slot.name].reshape(-1).float() for slot in layout.slots])
+    return torch.cat([state[spec.name].reshape(-1).float() for spec in layout.tensors])
 
 
 def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None:
@@ -78,5 +78,5 @@ def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None
         row: The row, (p,) on any device.
     """
     state = module.state_dict()
-    for slot, span in zip(layout.slots, layout.spans, strict=True):
-        state[slot.name].copy_(row[span].reshape(slot.shape))
+    for spec, span in zip(layout.tensors, layout.spans, strict=True):
+        state[spec.name].copy_(row[span].reshape(spec.shape))
