@@ -34,7 +34,7 @@ from fedstrata.core import Algorithm, LocalTraining, Problem, State
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import flatten, layout_of, make
-from fedstrata.partition import Deal
+from fedstrata.partition import Partition
 
 IMAGES = 50
 """Of each user of the first job."""
@@ -113,12 +113,12 @@ def pairs(
         given: of the command line.
     """
     dataset, recipe = clients.dataset, LocalTraining(epochs=1, batch=clients.batch, lr=0.05)
-    deal = dealt(dataset, clients.count, clients.samples)
-    layout, client_data = layout_of(module), ClientData(dataset, deal, seed=0)
+    partition = random_partition(dataset, clients.count, clients.samples)
+    layout, client_data = layout_of(module), ClientData(dataset, partition, seed=0)
     original = deepcopy(textbook).to(given.device)
     tensors = [
         TensorDataset(*(part.to(given.device) for part in (dataset.prepare(index).contiguous(), dataset.labels[index])))
-        for index in map(torch.from_numpy, deal.train)
+        for index in map(torch.from_numpy, partition.train)
     ]
     rounds: dict[str, Round] = {
         "textbook": lambda: void(textbook_round(original, tensors, 1, recipe.batch, recipe.lr)),
@@ -146,7 +146,10 @@ def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
     module, share = large(), min(50, given.users)
     problem = problem_of(module, given.users, LocalTraining(epochs=1, batch=10, lr=0.1))
     engine = Vectorized(
-        module, problem.layout, ClientData(dataset, dealt(dataset, given.users, IMAGES), seed=0), device=given.device
+        module,
+        problem.layout,
+        ClientData(dataset, random_partition(dataset, given.users, IMAGES), seed=0),
+        device=given.device,
     )
     algorithm, training, server = FedAvg(), 0.0, 0.0
     state = algorithm.init(problem)
@@ -169,11 +172,14 @@ def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
 def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     """Several algorithms and seeds in one batch, against a single run."""
     names, rounds = ("fedavg", "cfl", "layercfl", "hicfl", "ifca"), 5
-    deal, module = dealt(dataset, given.clients, given.samples), make("cifar_cnn", dataset.shape, dataset.classes, 0)
+    partition, module = (
+        random_partition(dataset, given.clients, given.samples),
+        make("cifar_cnn", dataset.shape, dataset.classes, 0),
+    )
     problem = problem_of(module, given.clients, LocalTraining(epochs=1, batch=50, lr=0.05))
     federations: list[tuple[Vectorized, Algorithm[Any], Problem]] = []
     for seed in range(given.seeds):
-        client_data = ClientData(dataset, deal, seed)
+        client_data = ClientData(dataset, partition, seed)
         for name in names:
             engine = Vectorized(module, problem.layout, client_data, device=given.device)
             federations.append((engine, ALGORITHMS[name](), replace(problem, seed=seed)))
@@ -241,13 +247,13 @@ def large() -> nn.Sequential:
     )
 
 
-def dealt(dataset: data.Dataset, clients: int, samples: int) -> Deal:
+def random_partition(dataset: data.Dataset, clients: int, samples: int) -> Partition:
     """So many samples for each client, drawn without a look at their classes, and one that is held out."""
     order = np.random.default_rng(0).permutation(len(dataset))[: clients * (samples + 1)].reshape(clients, -1)
     train, test = np.sort(order[:, 1:]), order[:, :1]
     relabel = np.tile(np.arange(dataset.classes), (clients, 1))
     turns = np.zeros(clients, dtype=np.int64)
-    return Deal(tuple(train), tuple(test), None, turns, relabel)
+    return Partition(tuple(train), tuple(test), None, turns, relabel)
 
 
 def cifar10(root: str) -> data.Dataset:

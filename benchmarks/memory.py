@@ -26,7 +26,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import LocalTraining, Problem, rows
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import flatten, layout_of, make
-from fedstrata.partition import deal
+from fedstrata.partition import partition_samples
 from fedstrata.records import save
 from fedstrata.runner.validation import validate
 
@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     dataset = noise(given.clients * (given.samples + 5))
-    dealt = deal(
+    partition = partition_samples(
         {"scheme": "iid"},
         dataset.labels.numpy(),
         clients=given.clients,
@@ -58,7 +58,7 @@ def main() -> None:
     start = flatten(module, layout)
     training = LocalTraining(epochs=1, batch=given.samples, lr=0.01)
     problem = Problem(layout, lambda _: start, given.clients, training=training)
-    algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, ClientData(dataset, dealt, seed=0))
+    algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, ClientData(dataset, partition, seed=0))
     state = algorithm.init(problem)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, files in {gettempdir()}")
     print(

@@ -18,7 +18,7 @@ ALLOWED = {
     "algorithms": {"algorithms", "clustering", "core", "errors", "lazy_torch", "registry"},
     "clustering": {"clustering", "lazy_torch"},
     "core": {"core", "errors", "lazy_torch", "randomness"},
-    "data": {"data", "errors", "lazy_torch", "limits", "quoting"},
+    "data": {"data", "errors", "lazy_torch", "limits", "quoting", "registry"},
     "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness"},
     "flower": {
         "flower",
@@ -35,8 +35,8 @@ ALLOWED = {
         "report",
         "runner",
     },
-    "models": {"models", "core", "errors", "lazy_torch", "limits", "quoting", "registry"},
-    "partition": {"partition", "errors", "limits", "quoting", "registry"},
+    "models": {"models", "core", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
+    "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "schema", "clustering", "core", "errors"},
     "report": {"report", "files", "folder_lock", "schema", "errors"},
 }

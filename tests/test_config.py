@@ -14,10 +14,10 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.parts.keys import STRICT
 from fedstrata.config import Experiment, load
-from fedstrata.config.complaint import explain
 from fedstrata.config.tables import algorithm_from
 from fedstrata.data import DATASETS
 from fedstrata.errors import DataError, ExperimentError, InputError
+from fedstrata.key_errors import explain
 from fedstrata.models import MODELS
 
 LONG = "x" * 5000

@@ -21,10 +21,10 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(repository: str, *args: object) -> None:
+    def refuse(name: str, info: object, repository: str) -> None:
         raise DataError(f"the hub's {repository} was not asked")
 
-    monkeypatch.setattr("fedstrata.data.locate.snapshot", refuse)
+    monkeypatch.setattr("fedstrata.data.locate._hub_location", refuse)
 
 
 def status(*args: str) -> object:
@@ -58,7 +58,7 @@ WRONG = {
     ),
     "another unknown algorithm": ("[algorithms.xyz]", "algorithms.xyz: unknown algorithm; expected one of fedavg,"),
     "unknown partition": ("partition.scheme = 'rotations'", "partition.scheme = 'rotations'", "rotation", "iid"),
-    "partition without scheme": ("partition.groups = 4", "partition.scheme is missing", "rotation"),
+    "partition without scheme": ("partition.groups = 4", "partition.scheme: expected one of iid, rotation"),
     "unknown model": ("model.name = 'vgg12'", "model.name = 'vgg12': unknown model; expected one of mnist_cnn,"),
     "no model": ("model.name = ''", "model.name = '': expected a string that is not empty"),
     "model option that is a table": (
@@ -102,9 +102,17 @@ WRONG = {
     "fewer than no workers": ("engine.workers = -1", "engine.workers = -1: expected a number of at least 0"),
     "unknown measure": (
         "probe.gap = ['l1']",
-        "probe.gap = ['l1']: expected a list of which each is 'cos', 'l2', 'd",
+        "probe.gap[0] = 'l1': expected 'cos', 'l2', 'd",
     ),
     "measure that is no list": ("probe.gap = 'l2'", "probe.gap = 'l2': expected a list"),
+    "unknown key in a list": (
+        "events.join = [{round = 1, clients = [1], share = 1}]",
+        "events.join[0].share: unknown key; expected one of round, clients",
+    ),
+    "wrong value in a list": (
+        "events.leave = [{round = 1, clients = [1]}, {round = 0, clients = [2, -3]}]",
+        "events.leave[1].round = 0: expected a number of at least 1 (and 1 more)",
+    ),
     "negative threshold": (
         "algorithm = {name = 'cfl', eps1 = -1}",
         "algorithm.eps1 = -1: expected a number of at least 0, or 'auto'",
@@ -123,11 +131,11 @@ WRONG = {
     ),
     "more groups than clients": (
         "data.clients = 3\npartition = {scheme = 'rotation', groups = 4}",
-        "partition.groups = 4: at most 3, the number of clients",
+        "partition.groups = 4: expected at most 3, the number of clients",
     ),
     "more groups than quarter turns": (
         "partition = {scheme = 'rotation', groups = 5}",
-        "partition.groups = 5: at most 4",
+        "partition.groups = 5: expected at most 4",
     ),
     "groups of too many clients": (
         "partition = {scheme = 'rotation', sizes = [9, 9]}",
@@ -145,7 +153,7 @@ WRONG = {
     "line breaks in a key": ("'a' = {}\n\"b\\nc\\u2028d\" = 3", "(and 1 more)"),
     "line breaks in a key of the partition": (
         "partition = {scheme = 'iid', \"a\\nb\" = 1}",
-        "partition.'a\\nb' = 1: unknown",
+        "partition.'a\\nb': unknown key",
     ),
 }
 

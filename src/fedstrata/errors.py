@@ -4,7 +4,7 @@ FedstrataError
 ├── InputError            what the user gave is wrong: exit status 2, one line
 │   ├── ExperimentError   a key of the experiment
 │   ├── DataError         a file, column, row or image
-│   ├── PartitionError    the samples cannot be dealt as asked
+│   ├── PartitionError    the samples cannot be partitioned as asked
 │   ├── ModelError        the network
 │   ├── LayoutError       a selector of layers
 │   └── RecordError       a run folder
@@ -37,7 +37,7 @@ class DataError(InputError):
 
 
 class PartitionError(InputError):
-    """The samples cannot be dealt to the clients in the way that was asked."""
+    """The samples cannot be allocated to the clients in the way that was asked."""
 
 
 class ModelError(InputError):

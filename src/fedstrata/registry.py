@@ -2,28 +2,31 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+def load_object(path: str) -> Any:
+    """Import what ``"package.module:attribute"`` stands for."""
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 class Registry(Mapping[str, T]):
-    """A mapping from names to things that are imported at their first use.
+    """A mapping from names to objects that are imported at their first use.
 
     Args:
-        kind: what is registered, in the singular, for messages.
-        targets: name -> ``"package.module:attribute"``.
+        targets: The object of each name, as ``"package.module:attribute"``.
     """
 
-    def __init__(self, kind: str, targets: Mapping[str, str]) -> None:
+    def __init__(self, targets: Mapping[str, str]) -> None:
         """Keep the targets; import nothing yet."""
-        self.kind = kind
         self._targets = dict(targets)
 
     def __getitem__(self, name: str) -> T:
         """Import and return what `name` stands for."""
-        module, _, attribute = self._targets[name].partition(":")
-        thing: T = getattr(import_module(module), attribute)
+        thing: T = load_object(self._targets[name])
         return thing
 
     def __contains__(self, name: object) -> bool:
@@ -31,9 +34,9 @@ class Registry(Mapping[str, T]):
         return name in self._targets
 
     def __iter__(self) -> Iterator[str]:
-        """Walk over the names in the order of registration."""
+        """Iterate over the names in the order of registration."""
         return iter(self._targets)
 
     def __len__(self) -> int:
-        """Count the names."""
+        """The number of names."""
         return len(self._targets)

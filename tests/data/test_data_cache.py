@@ -9,7 +9,7 @@ from data_layouts import isolate, noise, write_images
 from safetensors.torch import save_file
 
 from fedstrata.data import Dataset, load
-from fedstrata.data.cache import cached, directory
+from fedstrata.data.cache import cache_folder, cached
 from fedstrata.errors import DataError
 
 
@@ -92,7 +92,7 @@ def replace(copy: Path) -> None:
 def test_a_damaged_copy_is_ignored_and_written_anew(source: Path, damage: Any) -> None:
     decode = Decode()
     cached([source], {}, decode)
-    (copy,) = directory().iterdir()
+    (copy,) = cache_folder().iterdir()
     damage(copy)
     assert torch.equal(cached([source], {}, decode).inputs, decode.dataset.inputs)
     assert decode.calls == 2
@@ -114,7 +114,7 @@ def test_a_write_that_fails_leaves_nothing_behind(source: Path, monkeypatch: pyt
 
     monkeypatch.setattr("fedstrata.data.cache.save_file", full)
     cached([source], {}, Decode())
-    assert list(directory().iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
 def test_an_error_of_the_decoding_is_not_kept(source: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_error_of_the_decoding_is_not_kept(source: Path) -> None:
 
     with pytest.raises(DataError, match="row 3"):
         cached([source], {}, broken)
-    assert not directory().exists()
+    assert not cache_folder().exists()
 
 
 def test_a_link_to_nowhere_is_named(root: Path) -> None:
@@ -134,13 +134,13 @@ def test_a_link_to_nowhere_is_named(root: Path) -> None:
 
 def test_the_folder_is_ours_then_the_users_cache_then_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "a"))
-    assert directory() == tmp_path / "a"
+    assert cache_folder() == tmp_path / "a"
     monkeypatch.setenv("FEDSTRATA_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert directory() == tmp_path / "b" / "fedstrata"
+    assert cache_folder() == tmp_path / "b" / "fedstrata"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "c"))
-    assert directory() == tmp_path / "c" / ".cache" / "fedstrata"
+    assert cache_folder() == tmp_path / "c" / ".cache" / "fedstrata"
 
 
 def test_writing_into_what_was_read_does_not_reach_the_copy(source: Path) -> None:
@@ -153,5 +153,5 @@ def test_writing_into_what_was_read_does_not_reach_the_copy(source: Path) -> Non
 def test_load_reads_the_copy_of_a_parquet_set_and_no_image_twice(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = write_images(root / "mnist")
     load("mnist", root)
-    monkeypatch.setattr("fedstrata.data.images._decode", None)
+    monkeypatch.setattr("fedstrata.data.images._open", None)
     assert np.array_equal(load("mnist", root).inputs.numpy(), pixels)

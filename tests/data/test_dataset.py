@@ -6,7 +6,7 @@ import torch
 from data_layouts import noise
 
 from fedstrata.data import Dataset
-from fedstrata.data.dataset import moments
+from fedstrata.data.dataset import channel_statistics
 from fedstrata.errors import DataError
 
 
@@ -109,16 +109,16 @@ def test_parts_that_do_not_fit_together_are_refused(changes: dict[str, Any], mes
         images(**changes)
 
 
-def test_moments_are_those_of_numpy_for_bytes_and_for_floats() -> None:
+def test_channel_statistics_are_those_of_numpy_for_bytes_and_for_floats() -> None:
     pixels = noise(5000, (2, 3, 3))
-    mean, std = moments(torch.from_numpy(pixels))
+    mean, std = channel_statistics(torch.from_numpy(pixels))
     assert mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)), rel=1e-5)
     assert std == pytest.approx((pixels / 255).std(axis=(0, 2, 3)), rel=1e-5)
     signals = np.random.default_rng(1).normal(3.0, 7.0, (50, 2, 9)).astype(np.float32)
-    mean, std = moments(torch.from_numpy(signals))
+    mean, std = channel_statistics(torch.from_numpy(signals))
     assert mean == pytest.approx(signals.mean(axis=(0, 2)), rel=1e-5)
     assert std == pytest.approx(signals.std(axis=(0, 2)), rel=1e-5)
 
 
 def test_a_constant_channel_is_centred_and_not_divided_by_zero() -> None:
-    assert moments(torch.full((3, 1, 2), 4.0)) == ((4.0,), (1.0,))
+    assert channel_statistics(torch.full((3, 1, 2), 4.0)) == ((4.0,), (1.0,))

@@ -42,7 +42,7 @@ def test_every_known_set_has_facts_that_fit_together() -> None:
 
 def test_digits_need_no_file(root: Path) -> None:
     location = find("digits", root)
-    assert (location.kind, location.train, location.test) == ("embedded", (), ())
+    assert (location.kind, location.train, location.test) == ("builtin", (), ())
 
 
 def test_the_experiments_root_comes_before_the_environments(
@@ -65,7 +65,7 @@ def test_files_are_found_in_the_folder_its_data_or_its_only_configuration(root: 
     assert [file.name for file in location.test] == ["test-00000-of-00001.parquet"]
 
 
-def test_the_catalogue_chooses_between_the_configurations_of_a_set(root: Path) -> None:
+def test_the_registry_chooses_between_the_configurations_of_a_set(root: Path) -> None:
     write_images(root / "svhn" / "cropped_digits", (3, 32, 32))
     write_images(root / "svhn" / "full_numbers", (3, 32, 32))
     assert find("svhn", root).train[0].parent.name == "cropped_digits"
@@ -96,7 +96,7 @@ def test_a_path_is_used_directly_and_a_known_name_never_means_a_path(
 ) -> None:
     write_images(root / "mnist")
     monkeypatch.chdir(root)
-    assert find(str(root / "mnist")).source is None
+    assert find(str(root / "mnist")).info is None
     assert find("./mnist").train
     with pytest.raises(DataError, match=r"neither data.root nor FEDSTRATA_DATA is set"):
         find("mnist")

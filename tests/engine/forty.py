@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from small import dataset, deal_of, fit_of, network, plan_of
+from small import dataset, fit_of, network, partition_of, plan_of
 from torch import Tensor, nn
 
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan
@@ -28,7 +28,7 @@ def site_of(make: Callable[[], nn.Module] = network) -> SimulationSpec:
     """Forty clients, of whom some have a single sample, of which one half is nothing."""
     turns = [client % 4 for client in range(CLIENTS)]
     return SimulationSpec(
-        make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), deal_of(SIZES, turns=turns), 0, {3: (2, 30)}
+        make, dataset(sum(SIZES) + 4 * CLIENTS).channels_last(), partition_of(SIZES, turns=turns), 0, {3: (2, 30)}
     )
 
 

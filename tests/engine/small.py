@@ -10,7 +10,7 @@ from fedstrata.core import Layout, LocalTask, LocalTraining, Plan
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import flatten, layout_of
-from fedstrata.partition import Deal
+from fedstrata.partition import Partition
 
 
 def dataset(samples: int = 60, seed: int = 0) -> Dataset:
@@ -22,7 +22,7 @@ def dataset(samples: int = 60, seed: int = 0) -> Dataset:
     return Dataset("small", inputs, torch.from_numpy(labels), 3, mean=(0.4,), std=(0.3,))
 
 
-def deal_of(sizes: list[int], tests: int = 4, turns: list[int] | None = None) -> Deal:
+def partition_of(sizes: list[int], tests: int = 4, turns: list[int] | None = None) -> Partition:
     """Consecutive samples: each client's training samples, then its test samples."""
     train, test, start = [], [], 0
     for size in sizes:
@@ -30,7 +30,7 @@ def deal_of(sizes: list[int], tests: int = 4, turns: list[int] | None = None) ->
         test.append(np.arange(start + size, start + size + tests))
         start += size + tests
     relabel = np.tile(np.arange(3), (len(sizes), 1))
-    return Deal(tuple(train), tuple(test), None, np.array(turns or [0] * len(sizes)), relabel)
+    return Partition(tuple(train), tuple(test), None, np.array(turns or [0] * len(sizes)), relabel)
 
 
 def network(norm: bool = False, seed: int = 0) -> nn.Sequential:
@@ -49,7 +49,7 @@ def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None
     """An engine over small data, its layout, and an initial row (p,)."""
     module = network(norm)
     layout = layout_of(module)
-    client_data = ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes, turns=turns), seed=0)
+    client_data = ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes, turns=turns), seed=0)
     return Loop(module, layout, client_data), layout, flatten(module, layout)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import dataset, deal_of, network
+from small import dataset, network, partition_of
 
 from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import Loop, Parallel, SimulationSpec, auto
@@ -19,7 +19,7 @@ WORK = Work(LocalTraining(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=1
 
 @pytest.fixture
 def spec() -> SimulationSpec:
-    return SimulationSpec(network, dataset(sum(SIZES) + 80), deal_of(SIZES), seed=0)
+    return SimulationSpec(network, dataset(sum(SIZES) + 80), partition_of(SIZES), seed=0)
 
 
 class Clock:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import dataset, deal_of, fit_of, loop_of, network, plan_of
+from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from torch import Tensor, nn
 
 from fedstrata.config import load
@@ -34,7 +34,10 @@ def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, V
 
 def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """The same for another network."""
-    client_data, layout = ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=0), layout_of(module)
+    client_data, layout = (
+        ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes), seed=0),
+        layout_of(module),
+    )
     loop = Loop(module, layout, client_data)
     return loop, Vectorized(module, layout, client_data, **options), layout, flatten(module, layout)
 
@@ -332,7 +335,7 @@ def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(pr
 def test_several_federations_together_are_as_each_alone() -> None:
     loop, batched, layout, start = twins(SIZES)
     store = ClientStore()
-    far = ClientData(dataset(60, seed=5), deal_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
+    far = ClientData(dataset(60, seed=5), partition_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
     other, slow = Vectorized(network(seed=4), layout, far, store), Loop(network(), layout, far)
     head = layout.select("fc")
     one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, training=RECIPES["adam"]))

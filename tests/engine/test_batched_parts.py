@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import dataset, deal_of
+from small import dataset, partition_of
 from torch import nn
 
 from fedstrata.core import rows
@@ -315,7 +315,7 @@ def test_of_an_accelerators_memory_a_quarter_is_worked_on(cuda: list[Any], monke
 
 
 def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
-    client_data = ClientData(dataset(40), deal_of([12, 16], turns=[0, 1]), seed=0)
+    client_data = ClientData(dataset(40), partition_of([12, 16], turns=[0, 1]), seed=0)
     near, index = Resident(client_data, CPU), torch.tensor([3, 20, 35, 0, 12])
     for found, expected in zip(near.samples(index), client_data.samples(index), strict=True):
         assert torch.equal(found, expected)
@@ -325,7 +325,7 @@ def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
 
 
 def test_samples_of_several_federations_are_read_client_by_client() -> None:
-    one, other = (ClientData(dataset(40, seed), deal_of([12, 16]), seed=0) for seed in (0, 1))
+    one, other = (ClientData(dataset(40, seed), partition_of([12, 16]), seed=0) for seed in (0, 1))
     index = torch.tensor([[3, 4], [5, 6], [3, 4]])
     inputs, labels = read_samples([one, other, other], index)
     assert inputs.shape == (3, 2, 1, 6, 6) and labels.shape == (3, 2)

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from small import dataset, deal_of, fit_of, loop_of, plan_of
+from small import dataset, fit_of, loop_of, partition_of, plan_of
 
 from fedstrata.core import FOLDS
 from fedstrata.engine import ClientData
@@ -15,7 +15,7 @@ from fedstrata.errors import ContractError
 
 
 def holdings_of(sizes: list[int], seed: int = 0) -> ClientData:
-    return ClientData(dataset(sum(sizes) + 4 * len(sizes)), deal_of(sizes), seed=seed)
+    return ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes), seed=seed)
 
 
 def samples(client_data: ClientData, part: str, client: int = 0) -> set[int]:
@@ -86,7 +86,7 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
     models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
     fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
     result = engine.run(plan_of(models, fit)).results["train"]
-    inputs, labels = ClientData(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
+    inputs, labels = ClientData(dataset(16), partition_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
     wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
     assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
@@ -117,5 +117,5 @@ def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> No
     columns = {"trial": np.array([7, 8, 8, 9, 9, 9, 1, 2, 3, 4])}
     for unit, worth in ((None, 6.0), ("trial", 36 / 14)):
         data = replace(dataset(10), columns=columns, unit=unit)
-        client_data = ClientData(data, deal_of([6]), seed=0)
+        client_data = ClientData(data, partition_of([6]), seed=0)
         assert client_stat("units", client_data, client_data.train(0)).tolist() == pytest.approx([worth])

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import torch
-from small import dataset, deal_of, fit_of, network, plan_of
+from small import dataset, fit_of, network, partition_of, plan_of
 from torch import Tensor
 
 from fedstrata.core import Evaluation, LocalTraining
@@ -13,7 +13,7 @@ STEP = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1), save_
 
 
 def engine_of(precision: str = "float32") -> Loop:
-    return Loop(network(), LAYOUT, ClientData(dataset(32), deal_of([12, 12]), seed=0), precision=precision)
+    return Loop(network(), LAYOUT, ClientData(dataset(32), partition_of([12, 12]), seed=0), precision=precision)
 
 
 def updates(precision: str) -> Tensor:

@@ -1,16 +1,34 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fedstrata.errors import PartitionError
-from fedstrata.partition.by_group import largest, majority_mixes, quotas, set_mixes
-from fedstrata.partition.by_label import dirichlet, dirichlet_mixes, shards
-from fedstrata.partition.by_size import even, natural, quantity
-from fedstrata.partition.holdout import drawn, hold_out, hold_out_units
-from fedstrata.partition.shares import apportion, enough, hand_out, renumber, supply
+from fedstrata.partition import Scheme, hold_out
+from fedstrata.partition.allocation import (
+    Indices,
+    Pool,
+    apportion,
+    class_counts,
+    draw_by_class,
+    renumber,
+    total_samples,
+)
+from fedstrata.partition.label_skew import Majority, client_quotas, equal_shares, largest_client_size
+from fedstrata.partition.partitioning import samples_to_draw
+from fedstrata.partition.ungrouped import Natural, Quantity, Shards, allocate_evenly, dirichlet, dirichlet_mixes
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def pool(labels: Indices, clients: int, size: int = 0, **columns: Any) -> Pool:
+    return Pool(labels, int(labels.max()) + 1, clients, size, seed=0, columns=columns)
+
+
+def samples_of(scheme: Scheme, given: Pool) -> tuple[Indices, ...]:
+    return scheme.allocate(given).samples
 
 
 def test_apportion_gives_the_largest_remainders_first_and_ties_to_the_lowest_part() -> None:
@@ -19,22 +37,22 @@ def test_apportion_gives_the_largest_remainders_first_and_ties_to_the_lowest_par
     assert apportion(0, np.array([1.0, 2.0])).tolist() == [0, 0]
 
 
-def test_hand_out_gives_what_is_owed_and_nothing_twice() -> None:
+def test_draw_by_class_gives_the_quota_and_nothing_twice() -> None:
     labels = np.array([0, 1, 0, 1, 0, 2])
-    first, second = hand_out(labels, np.array([[2, 0, 1], [1, 2, 0]]), rng())
+    first, second = draw_by_class(labels, np.array([[2, 0, 1], [1, 2, 0]]), rng())
     assert sorted(labels[first]) == [0, 0, 2] and sorted(labels[second]) == [0, 1, 1]
     assert sorted([*first, *second]) == [0, 1, 2, 3, 4, 5]
 
 
-def test_hand_out_names_the_class_that_is_short() -> None:
+def test_draw_by_class_names_the_class_that_is_short() -> None:
     with pytest.raises(PartitionError, match=r"^4 samples of class 1 are needed.*but there are 1; ask for fewer"):
-        hand_out(np.array([0, 0, 1]), np.array([[1, 2], [1, 2]]), rng())
+        draw_by_class(np.array([0, 0, 1]), np.array([[1, 2], [1, 2]]), rng())
 
 
-def test_enough_says_how_many_are_needed() -> None:
-    assert enough(10, 3, 3) == 9 and enough(10, 3, 0) == 10
+def test_total_samples_says_how_many_are_needed() -> None:
+    assert total_samples(10, 3, 3) == 9 and total_samples(10, 3, 0) == 10
     with pytest.raises(PartitionError, match=r"3 clients of 4 samples.*need 12, but there are 10; ask for fewer"):
-        enough(10, 3, 4)
+        total_samples(10, 3, 4)
 
 
 def test_renumber_counts_keys_in_the_order_of_their_first_appearance() -> None:
@@ -42,34 +60,34 @@ def test_renumber_counts_keys_in_the_order_of_their_first_appearance() -> None:
 
 
 def test_majority_gives_a_group_its_class_and_the_rest_to_the_others() -> None:
-    mixes = majority_mixes(groups=2, classes=5, share=0.8)
+    mixes = Majority(groups=2, share=0.8).mixes(classes=5)
     np.testing.assert_allclose(mixes, [[0.8, 0.05, 0.05, 0.05, 0.05], [0.05, 0.8, 0.05, 0.05, 0.05]])
-    assert quotas(mixes, 625).tolist() == [[500, 32, 31, 31, 31], [32, 500, 31, 31, 31]]  # 31.25 each
-    assert majority_mixes(1, 1, 1.0).tolist() == [[1.0]]
+    assert client_quotas(mixes, 625).tolist() == [[500, 32, 31, 31, 31], [32, 500, 31, 31, 31]]  # 31.25 each
+    assert Majority(groups=1, share=1.0).mixes(classes=1).tolist() == [[1.0]]
 
 
 def test_label_sets_share_their_classes_equally() -> None:
-    np.testing.assert_allclose(set_mixes([[0, 1], [3]], 4), np.array([[0.5, 0.5, 0, 0], [0, 0, 0, 1]]))
+    np.testing.assert_allclose(equal_shares([[0, 1], [3]], 4), np.array([[0.5, 0.5, 0, 0], [0, 0, 0, 1]]))
 
 
 def test_largest_is_bound_by_the_class_that_runs_out_first() -> None:
     # Two clients hold class 0 by half and one holds it whole: 2 * size / 2 + size <= 100.
-    mixes = set_mixes([[0, 1], [0]], 3)
-    assert largest(np.array([100, 500, 0]), mixes, np.array([2, 1])) == 50
+    mixes = equal_shares([[0, 1], [0]], 3)
+    assert largest_client_size(np.array([100, 500, 0]), mixes, np.array([2, 1])) == 50
 
 
 def test_largest_steps_down_where_rounding_asks_for_too_many() -> None:
     # Shares allow 3 each, but 1.5 of class 0 rounds up to 2 for both clients.
-    assert largest(np.array([3, 3]), set_mixes([[0, 1]], 2), np.array([2])) == 2
+    assert largest_client_size(np.array([3, 3]), equal_shares([[0, 1]], 2), np.array([2])) == 2
 
 
-def test_even_deals_all_to_within_one_sample() -> None:
-    assert [len(share) for share in even(11, 4, 0, rng())] == [3, 3, 3, 2]
+def test_an_even_allocation_takes_all_to_within_one_sample() -> None:
+    assert [len(share) for share in allocate_evenly(pool(np.arange(11), 4))] == [3, 3, 3, 2]
 
 
-def test_dirichlet_deals_every_sample_and_keeps_what_is_owed() -> None:
+def test_dirichlet_allocates_every_sample_and_leaves_nobody_short() -> None:
     labels = np.repeat(np.arange(5), 40)
-    shares = dirichlet(labels, clients=6, alpha=0.3, least=5, rng=rng())
+    shares = dirichlet(labels, clients=6, alpha=0.3, min_samples=5, rng=rng())
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(200))
     assert min(map(len, shares)) >= 5
 
@@ -78,18 +96,18 @@ def test_dirichlet_deals_every_sample_and_keeps_what_is_owed() -> None:
 def test_dirichlet_gives_up_with_the_number_of_missing_samples(alpha: float) -> None:
     labels = np.repeat(np.arange(10), 100)
     with pytest.raises(
-        PartitionError, match=r"best of 1000 Dirichlet deals of 1000 samples to 50 clients was \d+ short"
+        PartitionError, match=r"best of 1000 Dirichlet draws of 1000 samples for 50 clients was \d+ short"
     ):
-        dirichlet(labels, clients=50, alpha=alpha, least=2, rng=rng())
+        dirichlet(labels, clients=50, alpha=alpha, min_samples=2, rng=rng())
 
 
-def test_large_alpha_approaches_an_even_deal() -> None:
+def test_large_alpha_approaches_an_even_division() -> None:
     labels = np.repeat(np.arange(4), 100)
-    shares = dirichlet(labels, clients=5, alpha=1e6, least=2, rng=rng())
-    assert all(np.abs(supply(labels[share], 4) - 20).max() <= 1 for share in shares)
+    shares = dirichlet(labels, clients=5, alpha=1e6, min_samples=2, rng=rng())
+    assert all(np.abs(class_counts(labels[share], 4) - 20).max() <= 1 for share in shares)
 
 
-def test_dirichlet_mixes_deal_equal_sizes_and_few_classes_for_small_alpha() -> None:
+def test_dirichlet_mixes_give_equal_sizes_and_few_classes_for_small_alpha() -> None:
     labels = np.repeat(np.arange(10), 200)
     shares = dirichlet_mixes(labels, clients=10, size=100, alpha=1e-2, rng=rng())
     assert [len(share) for share in shares] == [100] * 10
@@ -97,7 +115,7 @@ def test_dirichlet_mixes_deal_equal_sizes_and_few_classes_for_small_alpha() -> N
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-3, 1.0, 1e6])
-def test_dirichlet_mixes_deal_everything_when_all_is_asked_for(alpha: float) -> None:
+def test_dirichlet_mixes_give_everything_when_all_is_asked_for(alpha: float) -> None:
     labels = np.repeat([0, 3, 4], [30, 5, 16])
     shares = dirichlet_mixes(labels, clients=50, size=0, alpha=alpha, rng=rng())
     assert sorted(map(len, shares)) == [1] * 49 + [2]
@@ -106,31 +124,37 @@ def test_dirichlet_mixes_deal_everything_when_all_is_asked_for(alpha: float) -> 
 
 def test_shards_of_one_class_each_give_a_client_two_classes() -> None:
     labels = np.tile(np.arange(10), 20)
-    shares = shards(labels, clients=5, size=0, per_client=2, rng=rng())
-    assert all((supply(labels[share], 10)[np.unique(labels[share])] == 20).all() for share in shares)
+    shares = samples_of(Shards(per_client=2), pool(labels, clients=5))
+    assert all((class_counts(labels[share], 10)[np.unique(labels[share])] == 20).all() for share in shares)
     assert all(len(np.unique(labels[share])) == 2 for share in shares)
-    with pytest.raises(PartitionError, match="5 clients of 41 shards need 205 samples at least, but 200 are dealt"):
-        shards(labels, clients=5, size=0, per_client=41, rng=rng())
+    with pytest.raises(PartitionError, match="5 clients of 41 shards need 205 samples at least, but 200 are allocated"):
+        Shards(per_client=41).allocate(pool(labels, clients=5))
 
 
-def test_quantity_skews_sizes_but_deals_all() -> None:
-    sizes = [len(share) for share in quantity(1000, clients=5, alpha=0.5, least=2, rng=rng())]
+def test_quantity_skews_sizes_but_allocates_all() -> None:
+    labels = np.arange(1000) % 10
+    sizes = [len(share) for share in samples_of(Quantity(alpha=0.5), pool(labels, clients=5))]
     assert sum(sizes) == 1000 and min(sizes) >= 2 and max(sizes) > 300
 
 
 def test_natural_gives_each_client_one_value_and_the_same_share_of_its_samples() -> None:
     column = np.array(["b"] * 8 + ["a"] * 4 + ["c"] * 2)
-    assert [share.tolist() for share in natural(column, 2, 0, rng())] == [[8, 9, 10, 11], [0, 1, 2, 3, 4, 5, 6, 7]]
-    assert [len(share) for share in natural(column, 2, 3, rng())] == [2, 4]  # half of 4 and of 8, mean 3
+    natural = Natural(column="site")
+
+    def given(clients: int, size: int) -> Pool:
+        return pool(np.zeros(14, dtype=np.int64), clients, size, site=column)
+
+    assert [share.tolist() for share in samples_of(natural, given(2, 0))] == [[8, 9, 10, 11], [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert [len(share) for share in samples_of(natural, given(2, 3))] == [2, 4]  # half of 4 and of 8, mean 3
     with pytest.raises(PartitionError, match="4 clients need as many different values, but the column has 3"):
-        natural(column, 4, 0, rng())
+        natural.allocate(given(4, 0))
     with pytest.raises(PartitionError, match=r"2 clients of 7 samples.*need 14, but there are 12"):
-        natural(column, 2, 7, rng())
+        natural.allocate(given(2, 7))
 
 
 @pytest.mark.parametrize(("samples", "test", "total"), [(500, 0.2, 625), (0, 0.2, 0), (1, 0.2, 2), (10, 0.01, 11)])
 def test_a_client_draws_its_test_split_on_top(samples: int, test: float, total: int) -> None:
-    assert drawn(samples, test) == total
+    assert samples_to_draw(samples, test) == total
 
 
 def test_hold_out_keeps_one_sample_on_each_side() -> None:
@@ -143,13 +167,13 @@ def test_hold_out_keeps_one_sample_on_each_side() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_whole_units_come_as_close_to_the_share_as_any_choice_can(seed: int) -> None:
     units = np.repeat(["a", "b", "c", "d"], [7, 5, 4, 4])
-    held = hold_out_units(units, 0.45, rng(seed))  # 9 of 20: only b with c or with d
+    held = hold_out(20, 0.45, rng(seed), units)  # 9 of 20: only b with c or with d
     assert sorted(set(units[held])) in (["b", "c"], ["b", "d"]) and held.sum() == 9
 
 
 def test_one_unit_is_left_on_each_side() -> None:
     units = np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
-    assert hold_out_units(units, 0.5, rng()).sum() in (1, 9)
-    assert hold_out_units(units, 0.001, rng()).sum() == 1 and hold_out_units(units, 0.999, rng()).sum() == 9
+    assert hold_out(10, 0.5, rng(), units).sum() in (1, 9)
+    assert hold_out(10, 0.001, rng(), units).sum() == 1 and hold_out(10, 0.999, rng(), units).sum() == 9
     with pytest.raises(PartitionError, match="it has 1 independent units and needs 2"):
-        hold_out_units(np.zeros(9, dtype=np.int64), 0.2, rng())
+        hold_out(9, 0.2, rng(), np.zeros(9, dtype=np.int64))

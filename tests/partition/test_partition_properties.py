@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstrata.errors import PartitionError
-from fedstrata.partition import Deal, deal
-from fedstrata.partition.shares import Indices, supply
+from fedstrata.partition import Partition, partition_samples
+from fedstrata.partition.allocation import Indices, class_counts
 
 CLASSES = 5
 EXACT: dict[str, dict[str, object]] = {
@@ -37,9 +37,11 @@ def world(seed: int, each: int) -> tuple[Indices, Indices]:
     return rng.permutation(np.repeat(np.arange(CLASSES), each)), rng.permutation(np.arange(CLASSES * each) % 8)
 
 
-def play(keys: dict[str, object], clients: int, samples: int, seed: int, test: float = 0.2) -> tuple[Deal, Indices]:
+def partition_of(
+    keys: dict[str, object], clients: int, samples: int, seed: int, test: float = 0.2
+) -> tuple[Partition, Indices]:
     labels, owner = world(seed=clients, each=600)
-    made = deal(
+    made = partition_samples(
         keys,
         labels,
         clients=clients,
@@ -52,9 +54,9 @@ def play(keys: dict[str, object], clients: int, samples: int, seed: int, test: f
     return made, labels
 
 
-def mixes(made: Deal, labels: Indices) -> list[list[int]]:
+def mixes(made: Partition, labels: Indices) -> list[list[int]]:
     both = zip(made.train, made.test, strict=True)
-    return [supply(labels[np.concatenate(parts)], CLASSES).tolist() for parts in both]
+    return [class_counts(labels[np.concatenate(parts)], CLASSES).tolist() for parts in both]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -63,7 +65,7 @@ def mixes(made: Deal, labels: Indices) -> list[list[int]]:
 def test_every_client_has_exactly_the_samples_asked_for(
     name: str, clients: int, samples: int, test: float, seed: int
 ) -> None:
-    made, _ = play(EXACT[name], clients, samples, seed, test)  # Deal itself refuses a sample that is dealt twice
+    made, _ = partition_of(EXACT[name], clients, samples, seed, test)  # Partition refuses a sample that occurs twice
     assert {len(part) for part in made.train} == {samples}
     assert {len(part) for part in made.test} == {max(1, round(samples * test / (1 - test)))}
 
@@ -72,7 +74,7 @@ def test_every_client_has_exactly_the_samples_asked_for(
 @settings(max_examples=12, deadline=None)
 @given(clients=counts, samples=st.integers(20, 40), seed=seeds)
 def test_where_sizes_vary_their_mean_is_what_was_asked_for(name: str, clients: int, samples: int, seed: int) -> None:
-    made, _ = play(VARIED[name], clients, samples, seed)
+    made, _ = partition_of(VARIED[name], clients, samples, seed)
     total = sum(map(len, made.train)) + sum(map(len, made.test))
     assert total == clients * (samples + round(samples / 4))
     for train, test in zip(made.train, made.test, strict=True):
@@ -83,7 +85,7 @@ def test_where_sizes_vary_their_mean_is_what_was_asked_for(name: str, clients: i
 @settings(max_examples=6, deadline=None)
 @given(clients=st.just(8), seed=seeds)
 def test_all_there_are_means_every_sample(name: str, clients: int, seed: int) -> None:
-    made, labels = play({**EXACT, **VARIED}[name], clients, 0, seed)
+    made, labels = partition_of({**EXACT, **VARIED}[name], clients, 0, seed)
     every = np.concatenate([*made.train, *made.test])
     assert np.array_equal(np.sort(every), np.arange(len(labels)))
 
@@ -91,11 +93,11 @@ def test_all_there_are_means_every_sample(name: str, clients: int, seed: int) ->
 @pytest.mark.parametrize("name", [*EXACT, *VARIED])
 @settings(max_examples=6, deadline=None)
 @given(clients=counts, samples=st.sampled_from([0, 20]), seed=seeds)
-def test_the_same_seed_deals_the_same(name: str, clients: int, samples: int, seed: int) -> None:
-    (one, _), (two, _) = (play({**EXACT, **VARIED}[name], clients, samples, seed) for _ in range(2))
+def test_the_same_seed_gives_the_same_partition(name: str, clients: int, samples: int, seed: int) -> None:
+    (one, _), (two, _) = (partition_of({**EXACT, **VARIED}[name], clients, samples, seed) for _ in range(2))
     for a, b in zip((*one.train, *one.test), (*two.train, *two.test), strict=True):
         assert np.array_equal(a, b)
-    other, _ = play({**EXACT, **VARIED}[name], clients, samples, seed + 1)
+    other, _ = partition_of({**EXACT, **VARIED}[name], clients, samples, seed + 1)
     assert not all(np.array_equal(a, b) for a, b in zip(one.test, other.test, strict=True))
 
 
@@ -108,7 +110,9 @@ def test_the_order_of_the_samples_leaves_the_classes_of_every_client_alone(
     labels, _ = world(seed=0, each=50)
     moved = np.random.default_rng(order).permutation(labels)
     one, two = (
-        deal({**EXACT, **VARIED}[name], y, clients=clients, samples=0, test=0.2, seed=seed, classes=CLASSES)
+        partition_samples(
+            {**EXACT, **VARIED}[name], y, clients=clients, samples=0, test=0.2, seed=seed, classes=CLASSES
+        )
         for y in (labels, moved)
     )
     assert mixes(one, labels) == mixes(two, moved)
@@ -124,7 +128,7 @@ def test_the_order_of_the_samples_leaves_the_classes_of_every_client_alone(
 )
 def test_majority_keeps_its_promise(clients: int, groups: int, share: float, samples: int, seed: int) -> None:
     keys: dict[str, object] = {"scheme": "majority", "groups": groups, "share": share}
-    made, labels = play(keys, clients, samples, seed)
+    made, labels = partition_of(keys, clients, samples, seed)
     assert made.truth is not None
     for group, mix in zip(made.truth, mixes(made, labels), strict=True):
         assert abs(mix[group] - share * sum(mix)) < 1
@@ -136,7 +140,7 @@ def test_majority_keeps_its_promise(clients: int, groups: int, share: float, sam
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), name=st.sampled_from(["rotation", "concept"]))
 def test_truth_is_the_sizes_that_were_asked_for(sizes: list[int], name: str) -> None:
-    made, _ = play({"scheme": name, "sizes": sizes}, sum(sizes), 10, seed=0)
+    made, _ = partition_of({"scheme": name, "sizes": sizes}, sum(sizes), 10, seed=0)
     assert made.truth is not None and np.bincount(made.truth).tolist() == sizes
     pairs = {(int(turn), tuple(row.tolist())) for turn, row in zip(made.turns, made.relabel, strict=True)}
     assert len(pairs) == len(sizes)
@@ -148,7 +152,7 @@ def test_dirichlet_never_hangs_and_leaves_nobody_short(alpha: float, over: str, 
     labels, _ = world(seed=0, each=200)
     keys = {"scheme": "dirichlet", "alpha": alpha, "over": over}
     try:
-        made = deal(keys, labels, clients=50, samples=0, test=0.2, seed=seed, classes=CLASSES)
+        made = partition_samples(keys, labels, clients=50, samples=0, test=0.2, seed=seed, classes=CLASSES)
     except PartitionError as error:
         assert over == "clients" and "short" in str(error)
     else:
@@ -159,7 +163,9 @@ def test_dirichlet_never_hangs_and_leaves_nobody_short(alpha: float, over: str, 
 @given(sizes=st.lists(st.integers(1, 12), min_size=2, max_size=9), test=st.floats(0.05, 0.95), seed=seeds)
 def test_no_unit_is_divided_and_no_choice_of_units_is_closer(sizes: list[int], test: float, seed: int) -> None:
     unit = np.repeat(np.arange(len(sizes)), sizes)
-    made = deal({"scheme": "iid"}, unit * 0, clients=1, samples=0, test=test, seed=seed, classes=1, unit=unit)
+    made = partition_samples(
+        {"scheme": "iid"}, unit * 0, clients=1, samples=0, test=test, seed=seed, classes=1, unit=unit
+    )
     assert not set(unit[made.train[0]]) & set(unit[made.test[0]])
     sums = [sum(s for i, s in enumerate(sizes) if chosen >> i & 1) for chosen in range(1, 2 ** len(sizes) - 1)]
     best = min(abs(total - test * sum(sizes)) for total in sums)

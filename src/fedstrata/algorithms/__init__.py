@@ -6,7 +6,6 @@ from fedstrata.core import Algorithm
 from fedstrata.registry import Registry
 
 ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
-    "algorithm",
     {
         "fedavg": "fedstrata.algorithms.fedavg:FedAvg",
         "local": "fedstrata.algorithms.local:Local",

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.complaint import shown, unknown
 from fedstrata.config.folder import numbered, same, stem, vacant
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
+from fedstrata.key_errors import unknown
 from fedstrata.limits import INTEGER, RUNS
+from fedstrata.quoting import shown
 
 
 def choose_all(

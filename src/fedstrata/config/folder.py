@@ -8,12 +8,12 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from fedstrata.config.complaint import dotted, shown
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import NAME as LOCK
+from fedstrata.quoting import dotted, shown
 from fedstrata.schema import NAMES
 
 FREE = (("engine", "workers"), ("engine", "timeout"), ("records", "track"))

@@ -11,14 +11,15 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.config.complaint import dotted, explain, nearest, shown, unknown
 from fedstrata.config.tables import Experiment, Method, Model, algorithm_from, too_large
 from fedstrata.config.toml import bounded, parse
 from fedstrata.data import DATASETS, find
 from fedstrata.errors import DataError, ExperimentError, PartitionError
+from fedstrata.key_errors import explain, nearest, unknown
 from fedstrata.limits import DEPTH, EXPERIMENT_BYTES, OPTION, OPTIONS, irregular
 from fedstrata.models import MODELS
 from fedstrata.partition import keys_of
+from fedstrata.quoting import dotted, shown
 
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""

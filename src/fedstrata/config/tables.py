@@ -9,9 +9,9 @@ from annotated_types import Interval, Len, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.complaint import dotted, explain, shown, unknown
 from fedstrata.core import Algorithm
 from fedstrata.errors import ExperimentError
+from fedstrata.key_errors import explain, unknown
 from fedstrata.limits import (
     ALGORITHM_KEYS,
     CLIENTS,
@@ -27,6 +27,7 @@ from fedstrata.limits import (
     WORKERS,
 )
 from fedstrata.partition import Scheme, scheme_from
+from fedstrata.quoting import dotted, shown
 
 Amount = Annotated[int, Interval(ge=0, le=SAMPLES)]
 Round = Annotated[int, Interval(ge=1, le=ROUNDS)]
@@ -307,7 +308,7 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
     try:
         return kind(**keys)
     except ValidationError as failure:
-        raise ExperimentError(explain(failure, keys, kind, f"{place}.")) from None
+        raise ExperimentError(explain(failure, keys, kind, place)) from None
 
 
 def too_large(value: object, most: float) -> str:

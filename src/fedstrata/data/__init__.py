@@ -1,64 +1,57 @@
-"""Named data sets as tensors in memory. Importing this imports no torch; `load` does."""
+"""Named data sets as tensors in memory. Importing this package imports no torch; `load` does."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fedstrata.data.catalogue import SOURCES, Source
-from fedstrata.data.dataset import Dataset
-from fedstrata.data.locate import Location, Split, find
+from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.locate import Location, find
+from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
+from fedstrata.registry import load_object
 
-DATASETS: Mapping[str, Source] = SOURCES
-"""The data sets that are known by name."""
-
-__all__ = ["DATASETS", "Dataset", "Location", "Source", "Split", "find", "load"]
+__all__ = ["DATASETS", "Dataset", "DatasetInfo", "Location", "Split", "find", "load"]
 
 
-def load(
-    name: str, root: str | Path | None = None, split: Split = "train", *, window: int = 128, step: int = 128
-) -> Dataset:
+def load(name: str, root: str | Path | None = None, split: Split = "train") -> Dataset:
     """Read a data set.
 
     Args:
-        name: a name of `DATASETS`, a folder of Parquet files, a ``.npz`` file or a hub id.
-        root: the folder that holds a folder per data set, looked into first.
-        split: which file.
-        window: of recordings only: samples in one window.
-        step: of recordings only: samples from the start of one window to the start of the next.
+        name: A name of `DATASETS`, a folder of Parquet files, a ``.npz`` file or a hub id.
+        root: The folder that holds a folder per data set; it is searched first.
+        split: The split that is read.
 
     Returns:
-        Where mean and std are not facts of the catalogue, they are those of the training split, in both splits.
+        The samples. Unless the registry knows them, the mean and standard deviation are those of the training split,
+        in both splits.
 
     Raises:
-        DataError: when a file, column or row is missing or broken, or there is no test split.
+        DataError: When a file, column or row is missing or broken, or there is no test split.
     """
     if split not in ("train", "test"):
         raise DataError(f"split is {split!r}; expected 'train' or 'test'")
     location = find(name, root)
     if split == "test" and not location.test:
         raise DataError(f"{name} has no test file; hold out a part of its training samples instead")
-    dataset = _read(location, split, window, step)
-    if split == "train" or (location.source and location.source.mean):
+    dataset = _read(location, split)
+    if split == "train" or (location.info and location.info.mean):
         return dataset
-    train = _read(location, "train", window, step)
+    train = _read(location, "train")
     if dataset.shape != train.shape:
         raise DataError(f"{name}: test samples are {dataset.shape}; expected {train.shape}, as in the train file")
     return replace(dataset, mean=train.mean, std=train.std)
 
 
-def _read(location: Location, split: Split, window: int, step: int) -> Dataset:
-    if location.kind == "embedded":
-        from fedstrata.data.digits import read_digits
-
-        return read_digits()
+def _read(location: Location, split: Split) -> Dataset:
+    info = location.info
+    if info and info.reader:
+        dataset: Dataset = load_object(info.reader)()
+        return dataset
     if location.kind == "npz":
         from fedstrata.data.npz import read_npz
 
-        return read_npz(location, split)
+        return read_npz(location.name, location.train[0], split)
     from fedstrata.data.cache import cached
     from fedstrata.data.parquet import read_parquet
 
-    source = asdict(location.source) if location.source else None
-    parameters = {"name": location.name, "source": source, "split": split, "window": window, "step": step}
-    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split, window, step))
+    parameters = {"name": location.name, "info": asdict(info) if info else None, "split": split}
+    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
+from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Split = Literal["train", "test"]
+
 _BLOCK = 4096
-"""Samples worked on at a time, so that no second float copy of a whole data set is ever held."""
+"""The number of samples that are converted at a time, so that no float copy of a whole data set is ever held."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +28,20 @@ class Dataset:
     """Samples with their classes, ready to be indexed.
 
     Attributes:
-        name: as the experiment gave it.
-        inputs: (samples, channels, ...) uint8 or float32; images (samples, channels, height, width) uint8,
-            signals (samples, channels, time) float32.
-        labels: class of each sample in 0..classes-1, (samples,) int64.
-        classes: number of classes, of which some may have no sample.
-        mean: of each channel, (channels,); of uint8 inputs on the scale where 255 is 1.
-        std: standard deviation of each channel, likewise, > 0.
-        columns: what else is known of each sample, each (samples,).
-        unit: the column whose equal values are not independent samples, if any: windows of one recording.
-        class_names: (classes,), or empty where the files give none.
+        name: The name that the experiment gives.
+        inputs: The samples, (samples, channels, ...) uint8 or float32. Images are (samples, channels, height, width)
+            uint8, signals are (samples, channels, time) float32.
+        labels: The class of each sample in 0..classes-1, (samples,) int64.
+        classes: The number of classes. Some of them may have no sample.
+        mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1.
+        std: The standard deviation of each channel, likewise, > 0.
+        columns: Further columns of the data, (samples,) each.
+        unit: The column whose equal values mark samples that are not independent, such as windows of one recording.
+            None where all samples are independent.
+        class_names: The name of each class, (classes,), or empty where the files give none.
 
     Raises:
-        DataError: when the parts do not fit together.
+        DataError: When the parts do not fit together.
     """
 
     name: str
@@ -80,19 +85,24 @@ class Dataset:
             raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """The number of samples."""
         return len(self.labels)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample, without the samples' axis."""
+        """The shape of one sample."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def units(self) -> np.ndarray | None:
+        """The independent unit of each sample, (samples,); None where all samples are independent."""
+        return None if self.unit is None else self.columns[self.unit]
 
     @cached_property
     def affine(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift that normalise inputs as they are stored, float32, laid out as `normalise` adds them.
+        """The scale and shift that normalise stored inputs, float32, in the memory layout that `normalise` uses.
 
-        Channels of images stand last and are repeated for every pixel: a sum over three numbers at a time is slow.
+        The channels of images are last and repeated for every pixel, because a loop over three numbers is slow.
         """
         largest = 255.0 if self.inputs.dtype == torch.uint8 else 1.0
         std = torch.tensor(self.std, dtype=torch.float64)
@@ -104,47 +114,47 @@ class Dataset:
         return scale, shift
 
     def channels_last(self) -> Dataset:
-        """The same samples; images lie in memory with their channels last, as convolutions read them fastest."""
+        """The same samples with the channels of images last in memory, which is fastest for convolutions."""
         if self.inputs.ndim != 4:
             return self
         return replace(self, inputs=self.inputs.contiguous(memory_format=torch.channels_last))
 
     def gather(self, index: Tensor) -> Tensor:
-        """Inputs of some samples as they are stored, (samples', channels, ...).
+        """The stored inputs of some samples, (samples', channels, ...).
 
         Args:
-            index: which samples, (samples',) int64, none negative.
+            index: The positions of the samples, (samples',) int64, none negative.
         """
         if self.inputs.ndim != 4:
             return self.inputs.index_select(0, index)
         return self.inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 
     def prepare(self, index: Tensor) -> Tensor:
-        """Normalised inputs of some samples.
+        """The normalised inputs of some samples.
 
         Args:
-            index: which samples, (samples',) int64, none negative.
+            index: The positions of the samples, (samples',) int64, none negative.
 
         Returns:
-            (samples', channels, ...) float32; images in channels_last.
+            The inputs, (samples', channels, ...) float32; images in channels_last.
         """
         return self.normalise(self.gather(index))
 
     def normalise(self, raw: Tensor) -> Tensor:
-        """Centre and scale each channel of inputs as they are stored, on the device where they lie.
+        """Centre and scale each channel of stored inputs, on their device.
 
         Args:
-            raw: (samples', channels, ...) of the type of `inputs`.
+            raw: The stored inputs, (samples', channels, ...) of the type of `inputs`.
 
         Returns:
-            (samples', channels, ...) float32; images in channels_last.
+            The inputs, (samples', channels, ...) float32; images in channels_last.
         """
         scale, shift = (part.to(raw.device) for part in self.affine)
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:
             return raw.to(torch.float32, copy=True).mul_(scale).add_(shift)
         pixels = raw.permute(0, 2, 3, 1).contiguous()
-        # Turned images may have other sides than those stored.
+        # Rotated images may have other heights and widths than those stored.
         if pixels.shape[1:] != scale.shape:
             scale, shift = scale[0, 0], shift[0, 0]
         return pixels.to(torch.float32, copy=True).mul_(scale).add_(shift).permute(0, 3, 1, 2)
@@ -153,7 +163,7 @@ class Dataset:
         """The same images, bilinearly resized to ``side`` x ``side`` pixels (EMNIST's 28 to 32 for VGG).
 
         Raises:
-            DataError: when the samples are not uint8 images, or ``side`` is not positive.
+            DataError: When the samples are not uint8 images, or ``side`` is not positive.
         """
         if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8 or side < 1:
             raise DataError(f"{self.name}: samples {self.shape} cannot be resized to {side} x {side} pixels")
@@ -168,16 +178,16 @@ class Dataset:
         return replace(self, inputs=images)
 
 
-def moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, to six digits; uint8 on the scale where 255 is 1.
+def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and standard deviation of each channel, to six digits; uint8 is on the scale where 255 is 1.
 
-    Six digits, because float64 sums differ in the last ones between machines.
+    Float64 sums differ in the digits after the sixth between machines.
 
     Args:
-        inputs: (samples, channels, ...) uint8 or float32.
+        inputs: The samples, (samples, channels, ...) uint8 or float32.
 
     Returns:
-        mean and std, (channels,) each; a constant channel has std 1.
+        The mean and the standard deviation, (channels,) each; a constant channel has the standard deviation 1.
     """
     largest = 255.0 if inputs.dtype == torch.uint8 else 1.0
     count = inputs[:, 0].numel()
@@ -190,14 +200,65 @@ def moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     for block in _blocks(inputs):
         # Around the mean, not as the difference of two large sums: acceleration near 1 g would lose its digits.
         squares = squares + (block.double() - mean.view(broadcast)).square().sum(axes)
-    mean, std = mean / largest, (squares / count).sqrt() / largest
-    std = torch.where(std > 0, std, torch.ones_like(std))
-    return _digits(mean), _digits(std)
+    std = (squares / count).sqrt()
+    std = torch.where(std > 0, std, torch.full_like(std, largest))
+    return _six_digits(mean / largest), _six_digits(std / largest)
+
+
+def finite_float32(values: np.ndarray, place: str, first_row: int = 0) -> np.ndarray:
+    """Convert numbers to float32, and refuse those that are not finite.
+
+    Args:
+        values: The numbers of some rows, (rows, ...).
+        place: The file and column, for the message.
+        first_row: The number of the first row, for the message.
+
+    Raises:
+        DataError: When a row holds a value that is not finite.
+    """
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32, copy=False)
+    wrong = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if wrong.any():
+        row = first_row + int(np.argmax(wrong))
+        raise DataError(f"{place}: row {row} holds a value that is not a finite float32 number")
+    return values
+
+
+def check_sample_size(shape: Sequence[int], place: str) -> None:
+    """Refuse samples of more than `SAMPLE_NUMBERS` numbers.
+
+    Args:
+        shape: The shape of one sample.
+        place: The file and column, for the message.
+
+    Raises:
+        DataError: When the samples are larger.
+    """
+    numbers = prod(shape)
+    if numbers > SAMPLE_NUMBERS:
+        raise DataError(
+            f"{place} has samples of {numbers:,} numbers; expected at most {SAMPLE_NUMBERS:,}, so make them smaller"
+        )
+
+
+def check_class_count(classes: int, place: str) -> None:
+    """Refuse more classes than `CLASSES`: a network has an output for each.
+
+    Args:
+        classes: The number of classes.
+        place: The file and column, for the message.
+
+    Raises:
+        DataError: When there are more classes.
+    """
+    if classes > CLASSES:
+        raise DataError(f"{place} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
 
 
 def _blocks(inputs: Tensor) -> Iterator[Tensor]:
     return (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))
 
 
-def _digits(values: Tensor) -> tuple[float, ...]:
+def _six_digits(values: Tensor) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values.tolist())

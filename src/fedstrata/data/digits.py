@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from fedstrata.data.dataset import Dataset, moments
+from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.lazy_torch import torch
 
 
 def read_digits() -> Dataset:
-    """1,797 images, inputs (1797, 1, 8, 8) uint8; the 17 shades of the source are spread over 0 to 255."""
+    """1,797 images of 8 x 8 pixels; the 17 shades of the source are spread over 0 to 255."""
     source = load_digits()
     shades = np.rint(source.images * (255 / 16)).astype(np.uint8)
     inputs = torch.from_numpy(shades[:, None])
     labels = torch.from_numpy(source.target.astype(np.int64))
-    mean, std = moments(inputs)
+    mean, std = channel_statistics(inputs)
     return Dataset("digits", inputs, labels, 10, mean, std, class_names=tuple("0123456789"))

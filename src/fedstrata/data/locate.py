@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedstrata.data.catalogue import SOURCES, Source
-from fedstrata.data.hub import snapshot
-from fedstrata.data.zipped import opened_zip
+from fedstrata.data.dataset import Split
+from fedstrata.data.npz import open_archive
+from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
 from fedstrata.limits import irregular
 from fedstrata.quoting import shown
 
-Split = Literal["train", "test"]
 _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -23,16 +22,16 @@ class Location:
     """A data set and the files that hold it.
 
     Attributes:
-        name: as the experiment gave it.
-        source: what the catalogue knows of it; None for a folder, a .npz file or a hub id of the user's own.
-        kind: how the files are read; ``embedded`` has none.
-        train: files of the training split, shards in order.
-        test: files of the test split; empty where there is none.
+        name: The name that the experiment gives.
+        info: What the registry knows of the data set; None for a folder, a .npz file or a hub id of the user's own.
+        kind: How the data set is read. A "builtin" one has no files.
+        train: The files of the training split, shards in order.
+        test: The files of the test split; empty where there is none.
     """
 
     name: str
-    source: Source | None
-    kind: Literal["embedded", "parquet", "npz"]
+    info: DatasetInfo | None
+    kind: Literal["builtin", "parquet", "npz"]
     train: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
 
@@ -40,113 +39,148 @@ class Location:
 def find(name: str, root: str | Path | None = None) -> Location:
     """Find the files of a data set.
 
-    Known names are looked for in ``root/<name>``, in ``$FEDSTRATA_DATA/<name>`` and in the Hugging Face hub's
-    cache, and are downloaded last, if the hub's client is installed. Other names are a folder with
-    ``train-*.parquet`` (in itself, in its ``data`` or in its only other folder that has some), a ``.npz`` file,
-    either also below the two roots, or a hub id ``owner/set``.
+    A known name is searched in ``root/<name>``, in ``$FEDSTRATA_DATA/<name>`` and in the cache of the Hugging Face
+    hub. It is downloaded last, if the hub's client is installed. Any other name is one of these:
+
+    - a folder with ``train-*.parquet`` in itself, in its folder ``data``, or in its only other folder that has some;
+    - a ``.npz`` file;
+    - a hub id ``owner/set``.
+
+    Folders and ``.npz`` files are also searched below the two roots.
 
     Args:
-        name: ``data.name`` of an experiment.
-        root: ``data.root``: the folder that holds a folder per data set.
+        name: The value of ``data.name`` in an experiment.
+        root: The value of ``data.root``: a folder that holds one folder per data set.
 
     Raises:
-        DataError: when nothing is there, a shard is missing, or a folder holds several sets.
+        DataError: When nothing is found, a shard is missing, or a folder holds several data sets.
     """
-    source = SOURCES.get(name)
-    if name == "digits":
-        return Location(name, source, "embedded")
-    if problem := _unusable(name, root):
-        raise DataError(problem)
-    # A known name never means a folder of that name that happens to be in the working directory.
-    places = [] if source else [Path(name).expanduser()]
-    places += [Path(root).expanduser() / name] if root else []
-    places += [Path(os.environ["FEDSTRATA_DATA"]).expanduser() / name] if os.environ.get("FEDSTRATA_DATA") else []
+    info = DATASETS.get(name)
+    if info and info.reader:
+        return Location(name, info, "builtin")
+    _check_path(name)
+    _check_path(str(root or ""))
+    places = _places(name, info, root)
     for place in places:
         if place.suffix == ".npz" and place.exists():
-            _regular(place)
-            return _npz(name, place)
-        if location := _folder(name, source, place):
+            return _npz_location(name, place)
+        if location := _folder_location(name, info, place):
             return location
-    hub = source.hub if source else (name if _HUB_ID.fullmatch(name) else None)
-    folder = source.folder if source else None
-    failure = ""
-    if hub:
+    repository = info.hub_repository if info else name
+    reason = ""
+    if repository and _HUB_ID.fullmatch(repository):
         try:
-            if location := snapshot(hub, folder, lambda place: _copy(name, source, place)):
+            if location := _hub_location(name, info, repository):
                 return location
-            failure = f"the hub's {hub} holds no train-*.parquet"
+            reason = f"the hub's {repository} holds no train-*.parquet"
         except DataError as error:
-            failure = str(error)
-    raise DataError(_not_found(name, source, places, failure))
+            reason = str(error)
+    raise DataError(_not_found(name, info, places, reason))
 
 
-def _unusable(name: str, root: str | Path | None) -> str:
-    """Say why a name or a root can be no path; empty when they can."""
-    for text in (name, str(root or "")):
-        if "\0" in text:
-            return f"{shown(text)} holds a NUL character; expected a name or a path"
-        try:
-            Path(text).expanduser()
-        except RuntimeError as error:
-            return f"{shown(text)} is no path ({error}); write the home folder out"
-    return ""
+def _check_path(text: str) -> None:
+    """Refuse a text that cannot be a path."""
+    if "\0" in text:
+        raise DataError(f"{shown(text)} holds a NUL character; expected a name or a path")
+    try:
+        Path(text).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{shown(text)} is no path ({error}); write the home folder out") from None
 
 
-def _regular(file: Path) -> None:
-    """Refuse what is no regular file: to open a pipe may wait without an end.
+def _places(name: str, info: DatasetInfo | None, root: str | Path | None) -> list[Path]:
+    """The paths at which a data set may lie, in the order in which they are searched."""
+    roots = [path for path in (root, os.environ.get("FEDSTRATA_DATA")) if path]
+    below_roots = [Path(path).expanduser() / name for path in roots]
+    # A known name never means a folder of that name that happens to be in the working directory.
+    return below_roots if info else [Path(name).expanduser(), *below_roots]
 
-    Raises:
-        DataError: naming what it is.
-    """
+
+def _check_regular(file: Path) -> None:
+    """Refuse what is no regular file: to open a pipe may wait without an end."""
     if reason := irregular(file):
         raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
 
 
-def _npz(name: str, file: Path) -> Location:
-    with opened_zip(file) as archive:
+def _npz_location(name: str, file: Path) -> Location:
+    _check_regular(file)
+    with open_archive(file) as archive:
         arrays = set(archive.namelist())
     test = (file,) if arrays & {"x_test.npy", "inputs_test.npy"} else ()
     return Location(name, None, "npz", (file,), test)
 
 
-def _folder(name: str, source: Source | None, place: Path) -> Location | None:
+def _folder_location(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
     """The data set in a folder, or None when the folder holds no training file."""
-    preferred = (place, place / "data", place / source.folder if source and source.folder else place)
+    preferred = [place, place / "data"]
+    if info and info.hub_folder:
+        preferred.append(place / info.hub_folder)
     for folder in preferred:
         if train := _shards(folder, "train"):
-            return Location(name, source, "parquet", train, _shards(folder, "test"))
+            return Location(name, info, "parquet", train, _shards(folder, "test"))
     inner = sorted(folder for folder in place.glob("*/") if _shards(folder, "train"))
     if len(inner) > 1:
         found = ", ".join(folder.name for folder in inner)
         raise DataError(f"{place} holds several data sets ({found}); give the path of one of them as data.name")
-    return _folder(name, source, inner[0]) if inner else None
-
-
-def _copy(name: str, source: Source | None, place: Path) -> Location | None:
-    """The data set in a copy of a hub repository; all that the catalogue knows of have a test split."""
-    location = _folder(name, source, place)
-    return None if location and source and not location.test else location
+    return _folder_location(name, info, inner[0]) if inner else None
 
 
 def _shards(folder: Path, split: Split) -> tuple[Path, ...]:
     files = tuple(sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")]))
     for file in files:
-        _regular(file)
+        _check_regular(file)
         if (match := _SHARD.search(file.name)) and len(files) != int(match[1]):
             raise DataError(
-                f"{folder} holds {len(files)} of the {int(match[1])} {split} files that {file.name} speaks of; "
+                f"{folder} holds {len(files)} of the {int(match[1])} {split} files that {file.name} names; "
                 "copy or download the folder again"
             )
     return files
 
 
-def _not_found(name: str, source: Source | None, places: list[Path], failure: str) -> str:
-    looked = " and ".join(str(place) for place in places)
+def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Location | None:
+    """The data set in the local copy of a repository on the Hugging Face hub; None when the repository lacks it.
+
+    Raises:
+        DataError: When the hub's client is not installed, or the download failed.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        message = f"install fedstrata[hub] to download {repository} from the Hugging Face hub"
+        raise DataError(message) from error
+    prefix = f"{info.hub_folder}/" if info and info.hub_folder else "*"
+    patterns = [f"{prefix}{split}{end}" for split in ("train", "test") for end in ("-*.parquet", ".parquet")]
+    # The copy in the cache comes first: a run that once worked works without a network, on the same bytes. An
+    # interrupted download can leave an incomplete copy, in which nothing or not all is found; then the hub is asked.
+    for cached in (True, False):
+        try:
+            copy = snapshot_download(
+                repo_id=repository, repo_type="dataset", allow_patterns=patterns, local_files_only=cached
+            )
+            location = _folder_location(name, info, Path(copy))
+        # The client passes on the errors of whichever HTTP library it is built on.
+        except Exception as error:
+            if cached:
+                continue
+            if isinstance(error, DataError):
+                raise
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise DataError(f"the hub's {repository} could not be downloaded ({reason})") from error
+        # Every data set of the registry that is on the hub has a test split.
+        if location and (location.test or not info):
+            return location
+    return None
+
+
+def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_problem: str) -> str:
+    """Say in one line what was searched for, where, and what to do."""
+    searched = " and ".join(str(place) for place in places)
     parts = [f"data set {name!r} not found"]
-    parts += [f"no train-*.parquet in {looked}" if looked else "neither data.root nor FEDSTRATA_DATA is set"]
-    parts += [failure] if failure else []
-    if source:
-        parts += [f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/"]
+    parts += [f"no train-*.parquet in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
+    if hub_problem:
+        parts.append(hub_problem)
+    if info:
+        parts.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
     else:
-        parts += [f"known names are {', '.join(SOURCES)}; others are a folder, a .npz file or a hub id owner/set"]
+        parts.append(f"known names are {', '.join(DATASETS)}; others are a folder, a .npz file or a hub id owner/set")
     return "; ".join(parts)

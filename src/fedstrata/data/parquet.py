@@ -7,65 +7,74 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedstrata.data.arrays import is_list, read_arrays
-from fedstrata.data.dataset import Dataset, moments
+from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
-from fedstrata.data.labels import read_labels, vocabulary
-from fedstrata.data.locate import Location, Split
-from fedstrata.data.rows import opened, require, scalars
-from fedstrata.data.signals import RECORDING, read_recordings
+from fedstrata.data.locate import Location
+from fedstrata.data.parquet_columns import (
+    count_classes,
+    is_list,
+    read_arrays,
+    read_columns,
+    read_labels,
+    read_schema,
+    require_columns,
+)
+from fedstrata.data.recordings import RECORDING_COLUMNS, read_recordings
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 
-LABELS = ("label", "labels", "fine_label", "class", "target", "y")
-"""Names of a column that is taken for the classes, in files that the catalogue does not know."""
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
+"""The names of a column that is taken for the classes, in files that the registry does not know."""
 
 
-def read_parquet(location: Location, split: Split, window: int = 128, step: int = 128) -> Dataset:
+def read_parquet(location: Location, split: Split) -> Dataset:
     """Decode one split.
 
     Args:
-        location: of files in Parquet.
-        split: which of them.
-        window: of recordings only: samples in one window.
-        step: of recordings only: samples from the start of one window to the start of the next.
+        location: The data set, in Parquet files.
+        split: The split that is read.
 
     Raises:
-        DataError: naming the file, and the column or row (from 0) that is missing or broken.
+        DataError: When a file, column or row is missing or broken.
     """
-    files, source = (location.test if split == "test" else location.train), location.source
-    with opened(files[0]) as file:
-        schema = file.schema_arrow
-    if set(schema.names) >= RECORDING or (source and source.values == "signal"):
-        return read_recordings(location, files, window, step)
-    values, label = (source.values, source.label) if source else _guess(location.train[0])
-    require(files[0], schema, (values, label))
-    classes, names = vocabulary(location.train + location.test, label, source.classes if source else None)
-    labels = torch.from_numpy(read_labels(files, label, classes, names))
-    if _is_image(schema.field(values).type):
-        inputs = torch.from_numpy(read_images(files, values, len(labels), source.shape if source else None))
-    elif is_list(schema.field(values).type):
-        inputs = torch.from_numpy(read_arrays(files, values))
+    info = location.info
+    files = location.test if split == "test" else location.train
+    schema = read_schema(files[0])
+    if set(schema.names) >= RECORDING_COLUMNS or (info and info.input_column == "signal"):
+        return read_recordings(location, files)
+    if info:
+        input_column, label_column = info.input_column, info.label_column
     else:
-        raise DataError(f"{files[0]}: column {values!r} holds {schema.field(values).type}; expected images or lists")
-    mean, std = (source.mean, source.std) if source and source.mean else moments(inputs)
-    columns = scalars(files, skip=(values, label))
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=names)
+        input_column, label_column = _guess_columns(location.train[0])
+    require_columns(files[0], schema, (input_column, label_column))
+    classes, class_names = count_classes(
+        location.train + location.test, label_column, known=info.classes if info else None
+    )
+    labels = torch.from_numpy(read_labels(files, label_column, classes, class_names))
+    input_type = schema.field(input_column).type
+    if _is_image(input_type):
+        inputs = torch.from_numpy(read_images(files, input_column, len(labels), info.shape if info else None))
+    elif is_list(input_type):
+        inputs = torch.from_numpy(read_arrays(files, input_column))
+    else:
+        raise DataError(f"{files[0]}: column {input_column!r} holds {input_type}; expected images or lists")
+    mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
+    columns = read_columns(files, skip=(input_column, label_column))
+    return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names)
 
 
-def _guess(file: Path) -> tuple[str, str]:
-    """The columns of samples and of classes in a training file that the catalogue does not know."""
-    with opened(file) as parquet:
-        schema = parquet.schema_arrow
-    values = [field.name for field in schema if _is_image(field.type) or is_list(field.type)]
-    labels = [name for name in schema.names if name in LABELS]
-    for found, what in ((values, "one column of images or lists"), (labels, f"one of {', '.join(LABELS)}")):
+def _guess_columns(file: Path) -> tuple[str, str]:
+    """The columns of inputs and of classes in a training file that the registry does not know."""
+    schema = read_schema(file)
+    inputs = [field.name for field in schema if _is_image(field.type) or is_list(field.type)]
+    labels = [name for name in schema.names if name in LABEL_COLUMNS]
+    for found, expected in ((inputs, "one column of images or lists"), (labels, f"one of {', '.join(LABEL_COLUMNS)}")):
         if len(found) != 1:
             raise DataError(
-                f"{file}: expected {what}, found {' and '.join(found) or 'none'}; "
+                f"{file}: expected {expected}, found {' and '.join(found) or 'none'}; "
                 f"its columns are {', '.join(schema.names)}"
             )
-    return values[0], labels[0]
+    return inputs[0], labels[0]
 
 
 def _is_image(kind: Any) -> bool:

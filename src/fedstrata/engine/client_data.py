@@ -18,7 +18,7 @@ AHEAD = 4
 
 
 class ClientSplit(Protocol):
-    """Which samples are whose, and how each client sees them: what is read of a `Deal`, or known on a device."""
+    """Which samples are whose, and how each client sees them: what is read of a `Partition`, or known on a device."""
 
     @property
     def train(self) -> Sequence[np.ndarray[Any, Any]]:
@@ -42,9 +42,9 @@ class ClientData:
 
     Args:
         dataset: in memory, once.
-        deal: which samples are whose, and how each client sees them.
+        partition: which samples are whose, and how each client sees them.
         seed: of the run; it fixes the halves A and B.
-        handovers: client -> (round, other): from that round on it holds what the other one was dealt.
+        handovers: client -> (round, other): from that round on it holds what the other one was given.
 
     Attributes:
         on_read: Called whenever samples are read. A worker shows by it that its work goes on.
@@ -53,17 +53,21 @@ class ClientData:
     on_read: Callable[[], None] | None = None
 
     def __init__(
-        self, dataset: Dataset, deal: ClientSplit, seed: int, handovers: Mapping[int, tuple[int, int]] | None = None
+        self,
+        dataset: Dataset,
+        partition: ClientSplit,
+        seed: int,
+        handovers: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Turn the index arrays into tensors."""
         self._dataset = dataset.channels_last()
         self._seed = seed
         self._handovers = dict(handovers or {})
-        self._train = [torch.from_numpy(index) for index in deal.train]
-        self._test = [torch.from_numpy(index) for index in deal.test]
-        self._turns = torch.from_numpy(deal.turns)
-        self._relabel = torch.from_numpy(deal.relabel)
-        # No sample is dealt twice, so a sample tells who sees it, and how.
+        self._train = [torch.from_numpy(index) for index in partition.train]
+        self._test = [torch.from_numpy(index) for index in partition.test]
+        self._turns = torch.from_numpy(partition.turns)
+        self._relabel = torch.from_numpy(partition.relabel)
+        # No sample is given twice, so a sample tells who sees it, and how.
         self._owner = torch.full((len(dataset),), -1)
         for client, (train, test) in enumerate(zip(self._train, self._test, strict=True)):
             self._owner[train] = self._owner[test] = client
@@ -124,7 +128,7 @@ class ClientData:
     def batches(
         self, index: torch.Tensor, size: int, order: torch.Generator | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs (b, ...) float32 and labels (b,) of some samples, as the clients that were dealt them see them.
+        """Inputs (b, ...) float32 and labels (b,) of some samples, as the clients that hold them see them.
 
         Args:
             index: the samples.
@@ -139,7 +143,7 @@ class ClientData:
             yield from zip(inputs.split(size or len(index)), labels.split(size or len(index)), strict=True)
 
     def samples(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that were dealt them see them."""
+        """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that hold them see them."""
         if self.on_read is not None:
             self.on_read()
         inputs = self._dataset.gather(index)

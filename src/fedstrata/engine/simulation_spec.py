@@ -13,7 +13,7 @@ from fedstrata.engine.client_data import ClientData
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop
 from fedstrata.models import layout_of
-from fedstrata.partition import Deal
+from fedstrata.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SimulationSpec:
     Attributes:
         network: makes the network, the same every time.
         dataset: in memory.
-        deal: which samples are whose, and how each client sees them.
+        partition: which samples are whose, and how each client sees them.
         seed: of the run.
         handovers: as `ClientData` takes them.
         precision: of training, as `Loop` takes it.
@@ -31,7 +31,7 @@ class SimulationSpec:
 
     network: Callable[[], nn.Module]
     dataset: Dataset
-    deal: Deal
+    partition: Partition
     seed: int
     handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     precision: str = "float32"
@@ -39,7 +39,7 @@ class SimulationSpec:
     @cached_property
     def client_data(self) -> ClientData:
         """The clients' data."""
-        return ClientData(self.dataset, self.deal, self.seed, self.handovers)
+        return ClientData(self.dataset, self.partition, self.seed, self.handovers)
 
     def loop(self, store: ClientStore | None = None) -> Loop:
         """An engine of its own on the one copy of the data that is here."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -16,14 +15,14 @@ from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.terms import Samples, Terms
 from fedstrata.models import side
-from fedstrata.partition.holdout import hold_out, hold_out_units
+from fedstrata.partition import hold_out, holdout_rng
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Portion:
-    """A deal in which only one of n clients holds anything: all that `ClientData` reads of a `Deal`.
+    """A partition in which only one of n clients holds anything: all that `ClientData` reads of a `Partition`.
 
     Attributes:
         train: positions of each client's training samples, (n,).
@@ -85,7 +84,7 @@ def _client_data(dataset: Dataset, train: Indices, test: Indices, client: int, t
         np.zeros(terms.clients, dtype=np.int64),
         np.tile(np.arange(terms.samples.classes), (terms.clients, 1)),
     )
-    # A Deal gives every client something; of the others' data a device has none.
+    # A Partition gives every client something; of the others' data a device has none.
     return ClientData(dataset, portion, terms.seed)
 
 
@@ -128,8 +127,5 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples) -> torch.Tensor:
 
 
 def _held_out(dataset: Dataset, client: int, terms: Terms) -> NDArray[np.bool_]:
-    """Which samples are the client's test split; drawn as `deal` draws that of a simulated client."""
-    rng = np.random.default_rng(np.random.SeedSequence([terms.seed, crc32(b"test split"), client]))
-    if dataset.unit is None:
-        return hold_out(len(dataset), terms.samples.test, rng)
-    return hold_out_units(dataset.columns[dataset.unit], terms.samples.test, rng)
+    """Which samples are the client's test split; drawn as `partition_samples` draws that of a simulated client."""
+    return hold_out(len(dataset), terms.samples.test, holdout_rng(terms.seed, client), dataset.units)

@@ -3,7 +3,7 @@
 Importing this package does not import torch; resolving an entry of `MODELS` does.
 """
 
-from fedstrata.models.factory import MODELS, check, make, options, side
+from fedstrata.models.registry import MODELS, check, make, options, side
 from fedstrata.models.rows import flatten, layout_of, load_row
 
 __all__ = ["MODELS", "check", "flatten", "layout_of", "load_row", "make", "options", "side"]

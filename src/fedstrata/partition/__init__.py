@@ -1,10 +1,19 @@
-"""Labels -> index arrays: who gets which samples, and which clients truly belong together.
+"""Which client gets which samples, and which clients truly belong together. No torch.
 
-A scheme is a frozen dataclass of its keys in the experiment file; `deal` applies it. Pure numpy, no torch.
+A scheme is a frozen dataclass of its keys in the experiment file; `partition_samples` applies it.
 """
 
-from fedstrata.partition.deal import Deal, deal
-from fedstrata.partition.keys import PARTITIONS, keys_of, scheme_from
+from fedstrata.partition.partitioning import Partition, hold_out, holdout_rng, partition_samples
+from fedstrata.partition.registry import PARTITIONS, keys_of, scheme_from
 from fedstrata.partition.scheme import Scheme
 
-__all__ = ["PARTITIONS", "Deal", "Scheme", "deal", "keys_of", "scheme_from"]
+__all__ = [
+    "PARTITIONS",
+    "Partition",
+    "Scheme",
+    "hold_out",
+    "holdout_rng",
+    "keys_of",
+    "partition_samples",
+    "scheme_from",
+]

@@ -1,119 +1,161 @@
-"""What a scheme of partition is given, what it returns, and how its keys are declared."""
+"""What a partition scheme is: its keys, what it is given, and what it returns.
+
+A scheme is a frozen dataclass whose fields are its keys in an experiment file. A new one is a subclass of `Ungrouped`
+or `Grouped` and one line in `registry.py`. A grouped scheme may have another scheme inside its groups.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
-from zlib import crc32
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Interval
-from numpy.typing import NDArray
-from pydantic import ConfigDict, Strict
+from pydantic import ConfigDict, InstanceOf, Strict, field_validator
+from pydantic.dataclasses import dataclass
 
+from fedstrata.errors import ExperimentError, PartitionError
 from fedstrata.limits import SAMPLES
-from fedstrata.partition.shares import Indices, enough
+from fedstrata.partition.allocation import Allocation, Indices, Pool, renumber
 
-LEAST = 2
-"""Samples that every client is owed where sizes are drawn: one to train and one to test."""
+MIN_SAMPLES = 2
+"""The fewest samples of a client where sizes are drawn: one to train and one to test."""
 
 KEYS = ConfigDict(extra="forbid")
-"""Of every scheme: its fields are its keys in an experiment file, and an unknown one is an error."""
+"""The configuration of every scheme: an unknown key is an error."""
 
 Whole = Annotated[int, Strict(), Interval(ge=1, le=SAMPLES)]
 """A whole number from 1, of clients, groups or shards."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """The samples that a scheme deals, and to whom.
-
-    Attributes:
-        labels: class of each sample (samples,).
-        classes: number of classes.
-        clients: number of clients n.
-        size: samples per client, training and test together; 0 = all there are.
-        seed: of the experiment.
-        columns: further columns of the data (samples,) each.
-        name: which pool of a composed scheme this is; every pool has streams of its own.
-    """
-
-    labels: Indices
-    classes: int
-    clients: int
-    size: int
-    seed: int
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    name: str = "partition"
-
-    def rng(self, purpose: str) -> np.random.Generator:
-        """Return the random stream of one purpose."""
-        return np.random.default_rng(np.random.SeedSequence([self.seed, crc32(f"{self.name} {purpose}".encode())]))
-
-    def chosen(self, rng: np.random.Generator) -> Indices:
-        """Draw the samples that all clients have together, for schemes that then vary the sizes; ascending."""
-        count = len(self.labels)
-        return np.sort(rng.permutation(count)[: enough(count, self.clients, self.size)])
-
-    def part(self, positions: Indices, clients: int, group: int) -> "Pool":
-        """Return the pool of one group: some of the samples, for some of the clients."""
-        return replace(self, labels=self.labels[positions], clients=clients, columns={}, name=f"{self.name} {group}")
-
-
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """Who gets which samples of a pool, before they are split into training and test.
-
-    Attributes:
-        shares: positions in the pool, ascending; disjoint (n,).
-        truth: which clients belong together (n,); None where the scheme has no groups.
-        turns: quarter turns counter-clockwise of a client's images (n,).
-        relabel: the label that client i gives to class y, at [i, y] (n, classes).
-    """
-
-    shares: tuple[Indices, ...]
-    truth: Indices | None
-    turns: Indices
-    relabel: Indices
-
-    @classmethod
-    def plain(cls, pool: Pool, shares: tuple[Indices, ...], truth: Indices | None) -> "Cut":
-        """Return the cut that leaves images and labels as they are."""
-        turns = np.zeros(pool.clients, dtype=np.int64)
-        return cls(shares, truth, turns, np.tile(np.arange(pool.classes), (pool.clients, 1)))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KEYS)
 class Scheme(ABC):
-    """A way to deal samples to clients; a subclass is a frozen dataclass of its keys.
+    """A way to allocate samples to clients.
 
     Attributes:
-        source: where it comes from.
-        marks: what tells its groups apart; None for a scheme without groups.
-        divides: whether it can deal the samples of one group of another scheme.
+        source: The paper or data that it comes from.
+        groups_differ_by: What tells its groups apart; None for a scheme without groups.
+        works_inside: Whether it can allocate the samples inside a group of another scheme.
     """
 
     source: ClassVar[str]
-    marks: ClassVar[str | None] = None
-    divides: ClassVar[bool] = True
+    groups_differ_by: ClassVar[str | None] = None
+    works_inside: ClassVar[bool] = True
 
-    @abstractmethod
-    def check(self, clients: int, classes: int, key: str = "partition") -> None:
-        """Find what is wrong with the keys that only these two numbers can tell.
+    def check(self, clients: int, classes: int, place: str = "partition") -> None:
+        """Refuse keys that do not fit the numbers of clients and classes.
 
         Args:
-            clients: number of clients n.
-            classes: number of classes of the data.
-            key: the place of this scheme in the experiment, for the message.
+            clients: The number of clients n.
+            classes: The number of classes of the data.
+            place: The place of this scheme in the experiment, for the message.
 
         Raises:
-            ExperimentError: names the key, its value and what is allowed.
+            ExperimentError: When a key does not fit.
         """
+        for problem in self.problems(clients, classes):
+            raise ExperimentError(f"{place}.{problem}")
 
     @abstractmethod
-    def cut(self, pool: Pool) -> Cut:
-        """Deal the samples of a pool.
+    def problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield what does not fit, each as "key = value: what is expected"."""
+
+    @abstractmethod
+    def allocate(self, pool: Pool) -> Allocation:
+        """Allocate the samples of a pool.
 
         Raises:
-            PartitionError: when there are not enough samples.
+            PartitionError: When there are not enough samples.
         """
+
+
+class Ungrouped(Scheme):
+    """A scheme without groups. Its keys fit any numbers of clients and classes."""
+
+    def problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield nothing."""
+        yield from ()
+
+
+@dataclass(frozen=True, kw_only=True, config=KEYS)
+class Grouped(Scheme):
+    """A scheme with true groups of clients. The clients of a group have contiguous ids.
+
+    Attributes:
+        inside: Another scheme, which allocates each group's samples to the group's clients. It has no groups, or its
+            groups differ in another way.
+    """
+
+    inside: InstanceOf[Scheme] | None = None
+
+    @field_validator("inside")
+    @classmethod
+    def _check_inside(cls, inside: Scheme | None) -> Scheme | None:
+        scheme = inside
+        while scheme is not None:
+            if not scheme.works_inside:
+                raise ValueError("a scheme that can work inside the groups of another one; natural cannot")
+            if scheme.groups_differ_by == cls.groups_differ_by:
+                raise ValueError(f"a scheme whose groups do not differ by {cls.groups_differ_by}, as those around do")
+            scheme = getattr(scheme, "inside", None)
+        return inside
+
+    @abstractmethod
+    def group_sizes(self, clients: int, classes: int) -> Indices:
+        """Return the number of clients of each group, (groups,)."""
+
+    @abstractmethod
+    def group_problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield what does not fit of its own keys, as `problems` does."""
+
+    def problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield what does not fit, of its own keys and then of `inside` in one of the groups."""
+        yield from self.group_problems(clients, classes)
+        if self.inside is not None:
+            for size in np.unique(self.group_sizes(clients, classes)):
+                for problem in self.inside.problems(int(size), classes):
+                    yield f"inside.{problem}"
+
+
+def too_many_groups(groups: int, limit: int, reason: str) -> Iterator[str]:
+    """Yield the problem that there are more groups than allowed, if so."""
+    if groups > limit:
+        yield f"groups = {groups}: expected at most {limit}, {reason}"
+
+
+def allocate_inside(
+    pool: Pool, group_samples: tuple[Indices, ...], group_sizes: Indices, group_truth: Indices, inside: Scheme
+) -> Allocation:
+    """Allocate each group's samples to the group's clients by the scheme `inside`.
+
+    Two clients belong together when they are in the same group, and in the same group of `inside` too.
+
+    Args:
+        pool: The pool of all groups.
+        group_samples: The positions in the pool of each group's samples, (groups,).
+        group_sizes: The clients of each group, (groups,). Their ids are contiguous.
+        group_truth: A number per group, (groups,). Groups with equal numbers are one in truth.
+        inside: The scheme that allocates the samples of one group.
+
+    Raises:
+        PartitionError: When `inside` raises it; the message names the group.
+    """
+    allocations = []
+    for group, (samples, clients) in enumerate(zip(group_samples, group_sizes, strict=True)):
+        try:
+            allocations.append(inside.allocate(pool.of_group(samples, int(clients), group)))
+        except PartitionError as error:
+            raise PartitionError(f"group {group} of the outer scheme: {error}") from None
+    pairs = []
+    for group, allocation in zip(group_truth, allocations, strict=True):
+        inner = [0] * len(allocation.samples) if allocation.truth is None else allocation.truth.tolist()
+        pairs += [(int(group), label) for label in inner]
+    return Allocation(
+        samples=tuple(
+            samples[positions]
+            for samples, allocation in zip(group_samples, allocations, strict=True)
+            for positions in allocation.samples
+        ),
+        truth=renumber(pairs),
+        turns=np.concatenate([allocation.turns for allocation in allocations]),
+        relabel=np.concatenate([allocation.relabel for allocation in allocations]),
+    )

@@ -19,8 +19,7 @@ from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError, RecordError
 from fedstrata.models import make, side
-from fedstrata.partition import Deal
-from fedstrata.partition.holdout import hold_out, hold_out_units
+from fedstrata.partition import Partition, hold_out
 from fedstrata.randomness import seed_of
 from fedstrata.records import Checkpoint, Folder, find_checkpoint
 from fedstrata.records.resume import refuse_other, unfit
@@ -178,14 +177,14 @@ class _Newcomer:
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
         share = experiment.data.test
-        held = hold_out(len(own), share, rng) if own.unit is None else hold_out_units(own.columns[own.unit], share, rng)
+        held = hold_out(len(own), share, rng, own.units)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]
-        deal = Deal((train,), (test,), truth=None, turns=upright, relabel=classes)
+        partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
         model = experiment.model
         module = make(model.name, own.shape, own.classes, experiment.seed, **model.options)
-        self._loop = Loop(module, problem.layout, ClientData(own, deal, experiment.seed))
+        self._loop = Loop(module, problem.layout, ClientData(own, partition, experiment.seed))
 
     def run(self, plan: Plan) -> Report:
         """Answer a plan of the federation."""

@@ -26,7 +26,7 @@ from fedstrata.engine import (
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import flatten, layout_of, make, side
-from fedstrata.partition import Deal, deal
+from fedstrata.partition import Partition, partition_samples
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.runner.membership import Membership, membership
@@ -71,7 +71,7 @@ class RunSetup:
 
 
 def build_run(experiment: Experiment) -> RunSetup:
-    """Make the network, rehearse the algorithm, then read and deal the data.
+    """Make the network, rehearse the algorithm, then read and partition the data.
 
     Raises:
         InputError: when something that the experiment names does not exist or does not fit.
@@ -80,9 +80,9 @@ def build_run(experiment: Experiment) -> RunSetup:
     members = membership(experiment)
     resolve_engine(experiment.engine.name, experiment.engine.device)
     require(experiment.records.track)
-    source = data.find(experiment.data.name, experiment.data.root).source
-    if source is not None:
-        rehearse(algorithm, problem_of(experiment, source.shape, source.classes))
+    info = data.find(experiment.data.name, experiment.data.root).info
+    if info is not None:
+        rehearse(algorithm, problem_of(experiment, info.shape, info.classes))
     dataset = data.load(experiment.data.name, experiment.data.root)
     if experiment.data.unit is not None:
         dataset = replace(dataset, unit=experiment.data.unit)
@@ -91,12 +91,12 @@ def build_run(experiment: Experiment) -> RunSetup:
         dataset = dataset.resized(wanted)
     problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
-    dealt = _deal(experiment, dataset)
-    truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
-    spec = _spec(experiment, dataset, dealt, members)
+    partition = _partition(experiment, dataset)
+    truth = None if partition.truth is None else torch.from_numpy(partition.truth)
+    spec = _spec(experiment, dataset, partition, members)
     engine, why = _engine(experiment, spec, members, problem.training)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
-    problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
+    problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
     return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why)
 
 
@@ -118,23 +118,23 @@ def _engine(
     return wanted.model_copy(update={"name": name, "device": device}), why
 
 
-def _spec(experiment: Experiment, dataset: data.Dataset, dealt: Deal, members: Membership) -> SimulationSpec:
+def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, members: Membership) -> SimulationSpec:
     """What the engine is made of; of the columns, only what tells which samples belong together is still needed."""
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
     return SimulationSpec(
         _network(experiment, dataset.shape, dataset.classes),
         replace(dataset, columns=columns).channels_last(),
-        dealt,
+        partition,
         experiment.seed,
         members.handovers,
         experiment.engine.precision,
     )
 
 
-def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
+def _partition(experiment: Experiment, dataset: data.Dataset) -> Partition:
     wanted = experiment.data
     try:
-        dealt = deal(
+        partition = partition_samples(
             experiment.scheme,
             dataset.labels.numpy(),
             clients=wanted.clients,
@@ -143,22 +143,22 @@ def _deal(experiment: Experiment, dataset: data.Dataset) -> Deal:
             seed=experiment.seed,
             classes=dataset.classes,
             columns=dataset.columns,
-            unit=None if dataset.unit is None else dataset.columns[dataset.unit],
+            unit=dataset.units,
         )
     except PartitionError as error:
         if str(error).startswith("partition."):
             raise
         raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
-    if experiment.probe.gap and dealt.truth is None:
+    if experiment.probe.gap and partition.truth is None:
         raise ExperimentError(
             f"probe.gap = {list(experiment.probe.gap)}: needs a partition with true groups, but "
             f"partition.scheme = {experiment.partition['scheme']!r} has none; use another, or leave probe.gap out"
         )
-    return dealt
+    return partition
 
 
-def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch.Tensor | None:
-    """Samples without labels for the server: of the test file, or where there is none, of those nobody was dealt."""
+def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
+    """Samples without labels for the server: of the test file, or else of those that no client holds."""
     count = experiment.data.public
     name = experiment.data.name
     root = experiment.data.root
@@ -170,8 +170,8 @@ def _public(experiment: Experiment, dataset: data.Dataset, dealt: Deal) -> torch
         dataset = dataset if wanted is None or dataset.shape[1:] == (wanted, wanted) else dataset.resized(wanted)
         free = torch.arange(len(dataset))
     else:
-        dealt_out = torch.from_numpy(np.concatenate([*dealt.train, *dealt.test]))
-        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), dealt_out)]
+        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test]))
+        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
     order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))

@@ -24,7 +24,7 @@ class SampleSource(Protocol):
 
 
 class Resident:
-    """All samples that were dealt, normalised once and kept on a device.
+    """All samples that clients hold, normalised once and kept on a device.
 
     Args:
         client_data: of all clients.

@@ -5,61 +5,67 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import ExperimentError, PartitionError
-from fedstrata.partition import Deal, deal
-from fedstrata.partition.shares import Indices, supply
+from fedstrata.partition import Partition, partition_samples
+from fedstrata.partition.allocation import Indices, class_counts
 
 LABELS = np.tile(np.arange(10), 300)  # 300 samples of each class
 
 
-def play(scheme: str, clients: int = 8, samples: int = 40, **keys: object) -> Deal:
-    return deal({"scheme": scheme, **keys}, LABELS, clients=clients, samples=samples, test=0.2, seed=7, classes=10)
+def partition_of(scheme: str, clients: int = 8, samples: int = 40, **keys: object) -> Partition:
+    return partition_samples(
+        {"scheme": scheme, **keys}, LABELS, clients=clients, samples=samples, test=0.2, seed=7, classes=10
+    )
 
 
-def counts(made: Deal) -> list[list[int]]:
+def counts(made: Partition) -> list[list[int]]:
     """Samples of each class of each client, training and test together (n, classes)."""
-    return [supply(LABELS[np.concatenate(both)], 10).tolist() for both in zip(made.train, made.test, strict=True)]
+    return [class_counts(LABELS[np.concatenate(both)], 10).tolist() for both in zip(made.train, made.test, strict=True)]
 
 
-def all_of(made: Deal) -> list[list[int]]:
+def all_of(made: Partition) -> list[list[int]]:
     return [np.sort(np.concatenate(both)).tolist() for both in zip(made.train, made.test, strict=True)]
 
 
-def truth(made: Deal) -> list[int]:
+def truth(made: Partition) -> list[int]:
     assert made.truth is not None
     return [int(group) for group in made.truth]
 
 
 def test_five_hundred_samples_at_a_fifth_draw_another_hundred_and_twenty_five_to_test() -> None:
-    made = play("iid", clients=4, samples=500)
+    made = partition_of("iid", clients=4, samples=500)
     assert [len(part) for part in made.train] == [500] * 4
     assert [len(part) for part in made.test] == [125] * 4
     assert truth(made) == [0, 0, 0, 0]
 
 
 def test_more_clients_leave_the_samples_of_the_others_alone() -> None:
-    few, many = play("iid", clients=3), play("iid", clients=9)
+    few, many = partition_of("iid", clients=3), partition_of("iid", clients=9)
     assert all_of(few) == all_of(many)[:3]
     assert all(np.array_equal(a, b) for a, b in zip(few.test, many.test, strict=False))
 
 
 def test_groups_are_contiguous_and_as_even_as_possible() -> None:
-    assert truth(play("rotation", clients=10, groups=4)) == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
-    assert truth(play("rotation", clients=6, sizes=[3, 2, 1])) == [0, 0, 0, 1, 1, 2]
+    assert truth(partition_of("rotation", clients=10, groups=4)) == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert truth(partition_of("rotation", clients=6, sizes=[3, 2, 1])) == [0, 0, 0, 1, 1, 2]
 
 
 def test_two_rotations_are_upright_and_upside_down_and_four_are_quarter_turns() -> None:
-    assert play("rotation", clients=4, groups=2).turns.tolist() == [0, 0, 2, 2]
-    assert play("rotation", clients=4, groups=4).turns.tolist() == [0, 1, 2, 3]
-    assert play("rotation", clients=3, groups=3).turns.tolist() == [0, 1, 2]
-    assert play("rotation", clients=2, groups=1).turns.tolist() == [0, 0]
+    assert partition_of("rotation", clients=4, groups=2).turns.tolist() == [0, 0, 2, 2]
+    assert partition_of("rotation", clients=4, groups=4).turns.tolist() == [0, 1, 2, 3]
+    assert partition_of("rotation", clients=3, groups=3).turns.tolist() == [0, 1, 2]
+    assert partition_of("rotation", clients=2, groups=1).turns.tolist() == [0, 0]
 
 
-def test_rotation_and_concept_deal_the_very_samples_of_iid() -> None:
-    assert all_of(play("rotation", groups=4)) == all_of(play("iid")) == all_of(play("concept", sizes=[7, 1]))
+def test_rotation_and_concept_use_the_same_samples_as_iid() -> None:
+    assert (
+        all_of(partition_of("rotation", groups=4))
+        == all_of(partition_of("iid"))
+        == all_of(partition_of("concept", sizes=[7, 1]))
+    )
 
 
 def test_concept_shifts_the_labels_of_each_group_by_its_own_step() -> None:
-    made = play("concept", clients=3, groups=3)  # 10 classes // 3 groups = 3
+    made = partition_of("concept", clients=3, groups=3)  # 10 classes // 3 groups = 3
     assert made.relabel.tolist() == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
         [3, 4, 5, 6, 7, 8, 9, 0, 1, 2],
@@ -69,32 +75,32 @@ def test_concept_shifts_the_labels_of_each_group_by_its_own_step() -> None:
 
 
 def test_majority_holds_its_share_in_every_client() -> None:
-    made = play("majority", clients=4, groups=2, share=0.64)  # 50 drawn: 32, and 18 over 9 others
+    made = partition_of("majority", clients=4, groups=2, share=0.64)  # 50 drawn: 32, and 18 over 9 others
     assert counts(made) == [[32] + [2] * 9] * 2 + [[2, 32] + [2] * 8] * 2
     assert truth(made) == [0, 0, 1, 1]
 
 
-def test_majority_of_all_there_is_deals_as_many_as_the_shares_allow() -> None:
-    made = play("majority", clients=4, samples=0, groups=2, share=1.0)  # 300 of one class for two clients
+def test_majority_of_all_there_is_gives_as_many_as_the_shares_allow() -> None:
+    made = partition_of("majority", clients=4, samples=0, groups=2, share=1.0)  # 300 of one class for two clients
     assert counts(made) == [[150] + [0] * 9] * 2 + [[0, 150] + [0] * 8] * 2
 
 
 def test_label_groups_hold_their_classes_equally_and_equal_sets_are_one_group() -> None:
-    made = play("label_groups", clients=4, labels=[[1, 2], [8, 9, 0, 5, 6], [2, 1], [3]])
+    made = partition_of("label_groups", clients=4, labels=[[1, 2], [8, 9, 0, 5, 6], [2, 1], [3]])
     assert counts(made)[0] == [0, 25, 25, 0, 0, 0, 0, 0, 0, 0]
     assert counts(made)[1] == [10, 0, 0, 0, 0, 10, 10, 0, 10, 10]
     assert truth(made) == [0, 1, 0, 2]
 
 
 def test_class_pairs_wrap_around_the_last_class() -> None:
-    made = play("class_pairs", clients=20)
+    made = partition_of("class_pairs", clients=20)
     assert truth(made) == [group for group in range(10) for _ in range(2)]
     assert [np.flatnonzero(row).tolist() for row in counts(made)[::2]] == [sorted([j, (j + 1) % 10]) for j in range(10)]
 
 
 def test_dirichlet_inside_label_groups_stays_inside_them() -> None:
     sets = [[0, 1, 2, 3], [3, 4, 5, 6], [4, 5, 6, 7, 8, 9], list(range(10))]
-    made = play("label_groups", clients=12, labels=sets, inside={"scheme": "dirichlet", "alpha": 1.0})
+    made = partition_of("label_groups", clients=12, labels=sets, inside={"scheme": "dirichlet", "alpha": 1.0})
     sizes = [len(part) for part in all_of(made)]
     assert truth(made) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert all(set(np.flatnonzero(row)) <= set(sets[i // 3]) for i, row in enumerate(counts(made)))
@@ -102,16 +108,16 @@ def test_dirichlet_inside_label_groups_stays_inside_them() -> None:
 
 
 def test_rotation_holds_what_is_inside_and_both_decide_who_belongs_together() -> None:
-    made = play("rotation", groups=2, inside={"scheme": "majority", "groups": 2, "share": 1.0})
+    made = partition_of("rotation", groups=2, inside={"scheme": "majority", "groups": 2, "share": 1.0})
     assert made.turns.tolist() == [0, 0, 0, 0, 2, 2, 2, 2]
     assert truth(made) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert counts(made)[1] == [50] + [0] * 9 and counts(made)[7] == [0, 50] + [0] * 8
 
 
 def test_turns_and_labels_of_what_is_inside_are_kept() -> None:
-    made = play("majority", groups=2, share=0.5, inside={"scheme": "rotation", "sizes": [1, 3]})
+    made = partition_of("majority", groups=2, share=0.5, inside={"scheme": "rotation", "sizes": [1, 3]})
     assert made.turns.tolist() == [0, 2, 2, 2, 0, 2, 2, 2] and truth(made) == [0, 1, 1, 1, 2, 3, 3, 3]
-    both = play("rotation", groups=2, inside={"scheme": "concept", "groups": 2})
+    both = partition_of("rotation", groups=2, inside={"scheme": "concept", "groups": 2})
     assert both.relabel[:, 0].tolist() == [0, 0, 5, 5, 0, 0, 5, 5] and both.turns.tolist() == [0] * 4 + [2] * 4
 
 
@@ -119,13 +125,13 @@ def test_a_shortage_inside_names_the_group() -> None:
     with pytest.raises(
         PartitionError, match=r"^group 0 of the outer scheme: every client needs 2 samples, but the best"
     ):
-        play("rotation", clients=100, samples=4, groups=2, inside={"scheme": "dirichlet", "alpha": 1e-3})
+        partition_of("rotation", clients=100, samples=4, groups=2, inside={"scheme": "dirichlet", "alpha": 1e-3})
 
 
 def test_truth_is_unknown_where_every_client_has_a_mix_of_its_own() -> None:
-    assert play("dirichlet", alpha=0.5).truth is None and play("shards").truth is None
-    assert play("dirichlet", alpha=0.5, over="classes").truth is None
-    assert truth(play("quantity", alpha=1.0)) == [0] * 8
+    assert partition_of("dirichlet", alpha=0.5).truth is None and partition_of("shards").truth is None
+    assert partition_of("dirichlet", alpha=0.5, over="classes").truth is None
+    assert truth(partition_of("quantity", alpha=1.0)) == [0] * 8
 
 
 def recordings() -> tuple[Indices, dict[str, Indices]]:
@@ -137,7 +143,9 @@ def recordings() -> tuple[Indices, dict[str, Indices]]:
 def test_natural_clients_are_subjects_and_no_trial_is_on_both_sides() -> None:
     labels, columns = recordings()
     keys = {"scheme": "natural", "column": "subject"}
-    made = deal(keys, labels, clients=3, samples=0, test=0.2, seed=0, classes=1, columns=columns, unit=columns["trial"])
+    made = partition_samples(
+        keys, labels, clients=3, samples=0, test=0.2, seed=0, classes=1, columns=columns, unit=columns["trial"]
+    )
     assert [len(part) for part in made.test] == [10, 10, 10]  # of 40, 50, 60: 8, 10 and 12 asked
     for train, test, subject in zip(made.train, made.test, [1, 2, 3], strict=True):
         assert not set(columns["trial"][train]) & set(columns["trial"][test])
@@ -148,7 +156,7 @@ def test_natural_clients_are_subjects_and_no_trial_is_on_both_sides() -> None:
 def test_a_client_of_one_trial_cannot_be_split() -> None:
     labels, columns = recordings()
     with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent units and needs 2"):
-        deal(
+        partition_samples(
             {"scheme": "iid"},
             labels,
             clients=3,
@@ -163,7 +171,7 @@ def test_a_client_of_one_trial_cannot_be_split() -> None:
 def test_a_column_that_is_not_there_is_an_error_that_lists_the_others() -> None:
     labels, columns = recordings()
     with pytest.raises(PartitionError, match=r"^partition.column = 'user': the data has subject, trial$"):
-        deal(
+        partition_samples(
             {"scheme": "natural", "column": "user"},
             labels,
             clients=3,
@@ -174,27 +182,27 @@ def test_a_column_that_is_not_there_is_an_error_that_lists_the_others() -> None:
             columns=columns,
         )
     with pytest.raises(PartitionError, match="the data has no further columns"):
-        play("natural", column="user")
+        partition_of("natural", column="user")
 
 
 def test_a_client_of_one_sample_cannot_be_split() -> None:
     with pytest.raises(PartitionError, match="client 1 cannot be split: it has 1 samples and needs 2, one to train"):
-        deal({"scheme": "iid"}, [0, 1, 0], clients=2, samples=0, test=0.2, seed=0, classes=2)
+        partition_samples({"scheme": "iid"}, [0, 1, 0], clients=2, samples=0, test=0.2, seed=0, classes=2)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"clients": 0}, "data.clients = 0: must be at least 1"),
-        ({"samples": -1}, "data.samples = -1: must be 0 or more"),
-        ({"test": 0.0}, "data.test = 0.0: must be above 0 and below 1"),
-        ({"test": 1.0}, "data.test = 1.0: must be above 0 and below 1"),
+        ({"clients": 0}, "data.clients = 0: expected at least 1"),
+        ({"samples": -1}, "data.samples = -1: expected 0 or more"),
+        ({"test": 0.0}, "data.test = 0.0: expected a number above 0 and below 1"),
+        ({"test": 1.0}, "data.test = 1.0: expected a number above 0 and below 1"),
     ],
 )
 def test_numbers_out_of_range_are_named(changed: dict[str, float], message: str) -> None:
     numbers: dict[str, Any] = {"clients": 2, "samples": 3, "test": 0.2, **changed}
     with pytest.raises(ExperimentError, match=message):
-        deal({"scheme": "iid"}, LABELS, seed=0, classes=10, **numbers)
+        partition_samples({"scheme": "iid"}, LABELS, seed=0, classes=10, **numbers)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +219,17 @@ def test_numbers_out_of_range_are_named(changed: dict[str, float], message: str)
 def test_broken_labels_and_columns_are_errors(labels: list[float], message: str) -> None:
     columns = {"subject": np.arange(3)} if len(labels) == 4 else None
     with pytest.raises(PartitionError, match=message):
-        deal({"scheme": "iid"}, labels, clients=1, samples=0, test=0.2, seed=0, classes=10, columns=columns)
+        partition_samples(
+            {"scheme": "iid"}, labels, clients=1, samples=0, test=0.2, seed=0, classes=10, columns=columns
+        )
 
 
 def integers(*values: int) -> Indices:
     return np.array(values, dtype=np.int64)
 
 
-def test_a_deal_holds_its_rules() -> None:
-    good = Deal(
+def test_a_partition_checks_its_rules() -> None:
+    good = Partition(
         train=(integers(0, 1), integers(4)),
         test=(integers(2), integers(3)),
         truth=integers(0, 1),
@@ -236,7 +246,7 @@ def test_a_deal_holds_its_rules() -> None:
         ({"truth": integers(0, 2)}, "truth counts groups from 0 without gaps"),
         ({"turns": integers(0, 4)}, "turns are 0 to 3 per client"),
         ({"relabel": np.array([[0, 1], [1, 1]])}, "relabel has a permutation of the classes per client"),
-        ({"train": (integers(0, 1), integers(2))}, "no sample is dealt twice"),
+        ({"train": (integers(0, 1), integers(2))}, "no sample occurs twice"),
     ):
         with pytest.raises(PartitionError, match=rule):
             replace(good, **changed)

@@ -8,12 +8,14 @@ from data_layouts import recordings, write
 
 from fedstrata.data import Dataset, find
 from fedstrata.data.parquet import read_parquet
+from fedstrata.data.recordings import read_recordings
 from fedstrata.errors import DataError
 
 
-def read(root: Path, columns: dict[str, Any], window: int = 4, step: int = 4) -> Dataset:
+def read(root: Path, columns: dict[str, Any], window: int = 4) -> Dataset:
     write(root / "usc_had" / "train-00000-of-00001.parquet", columns)
-    return read_parquet(find("usc_had", root), "train", window, step)
+    location = find("usc_had", root)
+    return read_recordings(location, location.train, window)
 
 
 def test_recordings_are_cut_into_windows_that_share_no_samples(tmp_path: Path) -> None:
@@ -30,11 +32,6 @@ def test_every_window_knows_its_subject_and_its_recording(tmp_path: Path) -> Non
     assert data.columns["subject"].tolist() == [1, 1, 2]
     assert data.columns["trial"].tolist() == [10003, 10003, 20105]
     assert data.unit == "trial"
-
-
-def test_a_smaller_step_makes_windows_overlap(tmp_path: Path) -> None:
-    data = read(tmp_path, recordings([8]), window=4, step=2)
-    assert data.inputs[:, 0].tolist() == [[0, 10, 20, 30], [20, 30, 40, 50], [40, 50, 60, 70]]
 
 
 def test_a_recording_shorter_than_a_window_gives_none(tmp_path: Path) -> None:
@@ -54,10 +51,10 @@ def test_normalisation_is_that_of_all_windows(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_the_same_layout_is_known_by_its_columns(tmp_path: Path) -> None:
-    columns = recordings([4, 4], channels=3)
+    columns = recordings([256, 256], channels=3)
     write(tmp_path / "train-0.parquet", columns | {"site": ["a", "b"]}, {"activity": ["sit", "walk"]})
-    data = read_parquet(find(str(tmp_path)), "train", 2, 2)
-    assert data.inputs.shape == (4, 3, 2)
+    data = read_parquet(find(str(tmp_path)), "train")
+    assert data.inputs.shape == (4, 3, 128)
     assert data.class_names == ("sit", "walk")
     assert data.columns["site"].tolist() == ["a", "a", "b", "b"]
 
@@ -72,17 +69,25 @@ FLOATS = pa.list_(pa.float32())
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (spoil("length", [4, 5]), "row 1 holds 24 values; expected length x channels = 5 x 6"),
-        (spoil("length", [4, None]), "row 1 has no signal, length or channels"),
-        (spoil("channels", [6, None]), "row 1 has no signal, length or channels"),
-        (spoil("signal", pa.array([None, [0.0] * 24], FLOATS)), "row 0 has no signal, length or channels"),
+        (spoil("length", [4, 5]), "row 1 of column 'signal' holds 24 values; expected length x channels = 5 x 6"),
+        (spoil("length", [4, None]), "row 1 of column 'signal' has no signal, length or channels"),
+        (spoil("channels", [6, None]), "row 1 of column 'signal' has no signal, length or channels"),
+        (
+            spoil("signal", pa.array([None, [0.0] * 24], FLOATS)),
+            "row 0 of column 'signal' has no signal, length or channels",
+        ),
         (
             spoil("signal", pa.array([[0.0] * 24, [np.inf] * 24], FLOATS)),
-            "row 1 holds a value that is not a finite",
+            "row 1 of column 'signal' holds a value that is not a finite",
         ),
-        (spoil("signal", pa.array([[0.0] * 24, [None] * 24], FLOATS)), "row 1 holds a value that is not a finite"),
-        (spoil("channels", [6, 3]) | {"length": [4, 8]}, "row 1 has 3 channels; expected 6"),
-        (spoil("activity", [0, 12]), "row 1 has activity 12; expected 0 to 11"),
+        (
+            spoil("signal", pa.array([[0.0] * 24, [None] * 24], FLOATS)),
+            "row 1 of column 'signal' holds a value that is not a finite",
+        ),
+        (spoil("length", ["4", "4"]), "column 'length' holds string; expected integers"),
+        (spoil("signal", ["a", "b"]), "column 'signal' holds string; expected lists of numbers"),
+        (spoil("channels", [6, 3]) | {"length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
+        (spoil("activity", [0, 12]), "row 1 of column 'activity' holds class 12; expected 0 to 11"),
         (spoil("subject", [1, None]), "subject and trial must be integers, in every row"),
         (spoil("trial", ["a", "b"]), "subject and trial must be integers"),
         (spoil("subject", [1, 1]) | {"activity": [0, 0]}, "subject 1, activity 0, trial 1 is there twice.* row 1"),
@@ -96,14 +101,8 @@ def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
 
 
 def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no recording has 10 samples; the longest has 9"):
+    with pytest.raises(DataError, match="no recording has 10 readings; the longest has 9"):
         read(tmp_path, recordings([9, 4]), window=10)
-
-
-@pytest.mark.parametrize(("window", "step"), [(0, 1), (1, 0)])
-def test_window_and_step_must_be_positive(tmp_path: Path, window: int, step: int) -> None:
-    with pytest.raises(DataError, match=f"window is {window} and step is {step}"):
-        read(tmp_path, recordings([9]), window, step)
 
 
 def test_a_file_of_usc_had_without_a_column_of_recordings_is_named(tmp_path: Path) -> None:

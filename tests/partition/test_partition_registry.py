@@ -6,9 +6,9 @@ import pytest
 
 from fedstrata.errors import ExperimentError
 from fedstrata.partition import PARTITIONS, Scheme, keys_of, scheme_from
-from fedstrata.partition.alike import Rotation
-from fedstrata.partition.plain import IID, Dirichlet, Natural
-from fedstrata.partition.skewed import ClassPairs, Majority
+from fedstrata.partition.feature_skew import Rotation
+from fedstrata.partition.label_skew import ClassPairs, Majority
+from fedstrata.partition.ungrouped import IID, Dirichlet, Natural
 
 EVERY: list[dict[str, object]] = [
     {"scheme": "iid"},
@@ -51,62 +51,68 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "partition.scheme is missing; known are iid, rotation, "),
-        ({"scheme": 3}, "partition.scheme = 3: unknown; known are iid, "),
+        ({}, "partition.scheme: expected one of iid, rotation, "),
+        ({"scheme": 3}, "partition.scheme = 3: unknown partition; expected one of iid, "),
         (
             {"scheme": "rotations"},
-            "partition.scheme = 'rotations': unknown (did you mean rotation?); known are iid, ",
+            "partition.scheme = 'rotations': unknown partition; expected one of iid, ",
         ),
         (
             {"scheme": "rotation", "group": 4},
-            "partition.group = 4: unknown to rotation (did you mean groups?); its keys are groups, sizes, inside",
+            "partition.group: unknown key; did you mean groups?",
         ),
-        ({"scheme": "iid", "alpha": 1}, "partition.alpha = 1: unknown to iid; it has no keys"),
+        ({"scheme": "iid", "alpha": 1}, "partition.alpha: unknown key; there are no others"),
         (
             {"scheme": "iid", "inside": {"scheme": "iid"}},
-            "partition.inside = {'scheme': 'iid'}: unknown to iid; it has no groups to deal inside; rotation, ",
+            "partition.inside: unknown key; there are no others",
         ),
-        ({"scheme": "rotation"}, "partition: give either groups or sizes"),
-        ({"scheme": "rotation", "groups": 2, "sizes": [1, 2]}, "partition: give either groups or sizes"),
-        ({"scheme": "rotation", "groups": "2"}, "partition.groups = '2': input should be a valid integer"),
-        ({"scheme": "rotation", "groups": True}, "partition.groups = true: input should be a valid integer"),
-        ({"scheme": "rotation", "groups": 0}, "partition.groups = 0: input should be greater than or equal to 1"),
-        ({"scheme": "concept", "sizes": []}, "partition.sizes = []: "),
+        ({"scheme": "rotation"}, "partition: expected either groups or sizes"),
+        ({"scheme": "rotation", "groups": 2, "sizes": [1, 2]}, "partition: expected either groups or sizes"),
+        ({"scheme": "rotation", "groups": "2"}, "partition.groups = '2': expected a whole number"),
+        ({"scheme": "rotation", "groups": True}, "partition.groups = true: expected a whole number"),
+        ({"scheme": "rotation", "groups": 0}, "partition.groups = 0: expected a number of at least 1"),
+        ({"scheme": "concept", "sizes": []}, "partition.sizes = []: expected a list of at least 1"),
         (
             {"scheme": "concept", "sizes": [3, 0]},
-            "partition.sizes[1] = 0: input should be greater than or equal to 1",
+            "partition.sizes[1] = 0: expected a number of at least 1",
         ),
-        ({"scheme": "majority", "groups": 2}, "partition.share is missing; majority needs it"),
+        ({"scheme": "majority", "groups": 2}, "partition.share: expected a value, found none"),
         (
             {"scheme": "majority", "groups": 2, "share": 1.5},
-            "partition.share = 1.5: input should be less than or eq",
+            "partition.share = 1.5: expected a number of at most 1",
         ),
         (
             {"scheme": "label_groups", "labels": [[0], [1, 1]]},
-            "partition.labels[1] = [1, 1]: a class is named twice",
+            "partition.labels[1] = [1, 1]: expected a list that names each class once",
         ),
-        ({"scheme": "label_groups", "labels": [[0], []]}, "partition.labels[1] = []: "),
-        ({"scheme": "label_groups", "labels": [[0], [-1]]}, "partition.labels[1][0] = -1: input should be greater"),
-        ({"scheme": "dirichlet", "alpha": 0}, "partition.alpha = 0: input should be greater than 0"),
+        ({"scheme": "label_groups", "labels": [[0], []]}, "partition.labels[1] = []: expected a list of at least 1"),
+        (
+            {"scheme": "label_groups", "labels": [[0], [-1]]},
+            "partition.labels[1][0] = -1: expected a number of at least 0",
+        ),
+        ({"scheme": "dirichlet", "alpha": 0}, "partition.alpha = 0: expected a number greater than 0"),
         ({"scheme": "dirichlet", "alpha": float("nan")}, "partition.alpha = nan: "),
         ({"scheme": "dirichlet", "alpha": float("inf")}, "partition.alpha = inf: "),
         (
             {"scheme": "dirichlet", "alpha": 1, "over": "x"},
-            "partition.over = 'x': input should be 'clients' or 'cl",
+            "partition.over = 'x': expected 'clients' or 'classes'",
         ),
-        ({"scheme": "natural", "column": ""}, "partition.column = '': "),
-        ({"scheme": "concept", "groups": 2, "inside": 3}, "partition.inside = 3: must be a table with a scheme"),
+        ({"scheme": "natural", "column": ""}, "partition.column = '': expected a string that is not empty"),
+        (
+            {"scheme": "concept", "groups": 2, "inside": 3},
+            "partition.inside = 3: expected a table with a scheme and its keys",
+        ),
         (
             {"scheme": "concept", "groups": 2, "inside": {"scheme": "shards", "per_client": 0}},
-            "partition.inside.per_client = 0: input should be greater than or equal to 1",
+            "partition.inside.per_client = 0: expected a number of at least 1",
         ),
         (
             {"scheme": "concept", "groups": 2, "inside": {"scheme": "natural", "column": "x"}},
-            "partition.inside = {'scheme': 'natural', 'column': 'x'}: a column of the data cannot be dealt inside",
+            "partition.inside = {'scheme': 'natural', 'column': 'x'}: expected a scheme that can work inside",
         ),
         (
             {"scheme": "class_pairs", "inside": {"scheme": "majority", "groups": 2, "share": 1}},
-            "partition.inside = {'scheme': 'majority', 'groups': 2, 'share': 1}: its groups would differ by the cl",
+            "partition.inside = {'scheme': 'majority', 'groups': 2, 'share': 1}: expected a scheme whose groups do not",
         ),
         (
             {
@@ -114,7 +120,7 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
                 "groups": 2,
                 "inside": {"scheme": "class_pairs", "inside": {"scheme": "rotation", "groups": 2}},
             },
-            "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme': 'rotation'...: its ",
+            "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme': 'rotation'...: expected ",
         ),
     ],
     ids=str,
@@ -129,37 +135,40 @@ def test_wrong_keys_are_named_with_their_value_and_what_is_allowed(keys: dict[st
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"scheme": "rotation", "groups": 5}, "partition.groups = 5: at most 4, as there are quarter turns"),
-        ({"scheme": "rotation", "groups": 4}, "partition.groups = 4: at most 3, the number of clients"),
-        ({"scheme": "rotation", "sizes": [1] * 5}, "partition.sizes = [1, 1, 1, 1, 1]: at most 4 groups, as there"),
+        ({"scheme": "rotation", "groups": 5}, "partition.groups = 5: expected at most 4, as there are quarter turns"),
+        ({"scheme": "rotation", "groups": 4}, "partition.groups = 4: expected at most 3, the number of clients"),
+        (
+            {"scheme": "rotation", "sizes": [1] * 5},
+            "partition.sizes = [1, 1, 1, 1, 1]: expected at most 4 groups, as there",
+        ),
         (
             {"scheme": "concept", "sizes": [2, 2]},
-            "partition.sizes = [2, 2]: they sum to 4 and must sum to the number of clients, 3",
+            "partition.sizes = [2, 2]: expected a sum of 3, the number of clients, found 4",
         ),
-        ({"scheme": "concept", "groups": 5}, "partition.groups = 5: at most 4, the number of classes"),
+        ({"scheme": "concept", "groups": 5}, "partition.groups = 5: expected at most 4, the number of classes"),
         (
             {"scheme": "majority", "groups": 5, "share": 0.5},
-            "partition.groups = 5: at most 4, the number of classes",
+            "partition.groups = 5: expected at most 4, the number of classes",
         ),
         (
             {"scheme": "majority", "groups": 4, "share": 0.5},
-            "partition.groups = 4: at most 3, the number of clients",
+            "partition.groups = 4: expected at most 3, the number of clients",
         ),
         (
             {"scheme": "label_groups", "labels": [[0], [3, 4]]},
-            "partition.labels[1] = [3, 4]: the classes are 0 to 3",
+            "partition.labels[1] = [3, 4]: expected classes of 0 to 3",
         ),
         (
             {"scheme": "label_groups", "labels": [[0]] * 4},
-            "partition.labels: 4 groups, at most 3, the number of cli",
+            "partition.labels: expected at most 3 groups, the number of clients, found 4",
         ),
         (
             {"scheme": "class_pairs"},
-            "partition.scheme = 'class_pairs': needs at least one client per class, 4, there",
+            "partition.scheme = 'class_pairs': expected at least one client per class, 4, found",
         ),
         (
             {"scheme": "rotation", "groups": 2, "inside": {"scheme": "majority", "groups": 2, "share": 0.5}},
-            "partition.inside.groups = 2: at most 1, the number of clients",
+            "partition.inside.groups = 2: expected at most 1, the number of clients",
         ),
     ],
     ids=str,
@@ -171,9 +180,9 @@ def test_check_says_what_three_clients_and_four_classes_forbid(keys: dict[str, o
 
 
 def test_check_needs_different_pairs_and_other_classes() -> None:
-    with pytest.raises(ExperimentError, match="needs at least 3 classes for different pairs, there are 2"):
+    with pytest.raises(ExperimentError, match="expected at least 3 classes for different pairs, found 2"):
         ClassPairs().check(clients=9, classes=2)
-    with pytest.raises(ExperimentError, match=r"partition.share = 0.5: must be 1 where there is one class"):
+    with pytest.raises(ExperimentError, match=r"partition.share = 0.5: expected 1 where there is one class"):
         Majority(groups=1, share=0.5).check(clients=9, classes=1)
 
 
@@ -184,11 +193,11 @@ def test_check_accepts_what_fits(scheme: Scheme) -> None:
     scheme.check(clients=5, classes=10)
 
 
-def test_checking_and_dealing_never_import_torch() -> None:
+def test_checking_and_partitioning_never_import_torch() -> None:
     script = (
         "import sys, fedstrata.partition as p\n"
         "for keys in ({'scheme': 'iid'}, {'scheme': 'concept', 'groups': 2}):\n"
-        "    p.deal(keys, [0, 1] * 20, clients=2, samples=0, test=0.2, seed=0, classes=2)\n"
+        "    p.partition_samples(keys, [0, 1] * 20, clients=2, samples=0, test=0.2, seed=0, classes=2)\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,407 @@
+"""Columns of Parquet files, read in bounded memory.
+
+The files may be hostile. `opened` refuses a file that would take far more memory than it takes on disk, and every
+error names the file, the column and the row, counted from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fedstrata.data.dataset import check_class_count, check_sample_size, finite_float32
+from fedstrata.errors import DataError
+from fedstrata.limits import (
+    COLUMN_CHARACTERS,
+    MIB,
+    PARQUET_COLUMNS,
+    PARQUET_FOOTER_BYTES,
+    ROWS_BEYOND_BYTES,
+    irregular,
+    too_much,
+)
+
+_ROWS = 4096
+"""The largest number of rows that are decoded at a time."""
+
+_ROWS_BYTES = 128 * MIB
+"""The largest number of bytes that are decoded at a time."""
+
+_VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""The bytes of a decoded value, by its physical type."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive rows of one column of a file.
+
+    Attributes:
+        file: The file.
+        column: The name of the column.
+        first_row: The number of the first row inside the file.
+        values: The rows, as a ``pyarrow.Array``. A dictionary-encoded column is written out.
+    """
+
+    file: Path
+    column: str
+    first_row: int
+    values: Any
+
+    def error(self, row: int, problem: str) -> DataError:
+        """The error that names a row.
+
+        Args:
+            row: The row, counted from the first of this chunk.
+            problem: What is wrong with it.
+        """
+        return DataError(f"{self.file}: row {self.first_row + row} of column {self.column!r} {problem}")
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """Open a Parquet file.
+
+    Yields:
+        The ``pyarrow.parquet.ParquetFile``.
+
+    Raises:
+        DataError: When the file, or a part that is read from it inside the block, is no valid Parquet.
+    """
+    if reason := irregular(file) or _footer_problem(file):
+        raise DataError(f"{file} is no readable Parquet file ({reason}); copy or download it again")
+    try:
+        with pq.ParquetFile(file) as parquet:
+            if problem := _size_problem(parquet.metadata, file.stat().st_size):
+                raise DataError(f"{file}: {problem}")
+            yield parquet
+    # Some of Arrow's errors are Python's own: of memory, of types, of numbers.
+    except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError) as error:
+        reason = str(error).split("\n")[0] or "out of memory"
+        raise DataError(f"{file} is no readable Parquet file ({reason}); copy or download it again") from error
+
+
+def _footer_problem(file: Path) -> str:
+    """What is wrong with the length of the footer, which is read into memory whole; empty when nothing is."""
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 8))
+            length = int.from_bytes(stream.read(4), "little")
+    except OSError as error:
+        return error.strerror or str(error)
+    limit = min(size, PARQUET_FOOTER_BYTES)
+    return f"its footer has {length:,} bytes; expected at most {limit:,}" if length > limit else ""
+
+
+def _size_problem(metadata: Any, stored: int) -> str:
+    """What is hostile about the sizes that a file declares; empty when nothing is.
+
+    Args:
+        metadata: The ``pyarrow.parquet.FileMetaData``.
+        stored: The bytes of the file.
+    """
+    if metadata.num_columns > PARQUET_COLUMNS:
+        return f"it has {metadata.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}"
+    # A sample takes at least one byte. Rows that are all equal take none, and would be written out one by one.
+    if metadata.num_rows > max(ROWS_BEYOND_BYTES, stored):
+        return f"it has {metadata.num_rows:,} rows and {stored:,} bytes; expected a byte for each row"
+    decoded = 0
+    for chunk in _column_chunks(metadata):
+        values = chunk.num_values * _VALUE_BYTES.get(chunk.physical_type, 1)
+        decoded += max(chunk.total_uncompressed_size, values)
+    return too_much(decoded, stored)
+
+
+def _column_chunks(metadata: Any) -> Iterator[Any]:
+    """The ``pyarrow.parquet.ColumnChunkMetaData`` of every column in every row group."""
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for column in range(metadata.num_columns):
+            yield row_group.column(column)
+
+
+def _rows_at_once(metadata: Any, columns: Collection[str]) -> int:
+    """The number of rows that can be decoded together in little memory.
+
+    A value that many rows share is stored once. No value is larger than the part of a column that holds it.
+
+    Args:
+        metadata: The ``pyarrow.parquet.FileMetaData``.
+        columns: The columns that are decoded.
+    """
+    chunks = [chunk for chunk in _column_chunks(metadata) if chunk.path_in_schema.split(".")[0] in columns]
+    largest: int = max((chunk.total_uncompressed_size for chunk in chunks), default=1)
+    return max(1, min(_ROWS, _ROWS_BYTES // max(1, largest)))
+
+
+def read_schema(file: Path) -> Any:
+    """The ``pyarrow.Schema`` of a file; raises as `opened`."""
+    with opened(file) as parquet:
+        return parquet.schema_arrow
+
+
+def require_columns(file: Path, schema: Any, columns: Collection[str]) -> None:
+    """Refuse a file that lacks a column, or has several of one name.
+
+    Args:
+        file: The file, for the message.
+        schema: Its ``pyarrow.Schema``.
+        columns: The names of the columns.
+
+    Raises:
+        DataError: When a column is not there exactly once.
+    """
+    for column in columns:
+        times = schema.names.count(column)
+        if times != 1:
+            found = f"{times} columns" if times else "no column"
+            raise DataError(f"{file} has {found} {column!r}; it has {', '.join(schema.names)}")
+
+
+def read_chunks(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Chunk, ...]]:
+    """Read some columns of files, in order and a few thousand rows at a time.
+
+    Args:
+        files: The files, shards in order.
+        columns: The names of the columns.
+
+    Yields:
+        The next rows of each column.
+
+    Raises:
+        DataError: When a file is unreadable or lacks a column, or a text is too long.
+    """
+    for file in files:
+        with opened(file) as parquet:
+            require_columns(file, parquet.schema_arrow, columns)
+            rows = _rows_at_once(parquet.metadata, columns)
+            first_row = 0
+            for batch in parquet.iter_batches(batch_size=rows, columns=list(columns)):
+                yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
+                first_row += len(batch)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is a list of any sort."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _chunk(file: Path, column: str, first_row: int, values: Any) -> Chunk:
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    chunk = Chunk(file, column, first_row, values)
+    if _is_text(values.type):
+        lengths = pc.utf8_length(values)
+        longest = pc.max(lengths).as_py() or 0
+        if longest > COLUMN_CHARACTERS:
+            problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
+            raise chunk.error(pc.index(lengths, longest).as_py(), problem)
+    return chunk
+
+
+def count_classes(files: Sequence[Path], column: str, known: int | None = None) -> tuple[int, tuple[str, ...]]:
+    """The number of classes and their names. Classes that are texts are numbered in alphabetical order.
+
+    Args:
+        files: The files of all splits, so that a class means the same in each of them.
+        column: The column that holds the classes.
+        known: The number of classes, where it is known.
+
+    Returns:
+        The number of classes, and their names or an empty tuple.
+
+    Raises:
+        DataError: When there are too many classes.
+    """
+    texts: set[str] = set()
+    largest = -1
+    class_names: tuple[str, ...] = ()
+    for file in files:
+        schema = read_schema(file)
+        # The other split may have no classes. `read_labels` requires them of the split that is read.
+        if column not in schema.names:
+            continue
+        class_names = class_names or _hugging_face_names(schema.metadata, column)
+        for (chunk,) in read_chunks([file], [column]):
+            values = chunk.values.drop_null()
+            if _is_text(values.type):
+                texts.update(values.unique().to_pylist())
+            elif pa.types.is_integer(values.type) and len(values):
+                largest = max(largest, pc.max(values).as_py())
+            check_class_count(max(len(texts), largest + 1), f"{file}: column {column!r}")
+    if texts:
+        return len(texts), tuple(sorted(texts))
+    classes = known or len(class_names) or largest + 1
+    check_class_count(classes, f"{files[0]}: column {column!r}")
+    return classes, class_names if len(class_names) == classes else ()
+
+
+def _hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:
+    """The class names that the Hugging Face writer leaves in the schema, if it did."""
+    try:
+        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
+        return tuple(str(name) for name in names)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ()
+
+
+def read_labels(files: Sequence[Path], column: str, classes: int, class_names: Sequence[str]) -> np.ndarray:
+    """The class of each row.
+
+    Args:
+        files: The files of one split, shards in order.
+        column: The column that holds the classes, as integers or texts.
+        classes: The number of classes.
+        class_names: The names in alphabetical order, where the classes are texts.
+
+    Returns:
+        The classes, (rows,) int64.
+
+    Raises:
+        DataError: When a class is missing, of another type or out of range, or there are no rows.
+    """
+    parts: list[np.ndarray] = []
+    for (chunk,) in read_chunks(files, [column]):
+        values = chunk.values
+        if values.null_count:
+            raise chunk.error(_first_true(values.is_null()), "holds no value; every sample needs a class")
+        if _is_text(values.type):
+            labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
+        elif pa.types.is_integer(values.type):
+            labels = values.to_numpy().astype(np.int64)
+        else:
+            raise DataError(f"{chunk.file}: column {column!r} holds {values.type}; expected integers or texts")
+        wrong = (labels < 0) | (labels >= classes)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise chunk.error(row, f"holds class {labels[row]}; expected 0 to {classes - 1}")
+        parts.append(labels)
+    if not parts:
+        raise DataError(f"{files[0]} has no rows")
+    return np.concatenate(parts)
+
+
+def _first_true(values: Any) -> int:
+    """The position of the first true value of a ``pyarrow.BooleanArray``."""
+    return int(pc.index(values, True).as_py())
+
+
+def read_arrays(files: Sequence[Path], column: str) -> np.ndarray:
+    """Read a column of lists, or lists of lists, of numbers.
+
+    Args:
+        files: The files of one split, shards in order.
+        column: The column, whose rows have the same shape.
+
+    Returns:
+        The numbers, (rows, ...) float32.
+
+    Raises:
+        DataError: When a row is missing, has another shape or holds a number that is not finite.
+    """
+    parts: list[np.ndarray] = []
+    for (chunk,) in read_chunks(files, [column]):
+        values = _dense(chunk)
+        shape = values.shape[1:]
+        if parts and shape != parts[0].shape[1:]:
+            raise chunk.error(0, f"has shape {shape}; expected {parts[0].shape[1:]}, as the rows before")
+        place = f"{chunk.file}: column {column!r}"
+        check_sample_size(shape, place)
+        parts.append(finite_float32(values, place, chunk.first_row))
+    return np.concatenate(parts)
+
+
+def _dense(chunk: Chunk) -> np.ndarray:
+    """The lists of a chunk as one array, (rows, ...)."""
+    values = chunk.values
+    shape = [len(values)]
+    while True:
+        # At this level of nesting, each row has as many lists or numbers.
+        per_row = prod(shape[1:])
+        if values.null_count:
+            raise chunk.error(_first_true(values.is_null()) // per_row, "holds a missing value")
+        if not is_list(values.type):
+            break
+        lengths = pc.list_value_length(values).to_numpy()
+        expected = int(lengths[0])
+        if expected == 0:
+            raise chunk.error(0, "holds an empty list")
+        if (lengths != expected).any():
+            place = int(np.argmax(lengths != expected))
+            problem = f"holds a list of {lengths[place]}; expected {expected}, as in the rows before"
+            raise chunk.error(place // per_row, problem)
+        shape.append(expected)
+        values = values.flatten()
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DataError(f"{chunk.file}: column {chunk.column!r} holds lists of {values.type}; expected numbers")
+    numbers: np.ndarray = values.to_numpy()
+    return numbers.reshape(shape)
+
+
+def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.ndarray]:
+    """Read the columns that hold one number, bool or text per row. Dates and times become texts.
+
+    A missing number is nan, a missing text is empty.
+
+    Args:
+        files: The files of one split, shards in order.
+        skip: The columns that are left out.
+
+    Returns:
+        Each column by its name, (rows,). Texts are numpy's unicode strings.
+
+    Raises:
+        DataError: When the texts of a column take too much memory.
+    """
+    wanted = [field.name for field in read_schema(files[0]) if field.name not in skip and _is_scalar(field.type)]
+    if not wanted:
+        return {}
+    stored = sum(file.stat().st_size for file in files)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+    text_bytes = dict.fromkeys(wanted, 0)
+    rows = 0
+    for chunks in read_chunks(files, wanted):
+        rows += len(chunks[0].values)
+        for chunk in chunks:
+            values = _to_numpy(chunk.values)
+            parts[chunk.column].append(values)
+            if values.dtype.kind == "U":
+                # numpy gives every text of a column the space of the longest.
+                text_bytes[chunk.column] = max(text_bytes[chunk.column], values.dtype.itemsize)
+                if problem := too_much(text_bytes[chunk.column] * rows, stored):
+                    raise DataError(f"{chunk.file}: column {chunk.column!r}: {problem}")
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def _is_scalar(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal, _is_text)
+    return any(test(kind) for test in tests)
+
+
+def _to_numpy(values: Any) -> np.ndarray:
+    """The values of a scalar column, (rows,)."""
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.string())
+    if _is_text(values.type):
+        return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
+    if pa.types.is_boolean(values.type) and values.null_count:
+        values = values.cast(pa.int8())
+    array: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return array

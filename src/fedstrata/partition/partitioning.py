@@ -1,0 +1,210 @@
+"""The samples that each client trains and tests on, and the true groups of clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedstrata.errors import ExperimentError, PartitionError
+from fedstrata.limits import LABEL_CELLS
+from fedstrata.partition.allocation import Indices, Pool, total_samples
+from fedstrata.partition.registry import scheme_from
+from fedstrata.partition.scheme import Scheme
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The samples of each of n clients, as positions in the data set.
+
+    Attributes:
+        train: The positions of each client's training samples, ascending int64, (n,).
+        test: The positions of each client's test samples, ascending int64, (n,). No sample occurs twice.
+        truth: The true group of each client, 0.. without gaps, (n,); None where the scheme has no groups.
+        turns: The quarter turns, counter-clockwise, of all images of a client, 0 to 3, (n,).
+        relabel: The label that client i gives to class y, at [i, y], (n, classes). Each row is a permutation.
+
+    Raises:
+        PartitionError: When one of these rules does not hold.
+    """
+
+    train: tuple[Indices, ...]
+    test: tuple[Indices, ...]
+    truth: Indices | None
+    turns: Indices
+    relabel: Indices
+
+    def __post_init__(self) -> None:
+        """Check the rules."""
+        n = len(self.train)
+        splits = (*self.train, *self.test)
+        groups = np.zeros(n, dtype=np.int64) if self.truth is None else self.truth
+        distinct = np.unique(groups)
+        rules = {
+            "every client has a test split": len(self.test) == n,
+            "all arrays are int64": all(
+                array.dtype == np.int64 for array in (*splits, groups, self.turns, self.relabel)
+            ),
+            "no split is empty": all(len(split) > 0 for split in splits),
+            "positions ascend from 0": all((np.diff(split, prepend=-1) > 0).all() for split in splits),
+            "truth has one group per client": groups.shape == (n,),
+            "truth counts groups from 0 without gaps": np.array_equal(distinct, np.arange(len(distinct))),
+            "turns are 0 to 3 per client": self.turns.shape == (n,) and bool(np.isin(self.turns, range(4)).all()),
+            "relabel has a permutation of the classes per client": self.relabel.ndim == 2
+            and len(self.relabel) == n
+            and bool((np.sort(self.relabel, axis=1) == np.arange(self.relabel.shape[1])).all()),
+        }
+        positions = np.concatenate(splits) if splits else np.empty(0)
+        rules["no sample occurs twice"] = len(np.unique(positions)) == len(positions)
+        for rule, holds in rules.items():
+            if not holds:
+                raise PartitionError(f"expected a partition in which {rule}, found one that breaks this rule")
+
+
+def partition_samples(
+    scheme: Scheme | Mapping[str, object],
+    labels: ArrayLike,
+    *,
+    clients: int,
+    samples: int,
+    test: float,
+    seed: int,
+    classes: int,
+    columns: Mapping[str, NDArray[Any]] | None = None,
+    unit: NDArray[Any] | None = None,
+) -> Partition:
+    """Allocate the samples of a data set to clients, and hold out a test split of each client's own samples.
+
+    The test split is a random part of the client's samples, so it has the client's own distribution, rotation and
+    labels. Randomness depends on `seed` alone; the split of a client does not depend on the samples of others.
+
+    Args:
+        scheme: The scheme, or its keys as in the experiment file.
+        labels: The class of each sample, 0..classes-1, (samples,).
+        clients: The number of clients n.
+        samples: The training samples per client, the mean where sizes differ; 0 takes all there are.
+        test: The share of each client's samples that is held out on top, in (0, 1): 500 samples at 0.2 draw 625.
+        seed: The seed of the experiment, >= 0.
+        classes: The number of classes.
+        columns: Further columns of the data, (samples,) each, for the scheme `natural`.
+        unit: The independent unit of each sample, (samples,), such as the trial of a recording. The samples of a unit
+            are never divided between training and test of a client.
+
+    Raises:
+        ExperimentError: When a key does not fit the numbers of clients and classes.
+        PartitionError: When the data cannot be partitioned as asked.
+    """
+    scheme = scheme if isinstance(scheme, Scheme) else scheme_from(scheme)
+    for key, value, right, allowed in (
+        ("clients", clients, clients >= 1, "at least 1"),
+        ("samples", samples, samples >= 0, "0 or more"),
+        ("test", test, 0 < test < 1, "a number above 0 and below 1"),
+    ):
+        if not right:
+            raise ExperimentError(f"data.{key} = {value}: expected {allowed}")
+    scheme.check(clients, classes)
+    known = _checked_labels(labels, classes, {**(columns or {}), **({} if unit is None else {"unit": unit})})
+    # Before anything is allocated whose size grows with the clients.
+    if len(known):
+        total_samples(len(known), clients, 1)
+    if clients * classes > LABEL_CELLS:
+        raise PartitionError(
+            f"{clients} clients of {classes} classes; expected at most {LABEL_CELLS:,} clients times classes"
+        )
+    pool = Pool(known, classes, clients, samples_to_draw(samples, test), seed, columns or {})
+    allocation = scheme.allocate(pool)
+    train, held_out = [], []
+    for client, positions in enumerate(allocation.samples):
+        units = None if unit is None else unit[positions]
+        try:
+            held = hold_out(len(positions), test, holdout_rng(seed, client), units)
+        except PartitionError as error:
+            raise PartitionError(f"client {client} cannot be split: {error}") from None
+        train.append(positions[~held])
+        held_out.append(positions[held])
+    return Partition(tuple(train), tuple(held_out), allocation.truth, allocation.turns, allocation.relabel)
+
+
+def _checked_labels(labels: ArrayLike, classes: int, columns: Mapping[str, NDArray[Any]]) -> Indices:
+    """Return the labels as int64; refuse labels out of range and columns of another length."""
+    found = np.asarray(labels)
+    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or found.size == 0):
+        raise PartitionError(f"labels are whole numbers (samples,), found {found.dtype} of shape {found.shape}")
+    if found.size and not 0 <= found.min() <= found.max() < classes:
+        raise PartitionError(f"labels are 0 to {classes - 1}, found {found.min()} to {found.max()}; check classes")
+    for name, column in columns.items():
+        if len(column) != len(found):
+            raise PartitionError(f"column {name} has {len(column)} values for {len(found)} labels; they must agree")
+    return found.astype(np.int64)
+
+
+def samples_to_draw(samples: int, test: float) -> int:
+    """Return how many samples a client draws for `samples` to train on: 500 with a `test` of 0.2 draws 625.
+
+    Args:
+        samples: The training samples; 0 takes all there are, and returns 0.
+        test: The share of the drawn samples that is held out, in (0, 1); one sample at least.
+    """
+    return samples and samples + max(1, round(samples * test / (1 - test)))
+
+
+def holdout_rng(seed: int, client: int) -> np.random.Generator:
+    """Return the random stream of one client's test split."""
+    return np.random.default_rng(np.random.SeedSequence([seed, crc32(b"test split"), client]))
+
+
+def hold_out(count: int, test: float, rng: np.random.Generator, units: NDArray[Any] | None = None) -> NDArray[np.bool_]:
+    """Choose the test split of one client at random, at least one sample and not all.
+
+    Where units are given, whole units are chosen, and their samples come as close to the share `test` as any choice
+    can: windows of one recording resemble each other, and a test split with recordings of the training split flatters
+    the model.
+
+    Args:
+        count: The samples of the client.
+        test: The share of the samples to hold out, in (0, 1).
+        rng: The generator that chooses.
+        units: The independent unit of each sample, (count,); None where all samples are independent.
+
+    Returns:
+        True for the samples that are held out, (count,).
+
+    Raises:
+        PartitionError: When there are fewer than two samples or units.
+    """
+    if units is not None:
+        return _hold_out_units(units, test, rng)
+    if count < 2:
+        raise PartitionError(
+            f"it has {count} samples and needs 2, one to train and one to test; ask for fewer clients or more samples"
+        )
+    held = np.zeros(count, dtype=np.bool_)
+    held[rng.permutation(count)[: min(max(round(count * test), 1), count - 1)]] = True
+    return held
+
+
+def _hold_out_units(units: NDArray[Any], test: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose whole units whose samples come as close to the share `test` as any choice can, (count,)."""
+    _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        raise PartitionError(
+            f"it has {len(sizes)} independent units and needs 2, one to train and one to test; "
+            f"ask for fewer clients or more samples"
+        )
+    order = rng.permutation(len(sizes))
+    total = len(units)
+    # Subset sum: last_unit[s] is the place in `order` of the unit that first made a sum of s samples possible, so the
+    # rest of that sum was possible with earlier units alone.
+    last_unit = np.full(total, -1)
+    last_unit[0] = len(sizes)
+    for place, size in enumerate(sizes[order]):
+        last_unit[size:][(last_unit[size:] < 0) & (last_unit[:-size] >= 0)] = place
+    sums = np.flatnonzero(last_unit >= 0)[1:]
+    left = int(sums[np.argmin(np.abs(sums - total * test))])
+    chosen = []
+    while left:
+        chosen.append(order[last_unit[left]])
+        left -= int(sizes[chosen[-1]])
+    return np.isin(unit, chosen)
