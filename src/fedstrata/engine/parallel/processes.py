@@ -60,8 +60,8 @@ sys.path[:] = json.loads(sys.argv[1])
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[2]))
 try:
-    from {__name__} import serve
-    serve(connection, float(sys.argv[3]))
+    from {__name__} import run_worker
+    run_worker(connection, float(sys.argv[3]))
 except Exception as error:
     try:
         connection.send_bytes({FAILED!r} + f"{{type(error).__name__}}: {{error}}".encode())
@@ -98,10 +98,10 @@ class Processes:
         """Ids of the processes."""
         return tuple(worker.process.pid for worker in self._pool)
 
-    def run(self, order: ShardRequest, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """As `Transport.run`."""
         try:
-            return self._run(SharedMessage(order), split_into_shards)
+            return self._run(SharedMessage(order), shards)
         except BaseException:
             # What the others still compute is for nobody, and would be taken for the answer of the next round.
             self.close()
@@ -111,15 +111,15 @@ class Processes:
         """End the processes; the next round starts new ones."""
         _end(self._pool)
 
-    def _run(self, order: SharedMessage, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
-        while len(self._pool) < len(split_into_shards):
+    def _run(self, order: SharedMessage, shards: Sequence[Shard]) -> Sequence[ShardReply]:
+        while len(self._pool) < len(shards):
             self._pool.append(_Worker(self._timeout))
-        for place, shard in enumerate(split_into_shards):
+        for place, shard in enumerate(shards):
             self._give(place, order, shard)
         answers: dict[int, ShardReply] = {}
         lost = Counter[int]()
         hung = Counter[int]()
-        while waiting := [place for place in range(len(split_into_shards)) if place not in answers]:
+        while waiting := [place for place in range(len(shards)) if place not in answers]:
             for place in self._ready(waiting):
                 worker = self._pool[place]
                 try:
@@ -127,7 +127,7 @@ class Processes:
                 except (EOFError, ConnectionError):
                     lost[place] += 1
                     self._replace_lost(place, lost[place])
-                    self._give(place, order, split_into_shards[place])
+                    self._give(place, order, shards[place])
                 except BlockingIOError:
                     worker.give_up()
                 else:
@@ -136,9 +136,9 @@ class Processes:
             for place in waiting:
                 if place not in answers and self._pool[place].remaining() <= 0:
                     hung[place] += 1
-                    self._replace_hung(place, hung[place], split_into_shards[place])
-                    self._give(place, order, split_into_shards[place])
-        return [answers[place] for place in range(len(split_into_shards))]
+                    self._replace_hung(place, hung[place], shards[place])
+                    self._give(place, order, shards[place])
+        return [answers[place] for place in range(len(shards))]
 
     def _ready(self, waiting: Sequence[int]) -> list[int]:
         """Places of workers that have sent something, or none when the time of one of them is over."""

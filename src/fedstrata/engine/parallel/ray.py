@@ -70,12 +70,12 @@ class Ray:
         """Tasks of a round at most."""
         return self._wanted or int(self._cluster.cluster_resources()["CPU"])
 
-    def run(self, order: ShardRequest, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """As `Transport.run`; tasks whose worker was lost are repeated by Ray."""
         with self._errors():
             sent = self._cluster.put(_boxed(order))
             # Inside a list the spec stays where it is until a worker has need of it.
-            given = [([self._data], sent, shard, sys.path) for shard in split_into_shards]
+            given = [([self._data], sent, shard, sys.path) for shard in shards]
             tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
             # After an error the other tasks go on to their end: to cancel one just when it is done has brought Ray
             # down.
@@ -94,7 +94,7 @@ class Ray:
                 # whoever is first.
                 again = self._task.options(num_cpus=0)
                 tasks |= {again.remote(*given[place]): place for place in waiting.values()}
-        return [answers[place] for place in range(len(split_into_shards))]
+        return [answers[place] for place in range(len(shards))]
 
     def _checked(self, rivals: int, limit: float | None) -> int:
         """How many tasks do the same work from now on.

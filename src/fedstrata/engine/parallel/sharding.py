@@ -56,7 +56,7 @@ class Transport(Protocol):
     def workers(self) -> int:
         """How many there are at most."""
 
-    def run(self, order: ShardRequest, split_into_shards: Sequence[Shard]) -> Sequence[ShardReply]:
+    def run(self, order: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """Let every shard be done by a worker, by another one if it is lost.
 
         Raises:
