@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -75,6 +76,46 @@ def test_the_first_ctrl_c_asks_and_says_so_and_the_second_interrupts_at_once() -
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before and said.empty()
+
+
+def interrupted_at(step: int) -> tuple[bool, BaseException | None]:
+    """Let the second Ctrl-C come so many steps of the interpreter after the first one.
+
+    Returns:
+        Whether the first one was still being handled then, and what was raised.
+    """
+    steps = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps += 1
+            if steps == step:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return count
+
+    before = sys.gettrace()
+    raised = None
+    with Patience(lambda line: None):
+        sys.settrace(count)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException as error:
+            raised = error
+        finally:
+            sys.settrace(before)
+    return steps >= step, raised
+
+
+def test_a_second_ctrl_c_that_comes_while_the_first_is_handled_interrupts_all_the_same() -> None:
+    """One in the middle of the start of a thread was a RuntimeError of its locks, and the exit status was 1."""
+    step = 20  # the first steps: nobody has asked yet, so that both signals may count as the first one
+    while (found := interrupted_at(step))[0]:
+        assert type(found[1]) is KeyboardInterrupt, (step, found)
+        step += 1
+    assert step > 200
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

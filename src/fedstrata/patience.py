@@ -37,7 +37,10 @@ class Patience(AbstractContextManager["Patience"]):
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         """Nobody has asked yet."""
-        self.asked, self._tell = False, tell
+        self.asked = False
+        self._tell = tell
+        self._told = False
+        self._pressed = 0
         self._before: Any = None
 
     def __enter__(self) -> Patience:
@@ -54,9 +57,14 @@ class Patience(AbstractContextManager["Patience"]):
             signal.signal(signal.SIGINT, self._before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        self._pressed += 1
+        if not self.asked:
+            self.asked = True
+            # The signal may have come in the middle of a line to the same stream, which no second one may enter then; a
+            # thread waits for its turn.
+            threading.Thread(target=self._tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
+            self._told = True
+        # A second signal may come while the thread starts. An exception at that moment leaves the locks of the thread
+        # in disorder, and a RuntimeError takes its place; the interrupt waits until the thread has started.
+        if self._told and self._pressed > 1:
             raise KeyboardInterrupt
-        self.asked = True
-        # The signal may have come in the middle of a line to the same stream, which no second one may enter then; a
-        # thread waits for its turn.
-        threading.Thread(target=self._tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
