@@ -1,5 +1,12 @@
-import pytest
-import torch
+import os
+
+# Workers of pytest, and the processes that tests start, share the cores; each of them computes in one thread. The
+# libraries read this when they are imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
