@@ -28,7 +28,7 @@ from fedstrata.engine import Holdings, Loop
 from fedstrata.models import flatten, layout_of, make
 from fedstrata.partition import deal
 from fedstrata.records import save
-from fedstrata.validation import validate
+from fedstrata.runner.validation import validate
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from fedstrata import data
 from fedstrata.config import load
 from fedstrata.engine.pooling import pooled
 from fedstrata.models import make
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 
 SETS: dict[str, tuple[str, tuple[int, int, int], int]] = {
     "mnist": ("mnist_cnn", (1, 20, 50), 28),

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Algorithm, Notes, Plan, State
 from fedstrata.engine.sharing import Devices, together
-from fedstrata.setting import Setting, prepare
-from fedstrata.train import one_thread
-from fedstrata.validation import validate
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.validation import validate
 
 KEPT = 20
 """Federations after which the results are written down."""

@@ -11,8 +11,8 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import VECTORS, Mask
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.traffic import traffic
-from fedstrata.validation import decide, validate
+from fedstrata.runner.traffic import traffic
+from fedstrata.runner.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, load
 from fedstrata.core import Report, State
 from fedstrata.engine import Processes, Workers
-from fedstrata.patience import Stopped
-from fedstrata.setting import Setting, prepare
-from fedstrata.train import Answer, ask, one_thread, run, steps
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.rounds import Answer, ask, one_thread, run, steps
+from fedstrata.runner.sampling import draw
 from test_every_algorithm import EAGER
 from turns import same
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Notes, Plan, Report, Rows, State, descends
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 
 CLIENTS = 12
 NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 import fedstrata as fs
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Notes, Score, State
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 
 CLIENTS, SAMPLES = 6, 40
 PARAMETERS = (64 * 12 + 12) + (12 * 8 + 8) + (8 * 10 + 10)

@@ -14,8 +14,8 @@ from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.clustering import ari
-from fedstrata.cohort import draw
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
+from fedstrata.runner.sampling import draw
 from fedstrata.testing import toy_problem
 
 CLIENTS, FRACTION, DROPOUT, ROUNDS = 20, 0.5, 0.2, 25

@@ -9,8 +9,8 @@ from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.core import Problem, wait
 from fedstrata.errors import LayoutError
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
-from fedstrata.traffic import traffic
 
 
 def updates(*heads: float) -> torch.Tensor:

@@ -12,15 +12,15 @@ from fedstrata.algorithms.parts.tsdp.layering import above, layers
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup
 from fedstrata.algorithms.parts.tsdp.sampling import amended, tendency
 from fedstrata.clustering import hopkins, hopkins_ratio
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Layout, Notes, Problem, Report, Result, Rows, Slot, State, begin
 from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import play, toy_problem
-from fedstrata.traffic import traffic
 
 FOUR = Layout(
     tuple(

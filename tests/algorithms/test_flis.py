@@ -14,7 +14,7 @@ from fedstrata.clustering import natural_cut
 from fedstrata.config import load
 from fedstrata.core import Layout, Problem, Report, Slot
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((Slot("fc.weight", "fc", "linear", (1,)),))

@@ -16,7 +16,7 @@ from fedstrata.config import load
 from fedstrata.core import Layout, Notes, Problem, Recipe, Report, Result, Rows, Slot, Verdict, advance, move, wait
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 

@@ -13,7 +13,7 @@ from fedstrata.clustering import ari
 from fedstrata.config import load
 from fedstrata.core import Layout, Notes, Plan, Problem, Recipe, Report, Result, Rows, Slot, wait
 from fedstrata.errors import ExperimentError
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 from fedstrata.testing import toy_problem
 
 

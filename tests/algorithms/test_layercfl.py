@@ -9,13 +9,13 @@ from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.algorithms.parts.scout.scouting import Attentive, Travelled
 from fedstrata.clustering import ari
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, wait
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 from fedstrata.testing import Scripted, play, toy_problem
 
 CONV = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [-1.0, 0.0, 0.0], [-1.0, 0.1, 0.0]])

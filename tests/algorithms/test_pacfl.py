@@ -14,9 +14,9 @@ from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load
 from fedstrata.core import VECTORS, Layout, Notes, Rows, Slot, wait
 from fedstrata.errors import ExperimentError
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
-from fedstrata.traffic import traffic
 
 PAIR, FEATURES = 2, 3
 TWO = Layout((Slot("fc.weight", "fc", "linear", (PAIR, 1)),))

@@ -13,7 +13,7 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.clustering import ari
 from fedstrata.config import load
 from fedstrata.core import move, wait
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 
 TWO = [0] * 10 + [1] * 10
 BOTH = [list(range(10)), list(range(10, 20))]

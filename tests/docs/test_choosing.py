@@ -12,7 +12,7 @@ from tables import ROOT
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Plan, Report, State, wait
-from fedstrata.traffic import Traffic, traffic
+from fedstrata.runner.traffic import Traffic, traffic
 from pulled import Pulled, pulled_problem
 from test_every_algorithm import CASES
 from turns import only

@@ -16,7 +16,7 @@ from fedstrata.engine import Holdings, Loop, Store
 from fedstrata.engine.batched import Batched, run_together
 from fedstrata.errors import ModelError
 from fedstrata.models import flatten, layout_of
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from turns import play
 
 SIZES = [12, 9, 16, 11, 3]

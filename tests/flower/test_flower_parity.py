@@ -9,10 +9,10 @@ import torch
 from in_process import Federation, federation
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Plan, Report, State
-from fedstrata.setting import Setting
+from fedstrata.runner.build import Setting
+from fedstrata.runner.sampling import draw
 from test_every_algorithm import EAGER
 from turns import same
 

@@ -27,8 +27,8 @@ from fedstrata.flower.alone import alone
 from fedstrata.flower.certificates import certify, certify_node, keys
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.remote import Rules
-from fedstrata.setting import prepare
-from fedstrata.train import Answer, ask, steps
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import Answer, ask, steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 

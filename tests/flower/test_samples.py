@@ -14,7 +14,7 @@ from fedstrata.errors import DataError
 from fedstrata.flower.cut import cut, cut_public
 from fedstrata.flower.samples import holdings_of, no_holdings
 from fedstrata.flower.terms import Samples, Terms
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)

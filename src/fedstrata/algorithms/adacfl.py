@@ -19,7 +19,7 @@ from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, ne
 from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 TOLD = ("classes", "entropy")
 """What a client tells when it registers (Algorithm 1, lines 1 to 5)."""

@@ -18,7 +18,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, re
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

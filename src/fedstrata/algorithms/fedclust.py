@@ -15,7 +15,7 @@ from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.clustering import euclidean
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Count
 from fedstrata.algorithms.parts.personal import Personal, keep_local, others, personal_mask, serve_personal
 from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -18,7 +18,7 @@ from fedstrata.algorithms.parts.tsdp.layering import above
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup, restarted
 from fedstrata.algorithms.parts.tsdp.sampling import Part, Sampled, amended, infer, tendency, unamended
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Use, Verdict, advance, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -33,7 +33,7 @@ from fedstrata.core import (
     settle,
 )
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -14,7 +14,7 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, 
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Clustered, answering, divide
 from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -18,7 +18,7 @@ from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -21,7 +21,7 @@ from fedstrata.algorithms.parts.recursive.sides import Sides
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedstrata.algorithms.parts.personal import others, personal_mask
 from fedstrata.algorithms.random_groups import draw_groups
 from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, grouped, serve
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
 from fedstrata.algorithms.parts.scout.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
 from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

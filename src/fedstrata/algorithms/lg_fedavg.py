@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto
 from fedstrata.algorithms.parts.personal import Personal, keep_local, personal_mask, serve_personal
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 SHARED = 2
 """Deepest layers that are shared by themselves, as in PACFL's experiments; at least one layer stays local."""

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT
 from fedstrata.algorithms.parts.personal import keep_local, serve_personal
 from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -17,7 +17,7 @@ from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Distance,
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, sign, signed, unknown, unsigned
 from fedstrata.clustering import principal_angles
 from fedstrata.core import VECTORS, Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FINEST = math.degrees(math.acos(1 - 2**-23))
 """Degrees: a cosine in float32, which the vectors are, cannot be nearer to 1 than that of this angle."""

@@ -26,7 +26,7 @@ from fedstrata.algorithms.parts.strata.ruling import prove, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import tried
 from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

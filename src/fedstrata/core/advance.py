@@ -9,7 +9,7 @@ from fedstrata.core.messages import Notes, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import S, State
 from fedstrata.core.tree import Tree, Verdict, branch, haven, judge, people
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def advance(

@@ -9,7 +9,7 @@ from math import prod
 from typing import Literal
 
 from fedstrata.errors import LayoutError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Kind = Literal["conv", "linear", "norm", "buffer"]
 Mask = tuple[bool, ...]

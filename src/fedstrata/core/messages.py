@@ -10,7 +10,7 @@ from fedstrata.core.layout import Mask
 from fedstrata.core.problem import Recipe
 from fedstrata.core.rows import Rows
 from fedstrata.errors import ContractError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

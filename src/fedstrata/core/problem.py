@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.core.layout import Layout
 from fedstrata.core.rows import Rows, mix
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, TypeVar
 from fedstrata.core.messages import Notes, Plan, Report, Use
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 S = TypeVar("S", bound=State)
 

@@ -8,7 +8,7 @@ from fedstrata.core.messages import Fit, Plan, Report, Use
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import State
 from fedstrata.core.tree import Node, Verdict, branch, descends, judge, people
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def begin(problem: Problem) -> State:

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile, gettempdir
 import numpy as np
 
 from fedstrata.errors import ContractError, ResourceError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 BLOCK = 16
 """Client ids that are summed together, so that whoever has whole blocks could sum them apart with the same bits."""

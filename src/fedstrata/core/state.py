@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fedstrata.core.tree import Tree, people
 from fedstrata.errors import ContractError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

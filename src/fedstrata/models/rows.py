@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedstrata.core.layout import Kind, Layout, Slot
 from fedstrata.errors import ModelError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def layout_of(module: torch.nn.Module) -> Layout:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedstrata.algorithms.parts.keys import names
 from fedstrata.core import Layout, Mask, Plan, Problem, State, Use, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Personal = str | list[str]
 """Selectors of the layers that stay on the client; an empty list is none."""

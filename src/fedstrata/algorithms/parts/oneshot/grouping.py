@@ -9,7 +9,7 @@ from typing import TypeVar
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.clustering import agglomerate, natural_cut
 from fedstrata.core import Matrix, Notes, Problem, Report, Rows, State, Verdict, advance, asked
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 LEAST = 2
 """Clients without which nothing can be grouped."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedstrata.algorithms.parts.oneshot.snapshots import N, Snapshots
 from fedstrata.core import Mask, Notes, Plan, Problem, Report, Verdict, advance
 from fedstrata.core.tree import judge
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def invite(problem: Problem, state: Snapshots, plan: Plan, upload: Mask) -> Plan:

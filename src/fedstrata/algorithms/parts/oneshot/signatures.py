@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Distance, Quorum
 from fedstrata.core import Mask, Plan, Problem, Rows, begin, broadcast
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fedstrata.algorithms.parts.oneshot.grouping import Clustered
 from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import FLAT
 from fedstrata.core import Problem, Rows, begin
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fedstrata.algorithms.parts.proof.testimony import Testimony, add, silence
 from fedstrata.clustering import Confirmation
 from fedstrata.core import Layout, Rows, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FOUND = "the groups found in one part of the data hold in the other"
 """What a confirmed test of groups means."""

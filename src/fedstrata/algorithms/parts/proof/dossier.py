@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedstrata.algorithms.parts.proof.testimony import Testimony
 from fedstrata.core import Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

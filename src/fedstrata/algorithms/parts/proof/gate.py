@@ -20,7 +20,7 @@ from fedstrata.algorithms.parts.proof.testimony import examine
 from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched
 from fedstrata.core import Plan, Problem, Report, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedstrata.algorithms.parts.proof.testimony import FEWEST
 from fedstrata.clustering import surest
 from fedstrata.core import Problem, State, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FEW = 12
 """Members up to which four folds are used, if they are large enough; with more, two reach the levels of eight tests."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedstrata.algorithms.parts.proof.hearings import Hearing
 from fedstrata.core import Plan, Report, Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 PARTS = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
 """The folds; those of half A come first. Where only half A is asked for, half B is kept to judge by."""

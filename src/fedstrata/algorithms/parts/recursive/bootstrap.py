@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.core import Mask, Plan, Report, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def twins(plan: Plan, upload: Mask) -> Plan:

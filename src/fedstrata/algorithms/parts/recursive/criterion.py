@@ -11,7 +11,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Decision, longest_nor
 from fedstrata.clustering import bipartition, cosine, euclidean, separable
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Matrix, Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 STATIONARY = 0.1
 """eps1 by itself: this share of the largest update seen in the cluster (Sattler et al. 2020, section V)."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fedstrata.algorithms.parts.proof.dossier import Gate
 from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, asked, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

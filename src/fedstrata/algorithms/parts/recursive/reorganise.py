@@ -13,7 +13,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.clustering import cosine
 from fedstrata.core import Problem, Report, Verdict
 from fedstrata.core.tree import branch, haven, judge, people
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 

@@ -14,7 +14,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Decision
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Matrix, Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FEW = 6
 """Pairs below which nothing is said about their scatter: those of four clients."""

@@ -16,7 +16,7 @@ from fedstrata.algorithms.parts.keys import Norm
 from fedstrata.algorithms.parts.recursive.recursion import Watched, watch
 from fedstrata.clustering import stability
 from fedstrata.core import Problem, Report, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Window = Annotated[int, Ge(3)]
 """One value of stability needs three uploads."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedstrata.algorithms.parts.recursive.recursion import longest_norm, mean_norm
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 EPSILON = 0.5
 """epsilon by itself: this many times the step size (section V-A)."""

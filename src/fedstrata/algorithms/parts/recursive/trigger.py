@@ -14,7 +14,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, wa
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
 from fedstrata.core import Mask, Problem, Report
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 

@@ -18,7 +18,7 @@ from fedstrata.algorithms.parts.scout.finding import Finding, View
 from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of
 from fedstrata.clustering import replication
 from fedstrata.core import Layout, Slot
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 ROUNDS = 3
 """Rounds that make one look; in the first of a run, nobody knows yet how many samples clients have."""

@@ -13,7 +13,7 @@ from fedstrata.algorithms.parts.scout.look import conclude, due, level_of, twinn
 from fedstrata.algorithms.parts.scout.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
 from fedstrata.core import Mask, Plan, Problem, Report, Rows, settle
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

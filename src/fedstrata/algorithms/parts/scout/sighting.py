@@ -11,7 +11,7 @@ from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked
 from fedstrata.algorithms.parts.proof.voters import counted, heard
 from fedstrata.clustering import cosine, norms
 from fedstrata.core import Layout, Problem, Report, Rows, State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WHOLE = "all"
 """The view of all conv and linear layers together."""

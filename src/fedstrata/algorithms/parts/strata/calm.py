@@ -9,7 +9,7 @@ from fedstrata.algorithms.parts.recursive.recursion import watch
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import epsilon_of
 from fedstrata.core import Problem, Report, State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WINDOW = 3
 """Uploads of a client that its stability is the mean over."""

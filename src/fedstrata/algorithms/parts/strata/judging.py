@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Layout, Plan, Report, Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 PATIENCE = 10
 """Rounds after which a trial is given up in which too few have answered."""

@@ -8,7 +8,7 @@ from fedstrata.algorithms.parts.proof.testimony import Testimony
 from fedstrata.algorithms.parts.strata.calm import Calm
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Problem, Report, State, begin
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

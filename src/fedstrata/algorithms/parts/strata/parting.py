@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.clustering import duel
 from fedstrata.core import Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

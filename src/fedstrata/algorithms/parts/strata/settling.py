@@ -13,7 +13,7 @@ from typing import Any
 from fedstrata.algorithms.parts.strata.memory import Memory, Stratified
 from fedstrata.algorithms.parts.strata.parting import Parting
 from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 BESIDE = 5
 """Other models that a settling client is offered, at most: those of the groups next to its own."""

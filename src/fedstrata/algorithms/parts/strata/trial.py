@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.strata.branches import Branches, grown
 from fedstrata.core import Problem, Rows, Verdict
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

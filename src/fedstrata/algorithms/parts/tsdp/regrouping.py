@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.core import Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def regroup(labels: torch.Tensor, result: Result, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from fedstrata.algorithms.parts.tsdp.layering import layers
 from fedstrata.clustering import hopkins
 from fedstrata.core import Problem, State, begin
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 LEAST = 3
 """Clients without which nothing can be said about their tendency to cluster."""

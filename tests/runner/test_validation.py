@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import Fit, Layout, Plan, Recipe, Report, Result, Rows, Slot
-from fedstrata.testing import toy_layout, toy_problem
-from fedstrata.validation import (
+from fedstrata.runner.validation import (
     LARGEST,
     decide,
     divergence_of_answers,
@@ -19,6 +18,7 @@ from fedstrata.validation import (
     measure,
     validate,
 )
+from fedstrata.testing import toy_layout, toy_problem
 
 LAYOUT = Layout(
     (

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from fedstrata import data
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment
 from fedstrata.config.tables import Engine as EngineTable
 from fedstrata.core import Algorithm, Layout, Problem, Recipe
 from fedstrata.engine import ENGINES, Engine, Holdings, Site, Work, candidates, choose, settle
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.membership import Membership, membership
 from fedstrata.models import flatten, layout_of, make, side
 from fedstrata.partition import Deal, deal
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
+from fedstrata.runner.membership import Membership, membership
+from fedstrata.runner.sampling import draw
 
 
 @dataclass(frozen=True)

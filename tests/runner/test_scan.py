@@ -13,7 +13,7 @@ from fedstrata.algorithms.parts.scout.look import LEVEL, conclude, due, level_of
 from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of, forget, see, unseen, views, watching
 from fedstrata.config import load
 from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, begin, broadcast
-from fedstrata.scout import scout
+from fedstrata.runner.scan import scout
 from fedstrata.testing import toy_problem
 
 WIDTH = 30

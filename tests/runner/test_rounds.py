@@ -13,8 +13,8 @@ import torch
 import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
-from fedstrata.patience import Stopped
-from fedstrata.progress import Progress
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.progress import Progress
 
 SMALL = {
     "rounds": 5,
@@ -100,7 +100,7 @@ def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
 KILL = """
 import os, signal, sys
 import fedstrata as fs
-from fedstrata import train
+from fedstrata.runner import rounds
 from fedstrata.records import checkpoint, folder
 
 place, count = sys.argv[2], int(sys.argv[3])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedstrata.core import Plan, Report, Result, Rows, begin, broadcast
-from fedstrata.probe import gaps
+from fedstrata.runner.layer_gap import gaps
 from fedstrata.testing import toy_problem
 
 UPDATES = torch.tensor(

@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, dumps
 from fedstrata.core import Clients, Plan, Report, State, Tree, Use
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.patience import Patience, Stopped
-from fedstrata.probe import gaps
-from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.interrupt import Patience, Stopped
+from fedstrata.runner.layer_gap import gaps
+from fedstrata.runner.progress import Line, Progress
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.traffic import traffic
+from fedstrata.runner.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
 from fedstrata.schema import NAMES
-from fedstrata.setting import Setting, prepare
-from fedstrata.traffic import traffic
-from fedstrata.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
 
 
 @dataclass(frozen=True)

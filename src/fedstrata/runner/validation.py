@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.core import Algorithm, Fit, Layout, Notes, Plan, Problem, Report, State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FACTOR = 10.0
 """A norm up to this multiple of the median is always accepted. A client with r times the median number of samples

@@ -3,8 +3,8 @@ from dataclasses import replace
 import torch
 
 from fedstrata.core import Layout, Report, Slot, begin, broadcast
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
-from fedstrata.traffic import traffic
 
 
 def test_fedavg_sends_every_parameter_both_ways() -> None:

@@ -9,7 +9,7 @@ from fedstrata import core
 from fedstrata.config import load
 from fedstrata.core import begin
 from fedstrata.errors import ExperimentError
-from fedstrata.membership import Membership, membership
+from fedstrata.runner.membership import Membership, membership
 from fedstrata.testing import toy_problem
 
 

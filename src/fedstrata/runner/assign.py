@@ -24,9 +24,9 @@ from fedstrata.partition.holdout import hold_out, hold_out_units
 from fedstrata.randomness import seed_of
 from fedstrata.records import Checkpoint, Folder, find_checkpoint
 from fedstrata.records.resume import refuse_other, unfit
-from fedstrata.setting import prepare
-from fedstrata.train import one_thread
-from fedstrata.validation import validate
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.validation import validate
 
 S = TypeVar("S", bound=State)
 
