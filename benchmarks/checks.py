@@ -26,6 +26,7 @@ import torch
 from images import noise
 
 from fedstrata.config import load
+from fedstrata.runner import rounds as simulation
 from fedstrata.runner import validation
 
 CLIENTS = 20

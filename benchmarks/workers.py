@@ -212,7 +212,7 @@ def turns(setting: Setting) -> Callable[[], object]:
     def turn() -> None:
         nonlocal state
         plan = algorithm.plan(problem, state, setting.everyone)
-        asked = replace(plan, score=algorithm.serve(problem, state, setting.everyone))
+        asked = replace(plan, evaluations=algorithm.evaluations(problem, state, setting.everyone))
         state, _ = algorithm.update(problem, state, setting.clients.run(asked))
 
     return turn

@@ -14,7 +14,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.oracle import Oracle
 from fedstrata.config import load
-from fedstrata.core import Problem, State, begin
+from fedstrata.core import Problem, State, initial_state
 from fedstrata.data import load as load_data
 from fedstrata.errors import DataError, RecordError
 from fedstrata.runner import rounds
@@ -150,7 +150,7 @@ class Growing(State):
 class Grown(FedAvg):
     def init(self, problem: Problem) -> Growing:
         n = problem.clients
-        return Growing(**vars(begin(problem)), sent=torch.full((n, 0), 5.0), met=torch.zeros(2, n, n))
+        return Growing(**vars(initial_state(problem)), sent=torch.full((n, 0), 5.0), met=torch.zeros(2, n, n))
 
 
 def test_a_state_makes_room_for_clients_on_the_axes_that_count_them() -> None:

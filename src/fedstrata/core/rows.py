@@ -133,7 +133,7 @@ def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return picked
 
 
-def mix(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
     """Mean row of every cluster, weighted inside the cluster; a cluster without rows gets zeros.
 
     Args:

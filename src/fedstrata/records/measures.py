@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedstrata.clustering import ari, purity
-from fedstrata.core import Score, Use
+from fedstrata.core import Evaluation, Score
 from fedstrata.errors import ContractError
 
 
@@ -16,7 +16,7 @@ def complete(
     record: Mapping[str, Any],
     labels: torch.Tensor,
     truth: torch.Tensor | None,
-    uses: Sequence[Use],
+    evaluations: Sequence[Evaluation],
     scores: Sequence[Score],
 ) -> dict[str, Any]:
     """A round's record with its measures.
@@ -25,7 +25,7 @@ def complete(
         record: what was known before the models were scored.
         labels: cluster of each client, (n,), -1 = pending.
         truth: hidden group of each client, (n,).
-        uses: ways of using the models; the first is what accuracy means, of the others the mean is recorded.
+        evaluations: ways of using the models; the first is what accuracy means, of the others the mean is recorded.
         scores: of each of them, by all clients that are in the federation.
     """
     score = scores[0]
@@ -42,8 +42,8 @@ def complete(
         "ari": None if truth is None else ari(labels_of, truth[score.clients]),
         "purity": None if truth is None else purity(labels_of, truth[score.clients]),
     }
-    for use, other in zip(uses[1:], scores[1:], strict=True):
-        measures[f"acc_{use.name}"] = float((other.correct.double() / other.samples).mean())
+    for evaluation, other in zip(evaluations[1:], scores[1:], strict=True):
+        measures[f"acc_{evaluation.name}"] = float((other.correct.double() / other.samples).mean())
     return {**record, **measures}
 
 
