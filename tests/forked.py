@@ -127,7 +127,7 @@ def command(*arguments: str) -> None:
     from fedstrata import cli
     from fedstrata.engine.workers import processes
 
-    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment]
+    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment]  # all that is used of the module
     cli.main(arguments)
 
 

@@ -66,7 +66,7 @@ def pausing(*arguments: str) -> None:
         return paused
 
     for kind in (Loop, Processes, Ray):
-        kind.run = pause(kind.run)  # type: ignore[method-assign]
+        kind.run = pause(kind.run)  # type: ignore[method-assign]  # which ends with the process
     command(*arguments)
 
 
