@@ -1,8 +1,41 @@
+import os
+from collections.abc import Iterator
+from functools import cache
+
 import pytest
-import torch
+
+# Workers of pytest, and the processes that tests start, share the cores: each of them computes in one thread. Libraries
+# read this when they are imported, so that nothing that computes is imported above.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """The bits of a sum depend on how many threads share it."""
+    import torch
+
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def made_once() -> Iterator[None]:
+    """Compiled templates and the digits, which take longer to make than most tests, are made once for all tests."""
+    from fedstrata.data import digits
+    from fedstrata.report import sheet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sheet, "environment", cache(sheet.environment))
+        patch.setattr(digits, "read_digits", cache(digits.read_digits))
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_workers() -> Iterator[None]:
+    """Worker processes are forked from one that has imported torch, where a test is not about how they start."""
+    from fedstrata.engine.parallel import processes
+    from forked import forking
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "subprocess", forking())
+        yield

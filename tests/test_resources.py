@@ -7,7 +7,7 @@ import resource
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 import fedstrata as fs
 from fedstrata.errors import EngineError, InputError, MachineError, ResourceError
 from fedstrata.resources import resource_error, resource_errors
+from forked import Done, command, run
 from run_folder import left
 
 HERE = Path(__file__).parent
@@ -117,29 +118,12 @@ class Failure:
         again: The arguments of the command that it named.
     """
 
-    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
-        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-        *warnings, line = done.stderr.splitlines()
-        assert all("made no progress" in warning for warning in warnings), done.stderr
-        self.reason, _, command = line.partition(", then go on with: ")
-        self.again = shlex.split(command)[1:]
-
-
-def command(*args: str, limits: Mapping[int, int] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Give a command in a process of its own."""
-
-    def limit() -> None:
-        for kind, value in (limits or {}).items():
-            resource.setrlimit(kind, (value, value))
-
-    return subprocess.run(
-        [sys.executable, "-m", "fedstrata", *args],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=limit,
-    )
+    def __init__(self, done: Done) -> None:
+        assert done.status == 1 and "Traceback" not in done.err, done.err
+        *warnings, line = done.err.splitlines()
+        assert all("made no progress" in warning for warning in warnings), done.err
+        self.reason, _, again = line.partition(", then go on with: ")
+        self.again = shlex.split(again)[1:]
 
 
 def resumed(failure: Failure) -> object:
@@ -159,6 +143,7 @@ def write_experiment(**engine: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("fault", "engine", "reason"),
     [
@@ -167,15 +152,15 @@ def write_experiment(**engine: object) -> None:
         ("bytes", "loop", "expected enough memory, found: no memory left; free some"),
         ("bytes", "processes", "expected enough memory, found: no memory left; free some"),
         ("killed", "processes", "lost 3 in turn with the same clients, the last one with exit status -9; if memory"),
-        ("stopped", "processes", "found 2 in turn that made no progress for 3 s with the same clients; if their work"),
+        ("stopped", "processes", "found 2 in turn that made no progress for 1 s with the same clients; if their work"),
     ],
 )
 def test_a_run_that_the_machine_ends_says_so_in_one_line_and_is_resumed_bit_for_bit(
     fault: str, engine: str, reason: str, here: Path
 ) -> None:
-    write_experiment(name=engine, workers=2, timeout=3)
+    write_experiment(name=engine, workers=2, timeout=1)
     Path("fault").write_text(f"{fault} a/checkpoint/00001.sha256")
-    failure = Failure(command("run", "mine.toml", "--out", "a", "--quiet"))
+    failure = Failure(run(command, "run", "mine.toml", "--out", "a", "--quiet"))
     assert reason in failure.reason and failure.again == ["run", "--resume", "--out", "a"]
     assert not Path("a/summary.json").exists() and Path("a/checkpoint/00001.sha256").exists()
     Path("fault").unlink()
@@ -188,7 +173,7 @@ def test_a_run_that_the_machine_ends_says_so_in_one_line_and_is_resumed_bit_for_
 def test_a_limit_on_the_size_of_files_ends_a_run_in_one_line(size: int, here: Path) -> None:
     write_experiment()
     limits = {resource.RLIMIT_FSIZE: size}
-    failure = Failure(command("run", "mine.toml", "--out", "a", "--quiet", limits=limits))
+    failure = Failure(run(command, "run", "mine.toml", "--out", "a", "--quiet", limits=limits))
     assert failure.reason.startswith("fedstrata: 'a': expected to write a file of this size, found: File too large")
     whole = fs.run(EXPERIMENT, "whole", quiet=True)
     assert resumed(failure) == left(whole.folder) and Path("a/report.html").exists()

@@ -151,12 +151,19 @@ def _pair() -> list[tuple[str, bytes]]:
     return [("x.npy", _saved(_x())), ("y.npy", _saved(_y()))]
 
 
-def _zeros(count: int) -> bytes:
-    """A deflated stream of so many MiB of zeros, made without compressing them all."""
+def _zeros(size: int) -> bytes:
+    """A deflated stream of so many zeros, made without compressing them all."""
+    mebibytes, rest = divmod(size, MIB)
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
-    # Every block but the first may follow itself: a full flush forgets what came before.
+    # A block may follow itself: a full flush forgets what came before.
     block = compressor.compress(bytes(MIB)) + compressor.flush(zlib.Z_FULL_FLUSH)
-    return block * count + zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+    return block * mebibytes + _deflated(bytes(rest))
+
+
+def _zlib_zeros(size: int) -> bytes:
+    """So many zeros as `zlib.compress` writes them: a header of two bytes, the stream and Adler's checksum."""
+    checksum = size % 65521 << 16 | 1
+    return b"\x78\xda" + _zeros(size) + struct.pack(">L", checksum)
 
 
 def _raw_zip(path: Path, members: list[tuple[str, bytes, int]], *, shared: bool = False) -> None:
@@ -200,7 +207,7 @@ def _bomb(mebibytes: int, said: int | None = None, *, names: tuple[str, ...] = (
     def make(path: Path) -> None:
         header = _header("'|u1'", f"({mebibytes}, 1, 1024, 1024)")
         compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
-        stream = compressor.compress(header) + compressor.flush(zlib.Z_FULL_FLUSH) + _zeros(mebibytes)
+        stream = compressor.compress(header) + compressor.flush(zlib.Z_FULL_FLUSH) + _zeros(mebibytes * MIB)
         size = len(header) + mebibytes * MIB if said is None else said
         labels = _saved(np.zeros(mebibytes, np.int64))
         _raw_zip(path, [*((name, stream, size) for name in names), ("y.npy", _deflated(labels), len(labels))])
@@ -466,25 +473,40 @@ def _nested(depth: int) -> Any:
     return pa.array([value] * ROWS, kind)
 
 
-def _alike(rows: int, column: Any) -> Make:
+def _alike(rows: int, value: Any) -> Make:
     """A column of so many equal values, which take no space, beside labels that take none."""
 
     def make(path: Path) -> None:
         groups = 10
-        block = pa.table({"values": pa.repeat(column, rows // groups), "label": pa.repeat(1, rows // groups)})
-        with pq.ParquetWriter(path, block.schema) as writer:
+        column = pa.repeat(pa.scalar(value), rows // groups)
+        block = pa.table({"values": column, "label": pa.repeat(1, rows // groups)})
+        with pq.ParquetWriter(path, block.schema, write_statistics=False) as writer:
             for _ in range(groups):
                 writer.write_table(block)
 
     return make
 
 
-def _tables() -> dict[str, Make]:
-    pictures, labels = _pictures(), _labels()
+def _long_lists(path: Path) -> None:
+    """Two lists of many numbers."""
+    side = 40_000_000
+    lists = pa.ListArray.from_arrays([0, side, 2 * side], np.zeros(2 * side, np.uint8))
+    _table({"list": lists, "label": _labels(2)}, write_statistics=False)(path)
+
+
+def _one_large_image(path: Path) -> None:
+    """An image of 5 MB that is in the file once, and in many rows."""
     noise = Image.frombytes("RGB", (1300, 1300), np.random.default_rng(0).bytes(1300 * 1300 * 3))
     buffer = io.BytesIO()
     noise.save(buffer, "PNG", compress_level=0)
-    large = buffer.getvalue()
+    images = pa.DictionaryArray.from_arrays(np.zeros(500, np.int32), pa.array([buffer.getvalue()]))
+    # Without Arrow's schema it is a column of bytes as any other.
+    table = _table({"image": images, "label": _labels(500)}, dictionary_pagesize_limit=10 * MIB, store_schema=False)
+    table(path)
+
+
+def _tables() -> dict[str, Make]:
+    pictures, labels = _pictures(), _labels()
     lists = pa.array([[1.0, 2.0]] * ROWS)
     far = pa.array([0, 10**12] * (ROWS // 2))
     words = pa.array([str(i) for i in range(120_000)])
@@ -509,9 +531,9 @@ def _tables() -> dict[str, Make]:
         "table: no samples": _table({"label": labels}),
         "table: two kinds of samples": _table({"image": pictures, "list": lists, "label": labels}),
         "table: two kinds of labels": _table({"image": pictures, "label": labels, "y": labels}),
-        "table: 20,000,000 equal rows": _alike(20_000_000, pa.scalar(1.0)),
-        "table: 2,000,000 equal lists": _alike(2_000_000, pa.scalar([1.0] * 4)),
-        "table: 300,000 equal lists of 2,000 numbers": _alike(300_000, pa.scalar([1.0] * 2000)),
+        "table: 20,000,000 equal rows": _alike(20_000_000, 1.0),
+        "table: 2,000,000 equal lists": _alike(2_000_000, [1.0] * 4),
+        "table: 80,000 equal lists of 2,000 numbers": _alike(80_000, [1.0] * 2000),
         "table: 1,200 columns": _table({"image": pictures, "label": labels, **many}),
         "table: lists, 50 deep": _table({"list": _nested(50), "label": labels}),
         "table: lists of words": _table({"list": pa.array([["a", "b"]] * ROWS), "label": labels}),
@@ -522,9 +544,7 @@ def _tables() -> dict[str, Make]:
         "table: lists that are missing": _table({"list": pa.array([[1.0], None] * 20), "label": labels}),
         "table: lists of what is missing": _table({"list": pa.array([[1.0], [None]] * 20), "label": labels}),
         "table: lists of what is no number": _table({"list": pa.array([[float("nan")]] * ROWS), "label": labels}),
-        "table: a list of 40,000,000 numbers": _table(
-            {"list": pa.array([np.zeros(40_000_000, np.uint8)] * 2), "label": labels[:2]}
-        ),
+        "table: a list of 40,000,000 numbers": _long_lists,
         "table: a class of 10**12": _table({"image": pictures, "label": far}),
         "table: a class of 2**64 - 1": _table({"image": pictures, "label": pa.array([2**64 - 1] * ROWS, pa.uint64())}),
         "table: a class below 0": _table({"image": pictures, "label": pa.array([-1] * ROWS)}),
@@ -538,10 +558,7 @@ def _tables() -> dict[str, Make]:
         ),
         "table: 1,000,000 names of classes": _table({"image": pictures, "label": labels}, _names(["a"] * 1_000_000)),
         "table: names of classes, 100,000 deep": _table({"image": pictures, "label": far}, deep),
-        "table: one image 500 times": _table(
-            {"image": pa.array([large] * 500).dictionary_encode().cast(pa.binary()), "label": _labels(500)},
-            dictionary_pagesize_limit=10 * MIB,
-        ),
+        "table: one image 500 times": _one_large_image,
         "table: images elsewhere": _table(
             {
                 "image": pa.array(
@@ -644,7 +661,7 @@ def _images() -> dict[str, bytes]:
     jpeg = buffer.getvalue()
     frame = jpeg.find(b"\xff\xc0")
     wide = jpeg[: frame + 5] + b"\xff\xdc\xff\xdc" + jpeg[frame + 9 :]
-    zeros = zlib.compress(bytes(200 * MIB), 9)
+    zeros = _zlib_zeros(200 * MIB)
     rows = b"".join(b"\0" + bytes(8) for _ in range(4))
     return {
         "no bytes": b"",
@@ -657,7 +674,7 @@ def _images() -> dict[str, bytes]:
         "a PNG of no pixels": _drawn(0, 0),
         "a PNG of 60,000 x 60,000 pixels": _drawn(60_000, 60_000, pixels=zeros),
         "a PNG of 2**31 - 1 pixels a side": _drawn(2**31 - 1, 2**31 - 1),
-        "a PNG of 6,000 x 6,000 pixels": _drawn(6000, 6000, pixels=zlib.compress(bytes(6001 * 6000), 9)),
+        "a PNG of 6,000 x 6,000 pixels": _drawn(6000, 6000, pixels=_zlib_zeros(6001 * 6000)),
         "a PNG of 12,000 x 8,000 pixels": _drawn(12_000, 8000, pixels=zeros),
         "a PNG with a text of 200 MiB": _drawn(4, 4, _chunk(b"zTXt", b"a\0\0" + zeros)),
         "a PNG with colours of 200 MiB": _drawn(4, 4, _chunk(b"iCCP", b"a\0\0" + zeros)),
@@ -671,7 +688,7 @@ def _images() -> dict[str, bytes]:
 def _tolerated_images() -> dict[str, bytes]:
     """Images that are not as they should be, and of which Pillow reads what it needs."""
     sound = _png()
-    zeros = zlib.compress(bytes(200 * MIB), 9)
+    zeros = _zlib_zeros(200 * MIB)
     return {
         "a PNG with 200 MiB for 16 pixels": _drawn(4, 4, pixels=zeros),
         "a PNG without a palette": _drawn(4, 4, pixels=zlib.compress(bytes(20)), colour=3),

@@ -1,9 +1,10 @@
 import hashlib
 import json
 import math
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import torch
 import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
+from fedstrata.records import checkpoint
+from fedstrata.records.folder import Folder
+from fedstrata.runner import rounds
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.progress import Progress
+from forked import run as run_forked
 
 SMALL = {
     "rounds": 5,
@@ -97,36 +102,35 @@ def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
     assert threads == 2
 
 
-KILL = """
-import os, signal, sys
-import fedstrata as fs
-from fedstrata.runner import rounds
-from fedstrata.records import checkpoint, folder
+def run_and_die(place: str, count: int) -> None:
+    """Run an experiment in a process that is killed the given time that it comes to a place."""
+    calls = count_from(1)
 
-place, count = sys.argv[2], int(sys.argv[3])
-calls = 0
+    def dying(function: Callable[..., object], after: bool) -> Callable[..., None]:
+        def wrapped(*given: object, **named: object) -> None:
+            now = next(calls) == count
+            if not now or after:
+                function(*given, **named)
+            if now:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(function, after):
-    def wrapped(*given, **named):
-        global calls
-        calls += 1
-        if calls == count and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        function(*given, **named)
-        if calls == count and after:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return wrapped
+        return wrapped
 
-if place == "before checkpoint":
-    train.save = dying(train.save, False)
-elif place == "after checkpoint":
-    train.save = dying(train.save, True)
-elif place == "inside checkpoint":
-    checkpoint.replace_file = dying(checkpoint.replace_file, True)
-elif place == "after records":
-    folder.Folder.add = dying(folder.Folder.add, True)
-fs.run("experiment.toml", sys.argv[1], quiet=True)
-"""
+    if place == "before checkpoint":
+        rounds.save = dying(rounds.save, False)
+    elif place == "after checkpoint":
+        rounds.save = dying(rounds.save, True)
+    elif place == "inside checkpoint":
+        checkpoint.replace_file = dying(checkpoint.replace_file, True)
+    elif place == "after records":
+        Folder.add = dying(Folder.add, True)  # type: ignore[method-assign]  # which ends with the process
+    fs.run("experiment.toml", "broken", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run."""
+    return run(tmp_path_factory.mktemp("uninterrupted") / "run", engine={"name": "loop"}).folder
 
 
 @pytest.mark.slow
@@ -144,16 +148,15 @@ fs.run("experiment.toml", sys.argv[1], quiet=True)
     ],
 )
 def test_a_run_that_was_killed_ends_with_the_same_models(
-    place: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, count: int, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    whole = run(tmp_path / "whole")
-    (tmp_path / "experiment.toml").write_text((whole.folder / "experiment.toml").read_text())
-    killed = subprocess.run([sys.executable, "-c", KILL, "broken", place, str(count)], capture_output=True, check=False)
-    assert killed.returncode == -9, killed.stderr
+    (tmp_path / "experiment.toml").write_text((uninterrupted / "experiment.toml").read_text())
+    killed = run_forked(run_and_die, place, count)
+    assert killed.status == -9, killed.err
     fs.run("experiment.toml", "broken", resume=True, quiet=True)
-    assert digest(tmp_path / "broken") == digest(whole.folder)
-    assert without_clock(tmp_path / "broken") == without_clock(whole.folder)
+    assert digest(tmp_path / "broken") == digest(uninterrupted)
+    assert without_clock(tmp_path / "broken") == without_clock(uninterrupted)
 
 
 def interrupt_after(round: int, patch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ class Interrupt(AbstractContextManager["Interrupt"]):
         """Nobody has asked yet."""
         self.asked = False
         self._tell = tell
+        self._told = False
+        self._pressed = 0
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -56,9 +58,14 @@ class Interrupt(AbstractContextManager["Interrupt"]):
             signal.signal(signal.SIGINT, self._before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        self._pressed += 1
+        if not self.asked:
+            self.asked = True
+            # The signal may have come in the middle of a line to the same stream, which no second one may enter then; a
+            # thread waits for its turn.
+            threading.Thread(target=self._tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
+            self._told = True
+        # A second signal may come while the thread starts. An exception at that moment leaves the locks of the thread
+        # in disorder, and a RuntimeError takes its place; the interrupt waits until the thread has started.
+        if self._told and self._pressed > 1:
             raise KeyboardInterrupt
-        self.asked = True
-        # The signal may have come in the middle of a line to the same stream, which no second one may enter then; a
-        # thread waits for its turn.
-        threading.Thread(target=self._tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
