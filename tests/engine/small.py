@@ -66,7 +66,11 @@ def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> LocalT
     return LocalTask(**(keys | changes))  # type: ignore[arg-type]  # the keys are mixed
 
 
+NAMES = ("train", "second", "third", "fourth", "fifth", "sixth")
+"""What the tasks of a plan are called, in their order."""
+
+
 def plan_of(models: torch.Tensor, *work: LocalTask, round: int = 1, cohort: list[int] | None = None) -> Plan:
     """A plan of one round for the given cohort, by default clients 0..m-1."""
     ids = torch.arange(len(work[0].candidates)) if cohort is None else torch.tensor(cohort)
-    return Plan(round=round, seed=7, cohort=ids, models=models, tasks=work)
+    return Plan(round=round, seed=7, cohort=ids, models=models, tasks=dict(zip(NAMES, work, strict=False)))

@@ -197,7 +197,7 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
     assert [shape[0] for shape in steps] == [4, 4, 20, 20, 20, 20, 2, 2]
     monkeypatch.setattr("fedstrata.engine.loop.pooled", lambda module: module)
     other, expected = answers()
-    for found in ("given", "sizes"):
+    for found in ("chosen", "sizes"):
         assert torch.equal(getattr(one.results["train"], found), getattr(other.results["train"], found))
     assert torch.equal(one.results["train"].updates.values, other.results["train"].updates.values)
     torch.testing.assert_close(one.results["train"].losses, other.results["train"].losses)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import fit_of, loop_of, plan_of
+from small import NAMES, fit_of, loop_of, plan_of
 
 from fedstrata.core import Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
@@ -118,7 +118,9 @@ def test_what_devices_keep_is_never_shared() -> None:
     evaluation = Evaluation(torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
     once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, training=LocalTraining(lr=0.5)))]
     twice = [
-        replace(plan, round=2, evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)))
+        replace(
+            plan, round=2, evaluations={"client": evaluation, "shared": replace(evaluation, load_local=layout.nothing)}
+        )
         for plan in once
     ]
     separate = [loop_of(SIZES)[0] for _ in once]
@@ -204,8 +206,8 @@ def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
 
     nobody = torch.empty(0, dtype=torch.int64)
     idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
-    idle = replace(idle, evaluations=(Evaluation(nobody, nobody.reshape(0, 1), layout.nothing),))
-    answers = together([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
+    idle = replace(idle, evaluations={"client": Evaluation(nobody, nobody.reshape(0, 1), layout.nothing)})
+    answers = together([idle, replace(idle, tasks={}, evaluations={})], Nobody(), [Nobody(), Nobody()])
     assert same(answers.reports, (alone(idle), Report()))
     assert answers.seconds[0] < 1 and answers.done == 0
 
@@ -273,7 +275,9 @@ def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
                 )
             )
         cohort = torch.tensor(order)
-        plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], tasks=tuple(work)))
+        plans.append(
+            Plan(round=1, seed=7, cohort=cohort, models=models[order], tasks=dict(zip(NAMES, work, strict=False)))
+        )
     answers = answer(engine, *plans)
     assert same(answers.reports, tuple(map(alone, plans)))
     assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results.values())

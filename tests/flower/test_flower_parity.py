@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import Federation, federation
+from in_process import Federation, federation, without
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load
@@ -50,12 +50,7 @@ def by_simulator(setting: Setting) -> Ask:
     setting.clients.store.restore({})
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
-        score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations.values()]
-        there = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        )
-        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there))
+        return setting.clients.run(without(plan, absent))
 
     return ask
 

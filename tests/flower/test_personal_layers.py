@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
-from in_process import Federation, Loopback, federation, over_the_wire
+from in_process import Federation, Loopback, federation, over_the_wire, without
 
 from fedstrata.core import Plan, Report
 from fedstrata.flower.device import RUNS, answer
@@ -58,12 +58,7 @@ def simulated(here: Federation, absent: dict[int, int]) -> Callable[[Plan], Repo
 
     def ask(plan: Plan) -> Report:
         gone = torch.tensor([absent[plan.round]] if plan.round in absent else [], dtype=torch.int64)
-        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations.values()]
-        there = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        )
-        return here.setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
+        return here.setting.clients.run(without(plan, gone))
 
     return ask
 
