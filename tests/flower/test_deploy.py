@@ -27,13 +27,12 @@ from in_process import Loopback
 
 from fedstrata.config import load
 from fedstrata.errors import DataError, EngineError, ExperimentError, InputError, RecordError
-from fedstrata.flower import certificates, deploy, server
-from fedstrata.flower.app_signature import hand_over_signature
-from fedstrata.flower.certificates import certify, read_public_keys
+from fedstrata.flower import credentials, deploy, server
+from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.credentials import certify, hand_over_signature, read_public_keys
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation, read_federation, write_federation
-from fedstrata.flower.remote import Rules
-from fedstrata.flower.terms import Samples
+from fedstrata.flower.protocol import Samples
 from fedstrata.runner.rounds import run
 
 EXPERIMENT: dict[str, Any] = {
@@ -134,7 +133,7 @@ def test_another_process_that_has_the_number_of_a_killed_proxy_is_left_alone(
 
 def test_a_new_federation_bounds_the_samples_that_a_client_may_claim(made: Path) -> None:
     """Every client of the experiment holds 24 training samples; twice as many is the bound."""
-    assert read_federation(made / "federation.toml").most == 48
+    assert read_federation(made / "federation.toml").max_samples == 48
 
 
 def test_the_certificate_holds_for_the_host_and_is_signed_by_the_authority(made: Path) -> None:
@@ -157,9 +156,9 @@ def test_an_address_is_certified_as_one(tmp_path: Path) -> None:
 
 def test_a_program_that_is_missing_or_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected the program no-such-program, found none; install it"):
-        certificates._do(["no-such-program"], tmp_path)
+        credentials._do(["no-such-program"], tmp_path)
     with pytest.raises(InputError, match="openssl nonsense failed in"):
-        certificates._do(["openssl", "nonsense"], tmp_path)
+        credentials._do(["openssl", "nonsense"], tmp_path)
 
 
 def test_a_folder_that_holds_something_is_left_alone(made: Path) -> None:
@@ -244,22 +243,24 @@ SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
 
 
 def test_a_federation_survives_its_file(tmp_path: Path) -> None:
-    federation = Federation(("a", "b"), SAMPLES, Rules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
+    federation = Federation(("a", "b"), SAMPLES, RoundRules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
     write_federation(tmp_path / "federation.toml", federation)
     assert read_federation(tmp_path / "federation.toml") == federation
-    write_federation(tmp_path / "federation.toml", replace(federation, rounds=Rules(), truth=(), public=""))
-    assert read_federation(tmp_path / "federation.toml").rounds == Rules()
+    write_federation(tmp_path / "federation.toml", replace(federation, rounds=RoundRules(), truth=(), public=""))
+    assert read_federation(tmp_path / "federation.toml").rounds == RoundRules()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("clients", "cleints", "cleints: expected one of clients, samples"),
-        ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, enough"),
-        ("patience = 300.0", 'patience = "long"', "patience = 'long': input should be a valid number"),
-        ("enough = 1.0", "enough = 0.0", "rounds: expected that enough is above 0"),
-        ("most = 0", "most = -1", "federation: expected that most is at least 0"),
-        ("patience = 300.0", "patience", "expected the file of a federation"),
+        ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, min_reply_fraction"),
+        ("wait_seconds = 300.0", 'wait_seconds = "long"', "wait_seconds = 'long': input should be a valid number"),
+        ("min_reply_fraction = 1.0", "min_reply_fraction = 0.0", "rounds: expected that min_reply_fraction is above 0"),
+        ("max_samples = 0", "max_samples = -1", "federation: expected that max_samples is at least 0"),
+        ("wait_seconds = 300.0", "wait_seconds", "expected the file of a federation"),
+        ("max_samples", "most", "most: this key is called max_samples now"),
+        ("max_attempts", "tries", r"rounds\.tries: this key is called max_attempts now"),
     ],
 )
 def test_a_wrong_key_of_a_federation_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
