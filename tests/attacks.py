@@ -26,7 +26,7 @@ class Attack:
         constant: in every column of its update; None multiplies the update that it has trained instead.
         times: factor on its own update.
         rounds: in which it does so.
-        tasks: positions of the tasks whose update it replaces; None for all of them.
+        folds: of the data; it replaces the updates of the tasks on them. None replaces all.
         absent: whether it does not answer at all in these rounds, which is what the others are compared with.
         client: its id.
     """
@@ -34,7 +34,7 @@ class Attack:
     constant: float | None = None
     times: float = 100.0
     rounds: Collection[int] = (3,)
-    tasks: Collection[int] | None = None
+    folds: Collection[str] | None = None
     absent: bool = False
     client: int = 0
 
@@ -67,11 +67,11 @@ class Attacked:
         if attack.absent:
             return self._clients.run(plan.only(plan.cohort != attack.client))
         report = self._clients.run(plan)
-        results = [
-            attack.on(result) if attack.tasks is None or task in attack.tasks else result
-            for task, result in enumerate(report.results)
-        ]
-        return replace(report, results=tuple(results))
+        results = {
+            name: attack.on(result) if attack.folds is None or plan.tasks[name].fold in attack.folds else result
+            for name, result in report.results.items()
+        }
+        return replace(report, results=results)
 
 
 def attacked(

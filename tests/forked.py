@@ -127,7 +127,7 @@ def command(*arguments: str) -> None:
     from fedstrata import cli
     from fedstrata.engine.parallel import processes
 
-    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment]  # all that is used of the module
+    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment, attr-defined]  # all that is used of the module
     cli.main(arguments)
 
 

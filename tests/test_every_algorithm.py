@@ -165,8 +165,9 @@ def test_a_few_rounds_move_the_models_or_what_devices_keep(case: Case) -> None:
 def test_only_what_is_uploaded_comes_back(case: Case) -> None:
     layout = case.plain.problem.layout
     for turn in case.scarce + case.eventful:
-        for fit, result in zip(turn.plan.tasks, turn.report.results, strict=True):
-            silent = layout.columns(tuple(not sent for sent in fit.upload))
+        assert turn.report.results.keys() == turn.plan.tasks.keys()
+        for name, result in turn.report.results.items():
+            silent = layout.columns(tuple(not sent for sent in turn.plan.tasks[name].upload))
             assert not result.updates.values[:, silent].any(), "a tensor that is not uploaded was sent"
 
 
@@ -236,7 +237,10 @@ def test_no_client_is_lost_when_only_some_take_part(case: Case) -> None:
 
 
 def test_newcomers_are_placed_and_whoever_left_trains_no_more(case: Case) -> None:
-    trained = [{c for result in turn.report.results for c in result.updates.clients.tolist()} for turn in case.eventful]
+    trained = [
+        {c for result in turn.report.results.values() for c in result.updates.clients.tolist()}
+        for turn in case.eventful
+    ]
     assert not any(set(NEWCOMERS) & clients for clients in trained[:3])
     assert not any(LEAVER in clients for clients in trained[4:])
     if case.name != "centralized":  # for which nobody ever leaves the union
@@ -257,7 +261,7 @@ def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
             down += sum(width[tensor] for sent in received(turn, row, has).values() for tensor in sent)
             if client in turn.absent.tolist():
                 continue
-            for fit in turn.plan.tasks:
+            for fit in turn.plan.tasks.values():
                 offered = int((fit.candidates[row] >= 0).sum())
                 uploaded = sum(size for size, sent in zip(width, fit.upload, strict=True) if sent)
                 told = 1 if any(fit.trainable) else offered  # the number of the chosen one of several, or their losses

@@ -153,8 +153,8 @@ def check(setup: RunSetup, state: State) -> None:
         assert any(descends(tree, leaf.id, waits) for leaf in leaves), f"client {client} waits where no leaf is left"
     clients = setup.members.active(state.round)
     evaluations = setup.algorithm.evaluations(setup.problem, state, clients)
-    assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations)
-    assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations), (
+    assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations.values())
+    assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations.values()), (
         "a client would use no model"
     )
 
@@ -182,7 +182,7 @@ def check_growth(before: State, after: State, wanders: bool) -> None:
 
 def only(report: Report, rows: torch.Tensor) -> Report:
     """The report of some clients, in their order."""
-    results = tuple(result.only(_places(result.updates.clients, rows)) for result in report.results.values())
+    results = {name: result.only(_places(result.updates.clients, rows)) for name, result in report.results.items()}
     facts = {
         name: Rows(told.clients[at], told.values[at])
         for name, told in report.client_stats.items()
@@ -206,7 +206,7 @@ def received(turn: Turn, row: int, has: set[int]) -> dict[int, set[int]]:
         has: tensors on its device.
     """
     needed: dict[int, set[int]] = {}
-    for task in turn.plan.tasks:
+    for task in turn.plan.tasks.values():
         for model in set(task.candidates[row].tolist()) - {-1}:
             own = {tensor for tensor, kept in enumerate(task.load_local) if kept and tensor in has}
             needed.setdefault(model, set()).update(set(range(len(task.load_local))) - own)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedstrata.core import (
     Decision,
+    Metric,
     Report,
     Result,
     Rows,
@@ -23,7 +24,7 @@ from fedstrata.testing import toy_problem
 def report_of(clients: list[int], given: list[int], values: torch.Tensor) -> Report:
     losses = torch.full((len(clients), 1), torch.nan)
     rows = Rows(torch.tensor(clients, dtype=torch.int64), values)
-    return Report((Result(rows, torch.tensor(given, dtype=torch.int64), torch.ones(len(clients)), losses),))
+    return Report({"train": Result(rows, torch.tensor(given, dtype=torch.int64), torch.ones(len(clients)), losses)})
 
 
 def ones(scales: list[float]) -> torch.Tensor:
@@ -53,7 +54,7 @@ def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:
     stray = report_of([0, 1, 2], [0, 1, 1], ones([1.0, 100.0, 1.0]))  # client 1 trained from the other model
     state, diagnostics = aggregate(problem, state, stray, state.labels, torch.tensor([0, 1]))
     assert state.models[:, 0].tolist() == [2.0, 6.0]
-    assert diagnostics.metrics == {"left_out": 1.0}
+    assert diagnostics.metrics == (Metric("left_out", 1.0),)
 
 
 def test_members_that_are_not_placed_wait_at_the_node_that_was_split() -> None:
@@ -148,9 +149,8 @@ def test_newcomers_found_a_cluster_below_the_first_node() -> None:
     assert state.models[:, 0].tolist() == [2.0, 6.0, 7.0] and state.nodes.tolist() == [1, 2, 3]
     assert (state.tree[3].parent, state.tree[3].members, state.tree[3].born) == (0, (2,), 2)
     assert state.tree[0].split == 1
-    assert (
-        diagnostics.events == ({"kind": "found", "node": 3, "clients": [2]},) and diagnostics.metrics["left_out"] == 1.0
-    )
+    assert diagnostics.events == ({"kind": "found", "node": 3, "clients": [2]},)
+    assert diagnostics.metrics == (Metric("left_out", 1.0),)
     assert candidate_models(state, torch.tensor([3])).tolist() == [[0, 1, 2]]
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fedstrata.core import (
-    LocalTask,
     LocalTraining,
     Node,
     Plan,
@@ -47,7 +46,7 @@ def nested() -> State:
 def test_a_pending_client_is_offered_every_leaf_below_the_node_where_it_waits() -> None:
     plan = fedavg_plan(toy_problem(5), nested(), torch.arange(5))
     assert plan.tasks["train"].candidates.tolist() == [[1, -1, -1], [2, -1, -1], [1, 2, -1], [0, -1, -1], [0, 1, 2]]
-    assert cluster_evaluation(toy_problem(5), nested(), torch.tensor([2]))[0].candidates.tolist() == [[1, 2]]
+    assert cluster_evaluation(toy_problem(5), nested(), torch.tensor([2]))["client"].candidates.tolist() == [[1, 2]]
 
 
 def test_a_pending_client_that_answered_joins_the_leaf_that_it_chose() -> None:
@@ -72,17 +71,17 @@ def test_a_plan_refuses_an_offer_of_a_model_that_it_does_not_carry() -> None:
     problem = toy_problem(2)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
     wrong = replace(plan.tasks["train"], candidates=torch.tensor([[0], [1]]))
-    with pytest.raises(ContractError, match="an offer names model 1, but the plan carries 1"):
+    with pytest.raises(ContractError, match="a candidate is model 1, but the plan carries 1"):
         replace(plan, tasks={"train": wrong})
-    assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), (replace(wrong, candidates=torch.empty(0, 1)),)).tasks
+    nobody = replace(wrong, candidates=torch.empty(0, 1))
+    assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), {"train": nobody}).tasks
 
 
 def test_a_plan_for_some_of_the_cohort_keeps_their_offers() -> None:
     plan = fedavg_plan(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
     some = plan.only(torch.tensor([False, True, True]))
     assert some.cohort.tolist() == [2, 3]
-    fits: tuple[LocalTask, ...] = some.tasks
-    assert fits[0].candidates.tolist() == [[1, 2], [0, -1]]
+    assert some.tasks["train"].candidates.tolist() == [[1, 2], [0, -1]]
 
 
 def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
@@ -94,7 +93,7 @@ def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
 
 def test_who_was_not_drawn_was_not_asked() -> None:
     members = torch.tensor([True, False, True, True, False])
-    report = Report((), cohort=torch.tensor([1, 3, 4]))
+    report = Report(cohort=torch.tensor([1, 3, 4]))
     assert selected(report, members).tolist() == [False, False, False, True, False]
     assert selected(replace(report, cohort=None), members).tolist() == members.tolist()
     union = replace(report, cohort=torch.tensor([5]))  # the id of all data together

@@ -57,7 +57,7 @@ def rounds(name: str) -> list[Round]:
 
 def is_plain(round: Round, row: int) -> bool:
     """Whether a client of the cohort trained one model once, for the usual epochs, and did nothing else."""
-    busy = [task for task in round.plan.tasks if bool((task.candidates[row] >= 0).any())]
+    busy = [task for task in round.plan.tasks.values() if bool((task.candidates[row] >= 0).any())]
     asked = any(bool(who[row]) for who in round.plan.client_stats.values())
     usual = pulled_problem(EVERYONE).training.epochs
     alone = all(int((task.candidates[row] >= 0).sum()) == 1 and task.training.epochs == usual for task in busy)
@@ -78,7 +78,7 @@ def test_none_and_nothing_are_said_of_what_is_so(name: str) -> None:
     rows = [(round, row) for round in played for row in round.placed]
     assert (told["work"] == "none") == all(is_plain(round, row) for round, row in rows)
     assert (told["keeps"] == "nothing") == (
-        not any(any(task.save_local) for round in played for task in round.plan.tasks)
+        not any(any(task.save_local) for round in played for task in round.plan.tasks.values())
     )
     assert (told["sends"] == "nothing") == all(sent(*pair) == Traffic(model, model, 0) for pair in rows)
     moved = any(not torch.equal(_placed(round.before, round), _placed(round.after, round)) for round in played)

@@ -58,10 +58,10 @@ def rich(round: int = 1, cohort: list[int] = EVERYONE) -> Plan:
         training=LocalTraining(momentum=0.9),
     )
     ids = torch.tensor(EVERYONE).roll(5)
-    evaluations = (
-        Evaluation(ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
-        Evaluation(ids[:9], torch.tensor(offers([0, 2], of=9)), head),
-    )
+    evaluations = {
+        "client": Evaluation(ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
+        "own": Evaluation(ids[:9], torch.tensor(offers([0, 2], of=9)), head),
+    }
     ask = {
         "entropy": torch.tensor([client % 3 == 0 for client in cohort], dtype=torch.bool),
         "classes": torch.tensor([client < 2 for client in cohort], dtype=torch.bool),
@@ -87,7 +87,7 @@ def check(engine: Parallel, plans: Sequence[Plan]) -> None:
     for plan in plans:
         expected, found = loop.run(plan), engine.run(plan)
         assert same(expected, found) and list(expected.client_stats) == list(found.client_stats)
-        for one, other in zip(expected.results, found.results, strict=True):
+        for one, other in zip(expected.results.values(), found.results.values(), strict=True):
             assert [t.dtype for t in vars(one).values() if isinstance(t, Tensor)] == [
                 t.dtype for t in vars(other).values() if isinstance(t, Tensor)
             ]

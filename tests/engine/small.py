@@ -53,7 +53,7 @@ def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None
     return Loop(module, layout, client_data), layout, flatten(module, layout)
 
 
-NAMES = ("train", "second", "third")
+NAMES = ("train", "second", "third", "fourth", "fifth", "sixth")
 """Names of the tasks of a plan, in their order."""
 
 

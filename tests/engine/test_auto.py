@@ -9,7 +9,7 @@ from small import dataset, network, partition_of
 
 from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import Loop, Parallel, SimulationSpec, auto
-from fedstrata.engine.auto import EngineChoice, EngineCandidate, Work, choose_engine, engine_candidates, measure_seconds
+from fedstrata.engine.auto import EngineCandidate, EngineChoice, Work, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ModelError
 

@@ -44,14 +44,17 @@ def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop,
 
 def assert_close(found: Report, expected: Report, tolerance: float = 1e-5) -> None:
     """Updates that differ by a share of their norm; everything that is counted is the same."""
-    for one, other in zip(found.results, expected.results, strict=True):
+    assert found.results.keys() == expected.results.keys() and found.scores.keys() == expected.scores.keys()
+    for name, one in found.results.items():
+        other = expected.results[name]
         assert torch.equal(one.updates.clients, other.updates.clients)
         assert torch.equal(one.chosen, other.chosen) and torch.equal(one.sizes, other.sizes)
         assert one.updates.values.dtype == torch.float32 and one.updates.values.shape == other.updates.values.shape
         torch.testing.assert_close(one.losses, other.losses, rtol=1e-5, atol=1e-6, equal_nan=True)
         apart = (one.updates.values - other.updates.values).norm(dim=1)
         assert bool((apart <= tolerance * other.updates.values.norm(dim=1)).all())
-    for score, said in zip(found.scores, expected.scores, strict=True):
+    for name, score in found.scores.items():
+        said = expected.scores[name]
         assert torch.equal(score.clients, said.clients) and torch.equal(score.correct, said.correct)
         assert torch.equal(score.samples, said.samples)
         torch.testing.assert_close(score.loss, said.loss, rtol=1e-5, atol=1e-6)
@@ -112,7 +115,7 @@ def test_a_batch_of_one_sample_is_left_out_where_statistics_are_taken() -> None:
 def test_running_statistics_are_each_clients_own_and_only_move_where_they_are_trained() -> None:
     loop, batched, layout, start = twins(SIZES, norm=True)
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, trainable=layout.select("all")))
-    moved, still = batched.run(plan).results
+    moved, still = batched.run(plan).results.values()
     statistics = layout.columns(tuple(slot.kind == "buffer" for slot in layout.tensors))
     rows = moved.updates.values[:, statistics]
     assert len(rows.unique(dim=0)) == 5 and not still.updates.values[:, statistics].any()
@@ -129,14 +132,8 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     found = batched.run(plan)
     wrong = plan_of(models, replace(task, selection_metric="errors", trainable=layout.nothing))
     assert_close(batched.run(wrong), loop.run(wrong))
-    assert found.results["train"].chosen.tolist() == [2, 1, 2, 1] and found.results[
-        "train"
-    ].updates.clients.tolist() == [
-        0,
-        1,
-        2,
-        4,
-    ]
+    assert found.results["train"].chosen.tolist() == [2, 1, 2, 1]
+    assert found.results["train"].updates.clients.tolist() == [0, 1, 2, 4]
     assert_close(found, loop.run(plan))
 
 
@@ -152,7 +149,10 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
     ]
     plan = plan_of(start[None], *fits)
     found = batched.run(plan)
-    assert found.results["train"].updates.clients.tolist() == [0, 1, 2] and not found.results[3].updates.values.any()
+    assert (
+        found.results["train"].updates.clients.tolist() == [0, 1, 2]
+        and not found.results["fourth"].updates.values.any()
+    )
     assert_close(found, loop.run(plan))
 
 
@@ -177,7 +177,7 @@ def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
     for round in (1, 2, 3):
         plan = replace(
             plan_of(start[None], first, second, round=round),
-            evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)),
+            evaluations={"client": evaluation, "shared": replace(evaluation, load_local=layout.nothing)},
         )
         found, expected = batched.run(plan), loop.run(plan)
         assert_close(found, expected)
@@ -202,16 +202,16 @@ def test_one_client_gone_astray_leaves_the_others_alone() -> None:
     found = batched.run(plan_of(models, fit_of(layout, [[0], [1], [0], [0], [0]]))).results["train"].updates
     assert found.of(torch.tensor([1])).isnan().all()
     plan = plan_of(models, fit_of(layout, [[0], [-1], [0], [0], [0]]))
-    others = Report((replace(batched.run(plan).results["train"], updates=found.without(torch.tensor([1]))),))
+    result = batched.run(plan).results["train"]
+    others = Report({"train": replace(result, updates=found.without(torch.tensor([1])))})
     assert_close(others, loop.run(plan))
 
 
 def test_nobody_one_client_and_facts() -> None:
     loop, batched, layout, start = twins([10, 10])
     evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    nobody = Plan(
-        2, 7, torch.arange(0), start[None], (fit_of(layout, [[0]]).only(torch.tensor([False])),), (evaluation,)
-    )
+    idle = {"train": fit_of(layout, [[0]]).only(torch.tensor([False]))}
+    nobody = Plan(2, 7, torch.arange(0), start[None], idle, {"client": evaluation})
     asked = {"entropy": torch.tensor([True]), "classes": torch.tensor([False])}
     alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), client_stats=asked)
     for plan in (
@@ -316,7 +316,7 @@ def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
     assert not torch.allclose(
         found.results["train"].updates.values, expected.results["train"].updates.values, rtol=1e-4
     )
-    own = replace(plan, evaluations=())
+    own = replace(plan, evaluations={})
     assert_close(batched.run(own), Loop(network(True), layout, batched.client_data, precision="bfloat16").run(own), 0.1)
 
 

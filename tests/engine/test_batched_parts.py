@@ -19,7 +19,7 @@ from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, reco
 from fedstrata.engine.vectorized.layers import Dropout, Products, stand_ins
 from fedstrata.engine.vectorized.network import MEMORY, Network, budget
 from fedstrata.engine.vectorized.samples import Resident, read_samples, sample_source
-from fedstrata.engine.vectorized.schedule import arrange, chunks, restore, split, epoch_steps
+from fedstrata.engine.vectorized.schedule import arrange, chunks, epoch_steps, restore, split
 from fedstrata.models import layout_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -321,7 +321,9 @@ def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
         assert torch.equal(found, expected)
     assert near.samples(index)[0].is_contiguous(memory_format=torch.channels_last)
     meta = torch.device("meta")
-    assert sample_source(client_data, CPU) is client_data and sample_source(client_data, meta) is sample_source(client_data, meta)
+    assert sample_source(client_data, CPU) is client_data and sample_source(client_data, meta) is sample_source(
+        client_data, meta
+    )
 
 
 def test_samples_of_several_federations_are_read_client_by_client() -> None:

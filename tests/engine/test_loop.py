@@ -119,7 +119,7 @@ def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
     )
     report = engine.run(plan_of(start[None], *steps))
     assert report.results["train"].updates.values.abs().sum() == 0
-    body_moved = report.results[1].updates.values[0]
+    body_moved = report.results["second"].updates.values[0]
     assert body_moved[columns].abs().sum() == 0 and body_moved.abs().sum() > 0
     plain = (
         engine.run(plan_of(start[None], replace(steps[1], load_local=layout.nothing)))
@@ -154,7 +154,7 @@ def test_the_fits_of_a_client_that_are_offered_the_same_take_the_same() -> None:
     engine, layout, start = loop_of([10] * 6)
     models = start + 0.05 * torch.randn(2, layout.p, generator=torch.Generator().manual_seed(0))
     fits = [fit_of(layout, [[0, 1]] * 6, fold=part) for part in ("all", "A", "B")]
-    given = [result.chosen.tolist() for result in engine.run(plan_of(models, *fits)).results]
+    given = [result.chosen.tolist() for result in engine.run(plan_of(models, *fits)).results.values()]
     assert given[0] == given[1] == given[2]
 
 
@@ -190,18 +190,17 @@ def test_scores_are_of_the_models_before_the_work_of_the_same_plan() -> None:
 
 def test_scores_use_what_a_client_keeps_to_itself() -> None:
     engine, layout, start = loop_of([10])
-    evaluations = [
-        Evaluation(name, torch.tensor([0]), torch.tensor([[0]]), layout.everything) for name in ("shared", "own")
-    ]
-    shared = replace(evaluations[0], load_local=layout.nothing)
+    own = Evaluation(torch.tensor([0]), torch.tensor([[0]]), layout.everything)
+    shared = replace(own, load_local=layout.nothing)
     engine.run(plan_of(start[None], fit_of(layout, [[0]], save_local=layout.everything)))
     kept = torch.cat([engine.store.read(0, before=2)[tensor] for tensor in range(4)])
-    later = replace(
-        plan_of(torch.stack([start, kept]), fit_of(layout, [[-1]]), round=2), evaluations=(shared, evaluations[1])
-    )
+    plan = plan_of(torch.stack([start, kept]), fit_of(layout, [[-1]]), round=2)
+    later = replace(plan, evaluations={"client": shared, "own": own})
     scores = engine.run(later).scores
-    sent = engine.run(replace(later, evaluations=(replace(shared, candidates=torch.tensor([[1]])),))).scores["client"]
-    assert torch.equal(scores[1].loss, sent.loss) and not torch.equal(scores[0].loss, sent.loss)
+    sent = engine.run(replace(later, evaluations={"client": replace(shared, candidates=torch.tensor([[1]]))})).scores[
+        "client"
+    ]
+    assert torch.equal(scores["own"].loss, sent.loss) and not torch.equal(scores["client"].loss, sent.loss)
 
 
 def test_a_client_sees_its_images_turned() -> None:
@@ -234,7 +233,7 @@ def test_dropout_draws_from_the_clients_own_stream() -> None:
 def test_half_of_a_single_sample_is_no_work() -> None:
     engine, layout, start = loop_of([1, 10])
     results = engine.run(plan_of(start[None], *(fit_of(layout, [[0], [0]], fold=part) for part in "AB"))).results
-    assert [result.updates.clients.tolist() for result in results] == [[1], [0, 1]]
+    assert [result.updates.clients.tolist() for result in results.values()] == [[1], [0, 1]]
 
 
 def test_only_those_that_are_asked_tell_about_their_data() -> None:

@@ -108,7 +108,7 @@ def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.M
         replace(fit, selection_metric="errors"),
         replace(fit, selection_fold="A"),
     )
-    assert [result.losses.shape for result in engine.run(plan).results] == [(1, 2)] * 3
+    assert [result.losses.shape for result in engine.run(plan).results.values()] == [(1, 2)] * 3
     assert len(judged) == 4  # two models, on two parts
 
 

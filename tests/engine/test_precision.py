@@ -60,7 +60,9 @@ def test_scores_and_what_clients_keep_are_float32() -> None:
         engine = engine_of(precision)
         plan = plan_of(START[None], STEP)
         found.append(
-            engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, (evaluation,))).scores["client"].loss
+            engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, {"client": evaluation}))
+            .scores["client"]
+            .loss
         )
         assert {values.dtype for values in engine.store.tensors().values()} == {torch.float32}
     assert torch.equal(*found)

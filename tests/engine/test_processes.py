@@ -47,9 +47,9 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
 ) -> None:
     left = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    order = ShardRequest(replace(rich(), evaluations=()), {})
+    order = ShardRequest(replace(rich(), evaluations={}), {})
     with line() as (here, there):
-        threading.Thread(target=processes.serve, args=(there,), daemon=True).start()
+        threading.Thread(target=processes.run_worker, args=(there,), daemon=True).start()
         SharedMessage(site_of()).send(here)
         answers = []
         for shard in (range(16), range(16, 40), "no shard"):
@@ -58,7 +58,7 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
         here.close()
         assert left.wait(60)
     # Of 16 and of 24 clients, less three with a single sample each, of which one half is nothing.
-    assert [len(answer.report.results[1].sizes) for answer in answers[:2]] == [13, 21]
+    assert [len(answer.report.results["second"].sizes) for answer in answers[:2]] == [13, 21]
     assert isinstance(answers[2], Exception) and "in a worker:" in answers[2].__notes__[0]
 
 
@@ -147,7 +147,7 @@ def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
 def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     transport = Processes(SITE, 1, timeout=5)
     engine = Parallel(SITE, transport)
-    engine.run(replace(plain(), tasks=()))
+    engine.run(replace(plain(), tasks={}))
     (victim,) = transport.pids
     os.kill(victim, signal.SIGSTOP)
     assert same(engine.run(plain()), SITE.loop().run(plain()))
@@ -186,7 +186,7 @@ def test_a_worker_shows_progress_whenever_it_reads_samples(monkeypatch: pytest.M
     frames, left = list[bytes](), threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: left.set())
     with line() as (here, there):
-        threading.Thread(target=processes.serve, args=(there, 1e-9), daemon=True).start()
+        threading.Thread(target=processes.run_worker, args=(there, 1e-9), daemon=True).start()
         SharedMessage(SITE).send(here)
         SharedMessage(ShardRequest(plain(), {})).send(here, (0, 1))
         while (frame := here.recv_bytes()) == processes.PROGRESS:
@@ -252,6 +252,7 @@ def test_a_process_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.Mon
 
     transport = Processes(SITE, 1)
     transport._data  # noqa: B018 (which takes a file of its own)
+    gc.collect()
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(OSError, match="temporarily unavailable"):
@@ -296,7 +297,7 @@ def ended(process: int) -> bool:
 def test_processes_end_with_their_engine() -> None:
     transport = Processes(SITE, 1)
     engine = Parallel(SITE, transport)
-    engine.run(replace(plain(), tasks=()))
+    engine.run(replace(plain(), tasks={}))
     watched = [os.pidfd_open(pid) for pid in transport.pids]
     del engine, transport
     gc.collect()

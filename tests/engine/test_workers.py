@@ -41,7 +41,7 @@ def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
 
 
 def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
-    quiet = replace(nobody(), evaluations=())
+    quiet = replace(nobody(), evaluations={})
     report = Parallel(SITE, Here(2)).run(quiet)
     assert same(report, SITE.loop().run(quiet)) and report.results["train"].updates.values.shape == (0, LAYOUT.p)
     scored = Parallel(SITE, Here(2)).run(nobody())
@@ -50,10 +50,10 @@ def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
 
 def test_clients_that_were_led_astray_are_known() -> None:
     """What they keep is as little finite as with the loop, and the next round starts them anew."""
-    lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), evaluations=())
+    lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), evaluations={})
     engine, loop = Parallel(SITE, Here(2)), SITE.loop()
     for plan in (lost, rich(2)):
-        assert same(engine.run(plan).results[-1].sizes, loop.run(plan).results[-1].sizes)
+        assert same(engine.run(plan).results["fourth"].sizes, loop.run(plan).results["fourth"].sizes)
     assert engine.store.spoilt(1) == loop.store.spoilt(1) != ()
     assert same(engine.store.read(0, before=3), loop.store.read(0, before=3))
 
@@ -64,7 +64,7 @@ def test_shards_take_about_as_long() -> None:
     assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.tasks["train"].training.epochs == 2
     assert split_into_shards(plan, SITE.client_data, 2) == [(4, 1, 0), (3, 2)]
     assert split_into_shards(plan, SITE.client_data, 7) == [(4,), (3,), (2,), (1,), (0,)]
-    assert split_into_shards(replace(nobody(), evaluations=()), SITE.client_data, 3) == [()]
+    assert split_into_shards(replace(nobody(), evaluations={}), SITE.client_data, 3) == [()]
 
 
 @given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message
+import torch
+from flwr.app import Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedstrata.config import load
+from fedstrata.core import Plan
 from fedstrata.flower.cut import cut
 from fedstrata.flower.device import Device, answer, whoami
 from fedstrata.flower.exchange import Clock, Node, ReplyLimit
@@ -20,7 +22,10 @@ from fedstrata.flower.roster import Roster, Seat
 from fedstrata.flower.terms import Samples, Terms
 from fedstrata.runner.build import RunSetup, build_run
 
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+# Flower notes in every message who sent it, and lets nobody make one without.
+TaskIdentity.task_id = 1
+TaskIdentity.run_id = 1
+TaskIdentity.node_id = 1
 
 Twist = Callable[[Message, Message], list[Message]]
 """What a grid does with a message and its reply: the replies that arrive."""
@@ -33,6 +38,11 @@ class Peer:
     node_id: int
     public_key: bytes
     name: str = ""
+
+
+def message_of(content: RecordDict) -> Message:
+    """A message to some node."""
+    return Message(content, 1, "train")
 
 
 def over_the_wire(message: Message) -> Message:
@@ -96,6 +106,14 @@ class Ticks:
 
     def pause(self, seconds: float) -> None:
         self.time += max(seconds, 0.01)
+
+
+def without(plan: Plan, absent: torch.Tensor) -> Plan:
+    """The plan for all but some clients, whom nobody asks for a score either."""
+    there = {
+        name: evaluation.only(~torch.isin(evaluation.clients, absent)) for name, evaluation in plan.evaluations.items()
+    }
+    return replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there)
 
 
 @dataclass

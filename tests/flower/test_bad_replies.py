@@ -44,7 +44,7 @@ def record(message: Message, name: str) -> ConfigRecord:
 
 
 def tensor(message: Message, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    update = message.content.array_records["update-0.arrays"]
+    update = message.content.array_records["update-train.arrays"]
     update["linear1.weight"] = Array(change(update["linear1.weight"].numpy().copy()))
 
 
@@ -61,12 +61,12 @@ def put(name: str, key: str, value: Any) -> Spoil:
 
 
 def without(message: Message) -> None:
-    del message.content["update-0.arrays"]["linear2.bias"]
+    del message.content["update-train.arrays"]["linear2.bias"]
 
 
 def as_bytes(data: bytes) -> Spoil:
     def spoil(message: Message) -> None:
-        update = message.content.array_records["update-0.arrays"]
+        update = message.content.array_records["update-train.arrays"]
         update["linear1.weight"] = Array("float32", (8, 64), "numpy.ndarray", data)
 
     return spoil
@@ -87,16 +87,16 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "pickled": (as_bytes(pickled()), "expected linear1.weight to be an array of numbers"),
     "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected linear1.weight to be an array of numbers"),
     "a long story": (
-        put("result-0", "size", "x" * 9999),
+        put("result-train", "size", "x" * 9999),
         "expected texts of at most 1000 characters, found size with more",
     ),
-    "no update": (lambda m: m.content.pop("update-0.arrays"), "expected the tensor linear1.bias"),
+    "no update": (lambda m: m.content.pop("update-train.arrays"), "expected the tensor linear1.bias"),
     "extra": (
         lambda m: m.content.__setitem__("more.settings", ConfigRecord({"a": 1})),
         "expected no part more: it was not asked for",
     ),
     "a line of its own": (
-        lambda m: m.content.array_records["update-0.arrays"].__setitem__(
+        lambda m: m.content.array_records["update-train.arrays"].__setitem__(
             "x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))
         ),
         "expected no tensor x [2Jround 3: client: it was not asked for",
@@ -116,24 +116,24 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a long list": (put("answer", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
     "a long key": (put("answer", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
     "another format": (
-        lambda m: m.content.array_records["update-0.arrays"].__setitem__(
+        lambda m: m.content.array_records["update-train.arrays"].__setitem__(
             "linear1.weight", Array("float32", (8, 64), "raw", b"0")
         ),
         "expected linear1.weight to be an array of numbers: its format is raw",
     ),
-    "negative samples": (put("result-0", "size", -5), "to be of 1 to 32 samples, found -5"),
-    "too many samples": (put("result-0", "size", 33), "to be of 1 to 32 samples, found 33"),
-    "samples of another type": (put("result-0", "size", 3.5), "expected size to be of type int, found 3.5"),
-    "a model that was not offered": (put("result-0", "given", 1), "trained from an offered model, found 1"),
-    "losses": (put("result-0", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
-    "losses of texts": (put("result-0", "losses", ["a"]), "expected losses to be a list of float"),
+    "negative samples": (put("result-train", "size", -5), "to be of 1 to 32 samples, found -5"),
+    "too many samples": (put("result-train", "size", 33), "to be of 1 to 32 samples, found 33"),
+    "samples of another type": (put("result-train", "size", 3.5), "expected size to be of type int, found 3.5"),
+    "a model that was not offered": (put("result-train", "given", 1), "trained from an offered model, found 1"),
+    "losses": (put("result-train", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
+    "losses of texts": (put("result-train", "losses", ["a"]), "expected losses to be a list of float"),
     "round": (put("answer", "round", 1), "expected an answer of round 2, found round 1"),
     "client": (put("answer", "client", 3), "expected an answer of client 2, found client 3"),
     "run": (put("answer", "run", "other"), "expected an answer of run run, found run other"),
     "stored": (put("answer", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
-    "score": (put("score-0", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
-    "loss": (put("score-0", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
-    "no score": (lambda m: m.content.pop("score-0.settings"), "expected the record score-0, found"),
+    "score": (put("score-client", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
+    "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
+    "no score": (lambda m: m.content.pop("score-client.settings"), "expected the record score-client, found"),
     "facts": (lambda m: m.content.pop("facts.arrays"), "expected the facts ['entropy'], found []"),
     "a fact": (
         lambda m: m.content.array_records["facts.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
@@ -144,7 +144,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
 
 def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
     """Two rounds of FedAvg; in the second, clients are scored and asked for a fact as well."""
-    setting = here.setting
+    setting = here.setup
     algorithm, problem = setting.algorithm, setting.problem
     state = algorithm.init(problem)
     for round in (1, 2):
@@ -161,7 +161,7 @@ def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
 
 def without_the_bad(here: Federation) -> State:
     def ask(plan: Plan) -> Report:
-        return here.setting.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
+        return here.setup.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
 
     return rounds(here, ask)
 
@@ -207,7 +207,7 @@ def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) ->
         return [astray, reply, reply]
 
     remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), rounds(here, here.setting.clients.run)) and here.lines == []
+    assert same(rounds(here, remote.run), rounds(here, here.setup.clients.run)) and here.lines == []
 
 
 def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation) -> None:
@@ -304,7 +304,7 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
     remote, _ = here.remote(twist=twist)
 
     def ask(plan: Plan) -> Report:
-        return here.setting.clients.run(plan if plan.round == 2 else plan.only(plan.cohort != BAD))
+        return here.setup.clients.run(plan if plan.round == 2 else plan.only(plan.cohort != BAD))
 
     assert same(rounds(here, remote.run), rounds(here, ask)) and late
     assert here.lines == ["round 1: client 2 is absent: no answer in time"]
@@ -312,7 +312,7 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
 
 def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
     remote, _ = here.remote(Rules(enough=0.5))
-    setting = here.setting
+    setting = here.setup
     state = setting.algorithm.init(setting.problem)
     report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
     assert report.results["train"].updates.clients.tolist() == [0, 1]
@@ -337,7 +337,7 @@ def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federati
 
 def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -> None:
     remote, grid = here.remote()
-    setting = here.setting
+    setting = here.setup
     plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone[:0])
     assert same(remote.run(plan), setting.clients.run(plan)) and grid.asked == []
 
@@ -367,7 +367,7 @@ def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> No
 
 def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Federation) -> None:
     """A newcomer is not scored; were it alone, there would be no record of the round before."""
-    setting = here.setting
+    setting = here.setup
     state = setting.algorithm.init(setting.problem)
     evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone[:2])
     plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), evaluations=evaluations)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import Federation, federation
+from in_process import Federation, federation, without
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load
@@ -50,12 +50,7 @@ def by_simulator(setup: RunSetup) -> Ask:
     setup.clients.store.restore({})
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
-        score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations.values()]
-        there = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        )
-        return setup.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there))
+        return setup.clients.run(without(plan, absent))
 
     return ask
 
@@ -75,17 +70,17 @@ def by_messages(here: Federation, name: str) -> Ask:
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "centralized"])
 def test_a_run_over_messages_is_the_loop_in_every_bit(here: Federation, name: str) -> None:
     """All of them but the training on the union of all data, which no network offers."""
-    simulated, real = (play(here.setting, ask, name) for ask in (by_simulator(here.setting), by_messages(here, name)))
+    simulated, real = (play(here.setup, ask, name) for ask in (by_simulator(here.setup), by_messages(here, name)))
     for round, (one, other) in enumerate(zip(real, simulated, strict=True), 1):
         assert same(one, other), f"round {round}"
 
 
 def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(here: Federation) -> None:
     def last(name: str) -> tuple[Report, State]:
-        *_, end = play(here.setting, by_simulator(here.setting), name)
+        *_, end = play(here.setup, by_simulator(here.setup), name)
         return end
 
     assert bool((~last("ifca")[0].results["train"].losses.isnan()).sum(dim=1).eq(3).all())
     last("fedper")
-    assert here.setting.clients.store.tensors()
+    assert here.setup.clients.store.tensors()
     assert any(len(last(name)[1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_process import message_of
 
 from fedstrata.core import (
     CLIENT_STATS,
@@ -47,6 +47,7 @@ LAYOUT = Layout(
 )
 CLIENTS = 4
 MASKS = st.tuples(*[st.booleans()] * len(LAYOUT.tensors))
+NAMES = st.lists(st.text(max_size=5), max_size=2, unique=True)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 SIZES = {"classes": 1, "entropy": 1, "subspaces": 5, "units": 1}
 
@@ -91,11 +92,11 @@ def plans(draw: st.DrawFn) -> Plan:
 
     def evaluation() -> Evaluation:
         clients = torch.tensor(sorted(draw(st.sets(st.integers(0, CLIENTS - 1)))), dtype=torch.int64)
-        return Evaluation(draw(st.text(max_size=5)), clients, offers(len(clients)), draw(MASKS))
+        return Evaluation(clients, offers(len(clients)), draw(MASKS))
 
     ask = {name: torch.tensor([draw(st.booleans()) for _ in range(m)], dtype=torch.bool) for name in CLIENT_STATS}
-    work = tuple(task() for _ in range(draw(st.integers(0, 2))))
-    score = tuple(evaluation() for _ in range(draw(st.integers(0, 2))))
+    work = {name: task() for name in draw(NAMES)}
+    score = {name: evaluation() for name in draw(NAMES)}
     return Plan(draw(st.integers(1, 9)), draw(st.integers(0, 2**40)), cohort, draw(rows(k)), work, score, ask)
 
 
@@ -130,10 +131,11 @@ def test_an_order_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, 
     pieces: list[tuple[LocalTask | Evaluation, LocalTask | Evaluation]] = []
     if asked:
         place = plan.cohort.tolist().index(client)
-        for task, work in zip(plan.tasks, mine.plan.tasks, strict=True):
-            pieces.append((replace(task, candidates=task.candidates[place][None]), work))
-    for evaluation, scored in zip(plan.evaluations, mine.plan.evaluations, strict=True):
-        pieces.append((replace(evaluation, candidates=evaluation.candidates[evaluation.clients == client]), scored))
+        for name, task in plan.tasks.items():
+            own_part = replace(task, candidates=task.candidates[place][None])
+            pieces.append((own_part, mine.plan.tasks[name]))
+    for name, evaluation in plan.evaluations.items():
+        pieces.append((evaluation.only(evaluation.clients == client), mine.plan.evaluations[name]))
     offered = {model for whole, _ in pieces for model in whole.candidates.flatten().tolist()} - {-1}
     assert set(mine.models) == offered
     for whole, cut in pieces:
@@ -158,9 +160,9 @@ def test_a_pull_needs_the_received_values_of_tensors_that_are_kept() -> None:
         everything,
         prox_weight=0.1,
     )
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), (task,))
+    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
     assert order(plan, 0, LAYOUT, range(4)).sent == ((True, False, False, False),)
-    assert order(replace(plan, tasks=(replace(task, prox_weight=0.0),)), 0, LAYOUT, range(4)).sent == (nothing,)
+    assert order(replace(plan, tasks={"train": replace(task, prox_weight=0.0)}), 0, LAYOUT, range(4)).sent == (nothing,)
     assert order(plan, 0, LAYOUT, ()).sent == (everything,)
 
 
@@ -191,7 +193,9 @@ def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
         return Score(ids, torch.tensor([draw(st.integers(0, 5))]), torch.tensor([5]), loss)
 
     facts = {name: Rows(ids, torch.rand(1, SIZES[name])) for name in plan.client_stats}
-    report = Report(tuple(map(result, plan.tasks)), tuple(map(score, plan.evaluations)), facts)
+    results = {name: result(task) for name, task in plan.tasks.items()}
+    scores = {name: score(evaluation) for name, evaluation in plan.evaluations.items()}
+    report = Report(results, scores, facts)
     stored = tuple(sorted(draw(OWN)))
     return given_order, Answer(report, stored, draw(st.booleans()))
 
@@ -202,12 +206,12 @@ def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer
     asked, answer = case
     letter = read_letter(write_letter(write_answer(answer, asked, LAYOUT, "run")))
     read = read_answer(letter, asked, LAYOUT, Bounds("run", 9, 5, SIZES))
-    results = [
-        replace(result, chosen=torch.tensor([asked.models[int(taken)] for taken in result.chosen], dtype=torch.int64))
-        for result in answer.report.results
-    ]
+    results = dict[str, Result]()
+    for name, result in answer.report.results.items():
+        chosen = [asked.models[int(taken)] for taken in result.chosen]
+        results[name] = replace(result, chosen=torch.tensor(chosen, dtype=torch.int64))
     # What was taken is told in terms of the plan for everyone.
-    assert same(read, replace(answer, report=replace(answer.report, results=tuple(results))))
+    assert same(read, replace(answer, report=replace(answer.report, results=results)))
 
 
 @unhurried
@@ -217,18 +221,18 @@ def test_every_sound_answer_fits_the_limit_that_is_known_before_it_comes(case: t
     content = write_letter(write_answer(answer, asked, LAYOUT, "run"))
     expected = expected_reply(asked, LAYOUT, SIZES)
     assert same(read_letter(content, expected), read_letter(content))
-    parts = get_all_nested_objects(Message(content, 1, "train"))
+    parts = get_all_nested_objects(message_of(content))
     joined = sum(len(array.data) for group in content.array_records.values() for array in group.values())
     limit = limit_of(expected)
     assert sum(len(part.deflate()) for part in parts.values()) + joined <= limit.bytes
     # Every place in the tree counts, also where equal parts are one object.
-    assert sum(1 for _ in iterate_object_tree(get_object_tree(Message(content, 1, "train")))) <= limit.objects
+    assert sum(1 for _ in iterate_object_tree(get_object_tree(message_of(content)))) <= limit.objects
 
 
 @pytest.mark.parametrize(
     ("wrong", "units", "message"),
     [
-        (1.5, 4.0, r"expected result 0 to have 1 errors, each of 0 to 1, found \[1.5\]"),
+        (1.5, 4.0, r"expected result train to have 1 errors, each of 0 to 1, found \[1.5\]"),
         (0.5, 10.0, "expected 0 to 9 independent samples, found 10"),
         (0.5, -1.0, "expected 0 to 9 independent samples, found -1"),
     ],
@@ -239,7 +243,10 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
     task = replace(whole_fit(), selection_metric="errors", upload=LAYOUT.nothing)
     ids = torch.tensor([0])
     asked = order(
-        Plan(1, 0, ids, torch.ones(1, LAYOUT.p), (task,), client_stats={"units": torch.tensor([True])}), 0, LAYOUT, ()
+        Plan(1, 0, ids, torch.ones(1, LAYOUT.p), {"train": task}, client_stats={"units": torch.tensor([True])}),
+        0,
+        LAYOUT,
+        (),
     )
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[wrong]]))
     told = Answer(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
@@ -251,29 +258,29 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
     """A field that is added to one of them has to be added to the letter."""
     names = {field.name for kind in (LocalTask, LocalTraining) for field in fields(kind)} - {"training"}
     task = whole_fit()
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), (task,))
-    assert set(write_order(order(plan, 0, LAYOUT, ()), LAYOUT).settings["fit-0"]) == names
+    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
+    assert set(write_order(order(plan, 0, LAYOUT, ()), LAYOUT).settings["task-train"]) == names
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s.pop("order"), "expected the record order, found fit-0, model-0, use-0"),
+        (lambda s: s.pop("order"), "expected the record order, found evaluation-client, model-0, task-train"),
         (lambda s: s["order"].update(round="1"), "expected round to be of type int, found '1'"),
         (lambda s: s["order"].update(models=[0, 1]), "expected the record model-1"),
-        (lambda s: s["fit-0"].update(trainable=[4]), r"expected trainable to name tensors 0 to 3, found \[4\]"),
-        (lambda s: s["fit-0"].update(candidates=[7]), "an offer names model 7, but the plan carries 1"),
+        (lambda s: s["task-train"].update(trainable=[4]), r"expected trainable to name tensors 0 to 3, found \[4\]"),
+        (lambda s: s["task-train"].update(candidates=[7]), "a candidate is model 7, but the plan carries 1"),
         (
-            lambda s: s["fit-0"].update(selection_metric="luck"),
+            lambda s: s["task-train"].update(selection_metric="luck"),
             "expected selection_metric to be loss or errors, found luck",
         ),
-        (lambda s: s["use-0"].update(width=2), "expected candidates of 1 times 2 models, found 1"),
+        (lambda s: s["evaluation-client"].update(width=2), "expected candidates of 1 times 2 models, found 1"),
     ],
 )
 def test_a_letter_that_is_no_order_is_refused(spoil: Any, message: str) -> None:
     task = whole_fit()
     evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), LAYOUT.nothing)
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), (task,), (evaluation,))
+    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task}, {"client": evaluation})
     letter = write_order(order(plan, 0, LAYOUT, ()), LAYOUT)
     settings = {name: dict(record) for name, record in letter.settings.items()}
     spoil(settings)
@@ -283,7 +290,7 @@ def test_a_letter_that_is_no_order_is_refused(spoil: Any, message: str) -> None:
 
 def test_a_tensor_that_was_not_asked_for_is_refused() -> None:
     task = whole_fit()
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), (task,))
+    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
     letter = write_order(order(plan, 0, LAYOUT, ()), LAYOUT)
     arrays = {"model-0": {**letter.arrays["model-0"], "more": torch.ones(1)}}
     with pytest.raises(InputError, match="expected no tensor more: it was not asked for"):

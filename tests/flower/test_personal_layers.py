@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
-from in_process import Federation, Loopback, federation, over_the_wire
+from in_process import Federation, Loopback, federation, over_the_wire, without
 
 from fedstrata.core import Plan, Report
 from fedstrata.flower.device import RUNS, answer
@@ -36,14 +36,14 @@ def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def fresh(here: Federation, tmp_path: Path) -> Federation:
     """The federation with devices that keep nothing yet."""
-    here.setting.clients.store.restore({})
+    here.setup.clients.store.restore({})
     devices = {node: replace(device, state=tmp_path / device.key) for node, device in here.devices.items()}
     return replace(here, devices=devices)
 
 
 def play(here: Federation, ask: Callable[[Plan], Report], rounds: int = ROUNDS) -> Iterator[Report]:
     """Rounds of an algorithm with personal layers, everyone scored in each."""
-    setting = here.setting
+    setting = here.setup
     algorithm, problem, everyone = setting.algorithm, setting.problem, setting.everyone
     state = algorithm.init(problem)
     for _ in range(rounds):
@@ -58,12 +58,7 @@ def simulated(here: Federation, absent: dict[int, int]) -> Callable[[Plan], Repo
 
     def ask(plan: Plan) -> Report:
         gone = torch.tensor([absent[plan.round]] if plan.round in absent else [], dtype=torch.int64)
-        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations.values()]
-        there = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        )
-        return here.setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
+        return here.setup.clients.run(without(plan, gone))
 
     return ask
 

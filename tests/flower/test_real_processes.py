@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from in_process import without
 from machines import Machines, free_ports, within
 from safetensors import safe_open
 
@@ -141,12 +142,7 @@ def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
 
     def answer(plan: Plan) -> Report:
         gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
-        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations.values()]
-        there = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        )
-        return setup.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
+        return setup.clients.run(without(plan, gone))
 
     run, given = run_steps(experiment, setup, out, resume=False, show=lambda record: None), None
     try:

@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device], Federation]:
     made = federation(KEYS, tmp_path_factory.mktemp("devices"))
-    truth = made.setting.problem.truth
+    truth = made.setup.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in made.devices.values())
     return made.devices, Federation(keys, made.terms.samples, truth=tuple(truth.tolist()), patience=5.0)
@@ -232,7 +232,7 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_pat
     def spoil(message: Message, reply: Message) -> list[Message]:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         if (node, kind, message.metadata.group_id) == (102, "train", "2"):
-            reply.content.config_records["result-0.settings"]["size"] = -5
+            reply.content.config_records["result-train.settings"]["size"] = -5
         return [] if (node, kind) == (104, "train") else [reply]
 
     grid.twist = spoil
@@ -242,7 +242,7 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_pat
     bad: dict[str, Any] = {
         "kind": "rejected",
         "clients": [2],
-        "why": "expected result 0 to be of 1 to 32 samples, found -5",
+        "why": "expected result train to be of 1 to 32 samples, found -5",
     }
     assert (first["absent"], first["rejected"], first["events"]) == ([4], [], [late])
     assert (second["absent"], second["rejected"], second["events"]) == ([4], [2], [late, bad])
@@ -263,7 +263,7 @@ def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
 
     def enlarge(message: Message, reply: Message) -> list[Message]:
         if from_node_2(message):
-            update = reply.content.array_records["update-0.arrays"]
+            update = reply.content.array_records["update-train.arrays"]
             for name, array in update.items():
                 update[name] = Array(np.full_like(array.numpy(), value))
         return [reply]

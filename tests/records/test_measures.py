@@ -1,17 +1,16 @@
 import pytest
 import torch
 
-from fedstrata.core import Evaluation, Score
+from fedstrata.core import Score
 from fedstrata.errors import ContractError
 from fedstrata.records import complete, summarise, worse_off
 
-USE = Evaluation(torch.arange(4), torch.zeros(4, 1, dtype=torch.int64), (False,))
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 
 
 def test_the_four_accuracies_of_a_round() -> None:
     labels, truth = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 0, 1, 1])
-    record = complete({"round": 3}, labels, truth, [USE], [SCORE])
+    record = complete({"round": 3}, labels, truth, {"client": SCORE})
     assert record["acc_client"] == pytest.approx((0.5 + 0.5 + 0.9 + 0.0) / 4)
     assert record["acc_weighted"] == pytest.approx(14 / 30)
     assert record["acc_cluster"] == pytest.approx((5 / 10 + 9 / 10) / 2)  # the pending client is in no cluster
@@ -20,9 +19,8 @@ def test_the_four_accuracies_of_a_round() -> None:
 
 
 def test_other_ways_of_using_the_models_are_recorded_by_name() -> None:
-    personal = Evaluation(USE.clients, USE.candidates, (True,))
     better = Score(SCORE.clients, SCORE.samples, SCORE.samples, SCORE.loss)
-    record = complete({}, torch.tensor([-1] * 4), None, [USE, personal], [SCORE, better])
+    record = complete({}, torch.tensor([-1] * 4), None, {"client": SCORE, "personal": better})
     assert record["acc_personal"] == 1.0 and record["ari"] is None and record["acc_cluster"] is None
 
 

@@ -50,7 +50,7 @@ def test_without_two_groups_among_those_who_answered_there_is_no_gap() -> None:
 def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    plan = replace(plan, tasks=(replace(plan.tasks["train"], upload_values=layout.select("fc")),))
+    plan = replace(plan, tasks={"train": replace(plan.tasks["train"], upload_values=layout.select("fc"))})
     records = gaps(layout, plan, report, truth, ["cos", "dcos"])
     found = {(record["layer"], record["measure"]): float(record["gap"]) for record in records}
     assert found["fc", "cos"] == pytest.approx(-1.0)  # the cosines of golden case 1's updates, not of its weights
@@ -64,8 +64,8 @@ def test_what_is_not_sent_is_not_measured() -> None:
     silent = replace(plan.tasks["train"], upload=layout.nothing)
     assert gaps(layout, replace(plan, tasks={"train": silent}), report, truth, ["dcos"]) == []
     base = replace(plan.tasks["train"], upload=(True, False))
-    both = replace(report, results=(report.results["train"], report.results["train"]))
-    records = gaps(layout, replace(plan, tasks=(silent, base)), both, truth, ["dcos", "cos"])
+    both = replace(report, results={"head": report.results["train"], "train": report.results["train"]})
+    records = gaps(layout, replace(plan, tasks={"head": silent, "train": base}), both, truth, ["dcos", "cos"])
     assert [str(record["layer"]) for record in records if math.isnan(float(record["gap"]))] == ["fc", "fc"]
 
 

@@ -14,7 +14,8 @@ import torch
 import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
-from fedstrata.records import checkpoint
+from fedstrata.files import replace_file
+from fedstrata.records import checkpoint, save
 from fedstrata.records.folder import Folder
 from fedstrata.runner import rounds
 from fedstrata.runner.interrupt import Stopped
@@ -117,11 +118,11 @@ def run_and_die(place: str, count: int) -> None:
         return wrapped
 
     if place == "before checkpoint":
-        rounds.save = dying(rounds.save, False)
+        setattr(rounds, "save", dying(save, False))  # noqa: B010 - its type would have to be the same
     elif place == "after checkpoint":
-        rounds.save = dying(rounds.save, True)
+        setattr(rounds, "save", dying(save, True))  # noqa: B010 - its type would have to be the same
     elif place == "inside checkpoint":
-        checkpoint.replace_file = dying(checkpoint.replace_file, True)
+        setattr(checkpoint, "replace_file", dying(replace_file, True))  # noqa: B010 - its type would have to be the same
     elif place == "after records":
         Folder.add = dying(Folder.add, True)  # type: ignore[method-assign]  # which ends with the process
     fs.run("experiment.toml", "broken", quiet=True)

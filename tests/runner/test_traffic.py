@@ -28,11 +28,10 @@ def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> N
     problem = toy_problem(1)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))
     task = replace(plan.tasks["train"], candidates=torch.tensor([[0, 1, -1]]))
-    plan = replace(plan, models=torch.zeros(3, 6), tasks=(task, task))
+    plan = replace(plan, models=torch.zeros(3, 6), tasks={"train": task, "again": task})
     report = Scripted([torch.zeros(1, 6)]).run(plan)
-    chosen = Report(
-        tuple(replace(result, losses=torch.tensor([[0.1, 0.2, torch.nan]])) for result in report.results.values())
-    )
+    losses = torch.tensor([[0.1, 0.2, torch.nan]])
+    chosen = Report({name: replace(result, losses=losses) for name, result in report.results.items()})
     sent = traffic(problem.layout, plan, chosen)
     assert (sent.down, sent.up) == (2 * 24, 2 * (24 + 4))
 
@@ -45,7 +44,7 @@ def test_models_that_are_only_compared_come_back_as_their_losses() -> None:
     plan = replace(plan, models=torch.zeros(3, 6), tasks={"train": task})
     losses = torch.tensor([[0.1, 0.2, 0.3], [0.1, 0.2, torch.nan]])
     report = Scripted([torch.zeros(2, 6)]).run(plan)
-    answer = Report(tuple(replace(result, losses=losses) for result in report.results.values()))
+    answer = Report({name: replace(result, losses=losses) for name, result in report.results.items()})
     sent = traffic(problem.layout, plan, answer)
     assert (sent.down, sent.up) == ((3 + 2) * 24, (3 + 2) * 4)
 
@@ -69,7 +68,7 @@ def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
     slots = (TensorSpec("a", "a", "conv", (3,)), TensorSpec("b", "b", "linear", (2,)))
     problem = toy_problem(2, Layout(slots))
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
-    plan = replace(plan, tasks=(replace(plan.tasks["train"], load_local=(False, True)),))
+    plan = replace(plan, tasks={"train": replace(plan.tasks["train"], load_local=(False, True))})
     devices: dict[int, list[int]] = {0: [1], 1: []}
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(2, 5)]).run(plan), lambda client: devices[client])
     assert sent.down == 12 + 20
@@ -79,7 +78,7 @@ def test_facts_are_paid_for_by_those_that_are_asked_for_them() -> None:
     problem = toy_problem(3)
     asked = {"classes": torch.tensor([True, False, True]), "entropy": torch.tensor([False, False, True])}
     plan = replace(fedavg_plan(problem, initial_state(problem), torch.arange(3)), client_stats=asked)
-    clients = Scripted([torch.zeros(3, 6)], facts={"classes": torch.ones(3, 2), "entropy": torch.ones(3, 1)})
+    clients = Scripted([torch.zeros(3, 6)], client_stats={"classes": torch.ones(3, 2), "entropy": torch.ones(3, 1)})
     answer = clients.run(plan)
     assert {name: rows.clients.tolist() for name, rows in answer.client_stats.items()} == {
         "classes": [0, 2],

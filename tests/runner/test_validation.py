@@ -41,7 +41,7 @@ def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, 
         load_local=LAYOUT.nothing,
         save_local=LAYOUT.nothing,
     )
-    work = (replace(fit, **changes),) * tasks
+    work = {("train", "second")[task]: replace(fit, **changes) for task in range(tasks)}
     return Plan(1, 0, torch.tensor(clients), torch.zeros(int(models.max()) + 1, LAYOUT.p), work)
 
 
@@ -61,7 +61,7 @@ def rejected(levels: list[float], sizes: list[int] | None = None, given: list[in
     """The positions of the rows that are rejected; the clients have other ids."""
     clients = [10 * place for place in range(len(levels))]
     plan = plan_of(clients, given)
-    found = validate(LAYOUT, plan, Report((result_of(plan, constants(levels), sizes),))).rejected
+    found = validate(LAYOUT, plan, Report({"train": result_of(plan, constants(levels), sizes)})).rejected
     return [client // 10 for client in found]
 
 
@@ -69,9 +69,9 @@ def test_a_client_that_sent_something_not_finite_is_taken_out_of_every_result() 
     plan = plan_of([0, 10, 20, 30], tasks=2)
     good = result_of(plan, torch.zeros(4, LAYOUT.p))
     bad = result_of(plan, constants([1.0, torch.nan, 2.0, torch.inf]))
-    checked = validate(LAYOUT, plan, Report((bad, good)))
+    checked = validate(LAYOUT, plan, Report({"train": bad, "second": good}))
     assert checked.rejected == (10, 30)
-    assert [result.updates.clients.tolist() for result in checked.report.results] == [[0, 20], [0, 20]]
+    assert [result.updates.clients.tolist() for result in checked.report.results.values()] == [[0, 20], [0, 20]]
     assert checked.events == [{"kind": "rejected", "reason": "not finite", "clients": [10, 30]}]
 
 
@@ -82,7 +82,7 @@ def test_a_client_without_samples_is_taken_out() -> None:
 def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
     plan = plan_of([3, 4])
     facts = {"entropy": Rows(torch.tensor([3, 4]), torch.tensor([[torch.nan], [1.0]]))}
-    checked = validate(LAYOUT, plan, Report((result_of(plan, constants([1.0, 1.0])),), client_stats=facts))
+    checked = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1.0, 1.0]))}, client_stats=facts))
     assert checked.rejected == (3,)
     assert checked.report.client_stats["entropy"].clients.tolist() == [4]
 
@@ -90,7 +90,7 @@ def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
 @given(st.lists(st.floats(0.5, 5.0, width=32), min_size=1, max_size=6))
 def test_a_sound_report_is_left_as_it_is(levels: list[float]) -> None:
     plan = plan_of(list(range(len(levels))))
-    report = Report((result_of(plan, constants(levels)),))
+    report = Report({"train": result_of(plan, constants(levels))})
     checked = validate(LAYOUT, plan, report)
     assert checked.report is report and checked.rejected == () and checked.events == []
 
@@ -134,7 +134,7 @@ def test_two_clients_cannot_be_compared() -> None:
 def test_a_norm_whose_square_is_no_float32_number_is_rejected_without_comparison() -> None:
     assert rejected([1e20]) == [0] and rejected([3.4e38, 3.4e38]) == [0, 1]
     plan = plan_of([7])
-    (event,) = validate(LAYOUT, plan, Report((result_of(plan, constants([1e20])),))).events
+    (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1e20]))})).events
     assert event["median"] is None and event["limit"] == pytest.approx(LARGEST, rel=1e-3)
 
 
@@ -173,15 +173,17 @@ def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepte
     plan = plan_of(list(range(6)))
     plan = replace(plan, models=torch.full_like(plan.models, 10.0))
     for level, found in ((9.9, ()), (10.1, (5,))):
-        report = Report((result_of(plan, constants([0.01] * 5 + [level])),))
+        report = Report({"train": result_of(plan, constants([0.01] * 5 + [level]))})
         assert validate(LAYOUT, plan, report).rejected == found
 
 
 def test_of_several_norms_of_a_client_the_worst_is_told() -> None:
     plan = plan_of(list(range(5)), tasks=2)
-    results = tuple(result_of(plan, constants([1.0] * 4 + [worst])) for worst in (20.0, 40.0))
+    results = {
+        name: result_of(plan, constants([1.0] * 4 + [worst])) for name, worst in (("train", 20.0), ("second", 40.0))
+    }
     (event,) = validate(LAYOUT, plan, Report(results)).events
-    assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3)
+    assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3) and event["task"] == "second"
 
 
 def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -> None:
@@ -192,16 +194,9 @@ def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -
     plan = algorithm.plan(problem, state, torch.tensor([0, 1]))
     for level in (math.inf, 3e19):
         values = torch.full((2, layout.p), level)
-        report = Report(
-            (
-                Result(
-                    Rows(plan.cohort, values),
-                    torch.zeros(2).long(),
-                    torch.ones(2).long(),
-                    torch.full((2, 1), torch.nan),
-                ),
-            )
-        )
+        losses = torch.full((2, 1), torch.nan)
+        result = Result(Rows(plan.cohort, values), torch.zeros(2).long(), torch.ones(2).long(), losses)
+        report = Report({"train": result})
         after, _, events = decide(algorithm, problem, state, report)
         assert torch.equal(after.models, state.models) and after.round == 1
         assert events == [{"kind": "diverged", "reason": "models", "nodes": [0]}]
@@ -210,7 +205,7 @@ def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -
 def test_a_round_diverges_when_most_answers_are_not_finite() -> None:
     for bad, told in ((2, False), (3, True)):
         plan = plan_of(list(range(4)))
-        report = Report((result_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad))),))
+        report = Report({"train": result_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad)))})
         events = divergence_of_answers(report, validate(LAYOUT, plan, report).events)
         expected = [{"kind": "diverged", "reason": "answers", "clients": list(range(bad)), "answered": 4}]
         assert events == (expected if told else [])
