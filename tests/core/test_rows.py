@@ -97,7 +97,7 @@ def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, s
     weights, labels = torch.rand(m, generator=draw) + 0.1, torch.randint(0, k, (m,), generator=draw)
     whole = weighted_mean(updates, weights, labels, k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "STRETCH", stretch)
+        patch.setattr(aggregation, "STRETCH", stretch)
         assert torch.equal(weighted_mean(updates, weights, labels, k), whole)
 
 
