@@ -337,15 +337,8 @@ class LayerCFL:
         evidence, choice = scan_round(problem, state, evidence, report)
         if choice is None:
             return replace(state, evidence=evidence), ()
-        decision = choice.decision
-        event: dict[str, object] = {
-            "kind": "scout",
-            "layer": choice.layer,
-            "decision": decision.kind,
-            "values": dict(decision.values),
-        }
         if choice.layer is None:
-            return replace(state, evidence=evidence), (event,)
+            return replace(state, evidence=evidence), (choice.event,)
         # From here on all is as if this layer had been given from the start: its peak norm, its columns of the sums.
         layout = problem.layout
         view = list(views(layout)).index(choice.layer)
@@ -357,7 +350,7 @@ class LayerCFL:
         bipartition = replace(state.bipartition, peak_norms=peak_norms)
         layers = (choice.layer,)
         state = replace(state, bipartition=bipartition, layers=layers, evidence=None, accumulated=accumulated)
-        return state, (event,)
+        return state, (choice.event,)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

@@ -138,12 +138,12 @@ def _split_not_tested_again(layer: str | None, values: Mapping[str, float]) -> s
 
 def _scan_without_samples(layer: str | None, values: Mapping[str, float]) -> str:
     needed = f"the {values['samples_needed']:.0f} samples that two parts need"
-    return f"no scan: {values['clients']:.0f} clients have {needed}, too few for a test"
+    return f"no scan: {values['compared_clients']:.0f} clients have {needed}, too few for a test"
 
 
 def _scan_without_clients(layer: str | None, values: Mapping[str, float]) -> str:
     reach = f"p = {values['floor']:.2g} at best, above the level {values['level']:.2g}"
-    return f"no scan: {values['clients']:.0f} clients reach {reach}"
+    return f"no scan: {values['compared_clients']:.0f} clients reach {reach}"
 
 
 def _no_separation(layer: str | None, values: Mapping[str, float]) -> str:
@@ -151,8 +151,8 @@ def _no_separation(layer: str | None, values: Mapping[str, float]) -> str:
     found = (
         "no separation: the similarities of the clients do not replicate between halves of their data "
         f"(best layer {layer}, correlation {values['correlation']:.2f}; p = {values['p']:.2g} for the best of all "
-        f"layers, level {values['level']:.2g}); skew too weak to be seen with {values['clients']:.0f} clients in "
-        f"{rounds} may still be there"
+        f"layers, level {values['level']:.2g}); skew too weak to be seen with {values['compared_clients']:.0f} clients "
+        f"in {rounds} may still be there"
     )
     if values.get("bias_p", 1.0) <= values["level"]:
         found += ", and the bias of the last layer alone does replicate: classes may occur unequally often"

@@ -123,7 +123,7 @@ class LayerChoice:
     @property
     def decision(self) -> Decision:
         """What was measured, how sure that is, and what it suggests, as data."""
-        values = {"clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
+        values = {"compared_clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
         if not self.scores and not self.rounds:
             return Decision(kind="scan_without_samples", values={**values, "samples_needed": 2.0 * LEAST})
         if not self.scores:
@@ -137,6 +137,13 @@ class LayerChoice:
             return Decision(kind="no_separation", layer=best.name, values=values)
         values |= {"agreement": self.agreement, "label_skew": float(self.skew == "labels")}
         return Decision(kind="layer_chosen", layer=self.layer, values=values)
+
+    @property
+    def event(self) -> dict[str, object]:
+        """The event of a scan; `best_layer` is there without a choice too."""
+        decision = self.decision
+        chosen = {"kind": "scout", "layer": self.layer, "best_layer": decision.layer, "decision": decision.kind}
+        return {**chosen, **decision.values}
 
 
 def views(layout: Layout) -> dict[str, torch.Tensor]:
