@@ -13,17 +13,26 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
-from fedstrata.algorithms.shared.model_stability import (
+from fedstrata.algorithms.shared.keys import (
+    STRICT,
+    Auto,
     Change,
-    Stability,
-    StabilityTrigger,
-    UpdateWindow,
+    Count,
+    Gamma,
+    Linkage,
+    Members,
+    Norm,
+    Probability,
+    Share,
+    SplitGuard,
     Window,
+)
+from fedstrata.algorithms.shared.model_stability import (
+    Stability,
+    UpdateWindow,
     add_updates,
     empty_window,
-    layers_of,
-    stability_threshold,
+    stability_trigger,
 )
 from fedstrata.algorithms.shared.recursive_bipartition import (
     DUE,
@@ -41,8 +50,6 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import (
     GuardState,
-    Probability,
-    SplitGuard,
     confirmed,
     guard_plan,
     initial_guard,
@@ -50,7 +57,6 @@ from fedstrata.algorithms.shared.split_guard import (
 )
 from fedstrata.clustering import cosine
 from fedstrata.core import (
-    Decision,
     Diagnostics,
     Evaluation,
     Matrix,
@@ -176,26 +182,19 @@ class CFL:
         peak_norms: torch.Tensor,
     ) -> SplitDecision:
         """Split a cluster in two when its time has come and Theorem 1 allows it."""
-        layout = problem.layout
-        updates = fresh.updates.only(layout.columns(layout.select("all"))).values
+        everything = problem.layout.select("all")
+        updates = fresh.updates.only(problem.layout.columns(everything)).values
         if stability is None:
             eps1 = threshold(self.eps1, peak_norms[0], EPS1_SHARE)
             eps2 = threshold(self.eps2, peak_norms[0], EPS2_SHARE)
             due = norm_trigger(problem, fresh, updates, eps1, eps2, "all")
         else:
-            due = self._stable(problem, state, fresh, stability)
+            due = stability_trigger(problem, state, fresh, stability, self.epsilon, self.rho, everything)
         if due.kind != DUE:
             return SplitDecision(due)
         cosines = cosine(updates)
         proposal = Matrix(int(state.nodes[cluster]), "all", "dcos", fresh.updates.clients, cosines)
         return theorem_1_split(proposal, cosines, self.linkage, self.gamma, due.values)
-
-    def _stable(self, problem: Problem, state: State, fresh: Result, stability: Stability) -> Decision:
-        """Whether some layer of the members is stable, so that they may be split."""
-        epsilon = stability_threshold(self.epsilon, problem.training_of(state.round + 1).lr)
-        layers = layers_of(problem, problem.layout.select("all"))
-        values = stability.values[fresh.updates.clients]
-        return StabilityTrigger(epsilon, self.rho).decide(problem, fresh, values, layers)[0]
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

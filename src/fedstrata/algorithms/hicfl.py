@@ -15,13 +15,22 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Members, Norm, Share
-from fedstrata.algorithms.shared.model_stability import (
+from fedstrata.algorithms.shared.keys import (
+    STRICT,
+    Auto,
     Change,
+    Count,
+    Members,
+    Norm,
+    Probability,
+    Share,
+    SplitGuard,
+    Window,
+)
+from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityTrigger,
     UpdateWindow,
-    Window,
     add_updates,
     empty_window,
     stability_threshold,
@@ -37,8 +46,6 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import (
     GuardState,
-    Probability,
-    SplitGuard,
     confirmed,
     guard_plan,
     initial_guard,

@@ -16,26 +16,26 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     Auto,
+    Change,
     Count,
     Gamma,
     Linkage,
     Members,
     Norm,
+    Probability,
     Selectors,
     Share,
+    SplitGuard,
+    Window,
     names,
 )
 from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views
 from fedstrata.algorithms.shared.model_stability import (
-    Change,
     Stability,
-    StabilityTrigger,
     UpdateWindow,
-    Window,
     add_updates,
     empty_window,
-    layers_of,
-    stability_threshold,
+    stability_trigger,
 )
 from fedstrata.algorithms.shared.recursive_bipartition import (
     DUE,
@@ -53,8 +53,6 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import (
     GuardState,
-    Probability,
-    SplitGuard,
     confirmed,
     guard_plan,
     initial_guard,
@@ -262,12 +260,13 @@ class LayerCFL:
         if not state.layers:
             return SplitDecision(Decision(kind="no_layer_found"))
         clients = fresh.updates.clients
-        columns = problem.layout.columns(compared_tensors(problem, state.layers))
+        tensors = compared_tensors(problem, state.layers)
+        columns = problem.layout.columns(tensors)
         layer = ", ".join(state.layers)
         if stability is None:
             due = self._norms(problem, fresh, peak_norms, columns, layer)
         else:
-            due = self._stable(problem, state, fresh, stability)
+            due = stability_trigger(problem, state, fresh, stability, self.epsilon, self.rho, tensors)
         if due.kind != DUE:
             return SplitDecision(due, final=due.kind == "members_converged" and not self.recheck)
         updates = fresh.updates.only(columns).values
@@ -289,13 +288,6 @@ class LayerCFL:
         eps1 = threshold(self.eps1, peak_norms[0], EPS1_SHARE)
         eps2 = threshold(self.eps2, peak_norms[0 if full else 1], EPS2_SHARE)
         return norm_trigger(problem, fresh, fresh.updates.only(scope).values, eps1, eps2, layer)
-
-    def _stable(self, problem: Problem, state: LayerCFLState, fresh: Result, stability: Stability) -> Decision:
-        """Whether one of the compared layers is stable, so that the members may be split."""
-        epsilon = stability_threshold(self.epsilon, problem.training_of(state.round + 1).lr)
-        layers = layers_of(problem, compared_tensors(problem, state.layers))
-        values = stability.values[fresh.updates.clients]
-        return StabilityTrigger(epsilon, self.rho).decide(problem, fresh, values, layers)[0]
 
     def _measured(self, updates: torch.Tensor, start: torch.Tensor, cosines: torch.Tensor) -> torch.Tensor:
         """The similarities or distances that propose a split, (m, m) (Eq. 23 to 26).

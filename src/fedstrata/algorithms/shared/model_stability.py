@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
-from annotated_types import Ge
-
-from fedstrata.algorithms.shared.keys import Norm
 from fedstrata.algorithms.shared.recursive_bipartition import DUE, max_norm, mean_norm
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import TRAIN, Decision, Mask, Metric, Problem, Report, Result, State, assign_pending
 from fedstrata.lazy_torch import torch
 
-Window = Annotated[int, Ge(3)]
-"""One value of stability needs three uploads."""
-
-Change = Norm | Literal["auto", "lr"]
-"""How much an update must have changed in a weight for stability to look at it (xi): more than the median of its layer
-(auto), more than `XI_SHARE` of the step size (lr), or more than a number."""
-
 XI_SHARE = 0.05
-"""Share of the step size (section V-A). It kept 36 to 55 % of the weights in the paper's networks and 1 to 5 % in ours,
-because it depends on how large updates are. The median keeps half of every layer, whatever they are."""
+"""With ``xi = "lr"``, the share of the step size (section V-A). It kept 36 to 55 % of the weights in the paper's
+networks and 1 to 5 % in ours, because it depends on how large updates are. The median keeps half of every layer,
+whatever they are."""
 
 EPSILON_SHARE = 0.5
 """The automatic epsilon is this share of the step size (section V-A)."""
@@ -84,7 +74,7 @@ def empty_window(problem: Problem, window: int) -> UpdateWindow:
 
 
 def add_updates(
-    problem: Problem, state: State, window: UpdateWindow, report: Report, xi: Change | None, signed: bool = False
+    problem: Problem, state: State, window: UpdateWindow, report: Report, xi: float | str | None, signed: bool = False
 ) -> tuple[UpdateWindow, Stability]:
     """Add the uploads of a round to the windows, and measure stability.
 
@@ -93,7 +83,8 @@ def add_updates(
         state: The state before the round.
         window: The windows before the round.
         report: The report of the round.
-        xi: The change of an update above which stability looks at a weight. None looks at all weights.
+        xi: The change of an update above which stability looks at a weight: a number, "auto" for the median of its
+            layer, or "lr" for a share of the step size. None looks at all weights.
         signed: Whether only growth counts as change (Eq. 19, literally).
     """
     layout = problem.layout
@@ -156,12 +147,6 @@ def _metrics(problem: Problem, window: UpdateWindow, values: torch.Tensor) -> tu
 def stability_threshold(epsilon: float | str, lr: float) -> float:
     """A threshold of stability as given, or that of the round's step size where it is ``"auto"``."""
     return EPSILON_SHARE * lr if isinstance(epsilon, str) else epsilon
-
-
-def layers_of(problem: Problem, mask: Mask) -> tuple[int, ...]:
-    """The places, in `Layout.layers`, of the layers that the tensors of a mask belong to."""
-    named = {tensor.layer for tensor, chosen in zip(problem.layout.tensors, mask, strict=True) if chosen}
-    return tuple(place for place, layer in enumerate(problem.layout.layers) if layer in named)
 
 
 @dataclass(frozen=True)
@@ -232,3 +217,32 @@ class StabilityTrigger:
         ratio = mean / longest if longest > STILL else 1.0  # Members none of whom moves agree.
         norms = {"mean_norm": mean, "max_norm": longest, "ratio": ratio, "rho": self.rho}
         return {**norms, "eps2": self.eps2} if self.eps2 else norms
+
+
+def stability_trigger(
+    problem: Problem,
+    state: State,
+    fresh: Result,
+    stability: Stability,
+    epsilon: float | str,
+    rho: float,
+    compared: Mask,
+) -> Decision:
+    """Whether one of the compared layers is stable in the members' mean, so that CFL or LayerCFL may split a cluster.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        fresh: The rows of the members that are present.
+        stability: How steadily the updates of every client turn.
+        epsilon: The stability below which a layer is stable, or ``"auto"``.
+        rho: The ratio of the mean to the largest update norm from which on the members agree.
+        compared: The tensors that are compared, (l,). They stand for their layers.
+
+    Returns:
+        The decision about the stablest layer: as `StabilityTrigger.decide`.
+    """
+    trigger = StabilityTrigger(stability_threshold(epsilon, problem.training_of(state.round + 1).lr), rho)
+    named = {tensor.layer for tensor, chosen in zip(problem.layout.tensors, compared, strict=True) if chosen}
+    layers = [place for place, layer in enumerate(problem.layout.layers) if layer in named]
+    return trigger.decide(problem, fresh, stability.values[fresh.updates.clients], layers)[0]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fedstrata.clustering import bipartition, separable
+from fedstrata.clustering import bipartition
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
@@ -254,7 +254,7 @@ def theorem_1_split(
     sizes = {"first_part": float(len(parts[0])), "second_part": float(len(parts[1]))}
     bound = math.sqrt((1 - cross_max) / 2)
     seen = {**values, **sizes, "cross_max": cross_max, "bound": bound, "gamma": gamma}
-    if not separable(cross_max, gamma):
+    if bound <= gamma:  # Theorem 1
         refused = Decision(kind="theorem_1_not_met", layer=proposal.layer, values=seen)
         return SplitDecision(refused, matrix=proposal)
     return SplitDecision(Decision(kind="split", layer=proposal.layer, values=seen), parts, proposal)

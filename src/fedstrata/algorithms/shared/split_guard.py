@@ -8,9 +8,6 @@ clusters stay whole. The test shows that there are groups, not that a proposed s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
-
-from annotated_types import Interval
 
 from fedstrata.algorithms.parts.proof.budget import gathered, is_twin_round, level
 from fedstrata.algorithms.parts.proof.hearings import LEAST, Hearing, hearing
@@ -20,12 +17,6 @@ from fedstrata.algorithms.shared.recursive_bipartition import Examine, SplitDeci
 from fedstrata.clustering import Confirmation
 from fedstrata.core import Decision, Plan, Problem, Report, Result, State
 from fedstrata.lazy_torch import torch
-
-SplitGuard = Literal["none", "split_half"]
-"""Whether proposed splits must be confirmed, and by what."""
-
-Probability = Annotated[float, Interval(gt=0, lt=1)]
-"""The probability of a false confirmation that a cluster may spend."""
 
 REFUSALS = {
     "groups_not_confirmed": "split_not_confirmed",
