@@ -120,8 +120,8 @@ def _happening(event: Mapping[str, Any]) -> RoundEvent:
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
-    if what in ("rejected", "diverged"):
-        return RoundEvent(what, " ".join(who), "", happened(event))
+    if what in ("rejected", "diverged", "scout"):
+        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", happened(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 

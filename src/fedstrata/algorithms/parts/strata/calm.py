@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedstrata.algorithms.parts.proof.testimony import FEWEST
-from fedstrata.algorithms.parts.recursive.recursion import watch
-from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.recursive.timing import epsilon_of
+from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, empty_window, stability_threshold
 from fedstrata.core import Metric, Problem, Report, State
-from fedstrata.lazy_torch import torch
 
 WINDOW = 3
 """Uploads of a client that its stability is the mean over."""
@@ -17,27 +14,20 @@ WINDOW = 3
 
 @dataclass(frozen=True)
 class Calm:
-    """What stability remembers of every client; see `Windowed`.
+    """What stability remembers of every client.
 
     Attributes:
-        uploads: the last ones, (n, W - 1, q).
-        count: of uploads since the client came to its cluster, (n,).
-        chosen: columns that stability looks at, (n, q) bool.
-        lineage: tree node of the cluster in which the uploads were made, (n,).
+        window: the last uploads of every client.
         steady: tree nodes of the clusters that had a stable layer in the last round.
     """
 
-    uploads: torch.Tensor
-    count: torch.Tensor
-    chosen: torch.Tensor
-    lineage: torch.Tensor
+    window: UpdateWindow
     steady: tuple[int, ...] = ()
 
 
 def listening(problem: Problem) -> Calm:
     """No upload seen yet."""
-    start = remember(problem, WINDOW)
-    return Calm(start.uploads, start.count, start.chosen, start.lineage)
+    return Calm(empty_window(problem, WINDOW))
 
 
 def listened(problem: Problem, calm: Calm, state: State, report: Report) -> tuple[Calm, list[Metric]]:
@@ -49,14 +39,11 @@ def listened(problem: Problem, calm: Calm, state: State, report: Report) -> tupl
         state: before the round.
         report: of the round.
     """
-    core = {name: getattr(state, name) for name in State.__dataclass_fields__}
-    memory = {name: getattr(calm, name) for name in ("uploads", "count", "chosen", "lineage")}
-    rest = {name: value for name, value in vars(watch(problem)).items() if name not in core}
-    seen, steady = observe(problem, Windowed(**core, **rest, **memory), report, "auto")
-    epsilon, nodes = epsilon_of("auto", problem.training_of(state.round + 1).lr), list[int]()
+    window, stability = add_updates(problem, state, calm.window, report, "auto")
+    epsilon = stability_threshold("auto", problem.training_of(state.round + 1).lr)
+    nodes = list[int]()
     for node in state.nodes.tolist():
-        full = steady[(seen.lineage == node) & steady.isfinite().all(dim=1)]
+        full = stability.values[(window.lineage == node) & stability.ready]
         if len(full) >= FEWEST and bool((full.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean
             nodes.append(node)
-    updated = replace(calm, uploads=seen.uploads, count=seen.count, chosen=seen.chosen, lineage=seen.lineage)
-    return replace(updated, steady=tuple(nodes)), curves(problem, seen, steady)
+    return Calm(window, tuple(nodes)), list(stability.metrics)

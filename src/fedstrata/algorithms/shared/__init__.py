@@ -1,0 +1,1 @@
+"""What several papers share: one textbook idea a file."""
