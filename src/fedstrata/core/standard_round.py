@@ -24,14 +24,14 @@ def initial_state(problem: Problem) -> State:
     )
 
 
-def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
+def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, kind: str) -> State:
     """Clusters that are given before round 1, all from ``problem.fresh(0)``.
 
     Args:
         problem: fixed for the run.
         labels: cluster of each client, (n,) in 0..k-1 or -1 = pending; those wait at the root.
         k: number of clusters.
-        why: where they come from, for the tree.
+        kind: of the decision in the tree that says where they come from.
     """
     state = initial_state(problem)
     tree, nodes = with_children(state.tree, [0] * k, round=0)
@@ -42,7 +42,7 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> 
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=torch.where(labels < 0, 0, -1),
-        tree=with_members(with_decisions(tree, {0: Decision(why)}), members),
+        tree=with_members(with_decisions(tree, {0: Decision(kind=kind, values={"clusters": float(k)})}), members),
     )
 
 

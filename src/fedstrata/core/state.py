@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedstrata.core.tree import Tree, with_members
 from fedstrata.errors import ContractError
@@ -43,6 +43,25 @@ class State:
 
 
 S = TypeVar("S", bound=State)
+
+
+def extend_state(state: State, kind: type[S], **parts: Any) -> S:
+    """A state of an algorithm's own kind, from the fields of `State` and those that the kind adds.
+
+    Args:
+        state: Whose fields the new state takes over.
+        kind: A dataclass that extends `State`.
+        parts: The values of its further fields.
+    """
+    return kind(
+        models=state.models,
+        labels=state.labels,
+        nodes=state.nodes,
+        waiting=state.waiting,
+        round=state.round,
+        tree=state.tree,
+        **parts,
+    )
 
 
 def make_pending(state: S, clients: Sequence[int], node: int | None = None) -> S:
