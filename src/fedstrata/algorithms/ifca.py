@@ -98,7 +98,7 @@ class IFCA:
         return extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))
 
     def plan(self, problem: Problem, state: IFCAState, cohort: torch.Tensor) -> Plan:
-        """Everyone chooses among all models ; in warm rounds everyone has the one of its random group."""
+        """Everyone chooses among all models; in warm rounds everyone has the one of its random group."""
         plan = fedavg_plan(problem, state, cohort)
         task = plan.tasks[TRAIN]
         candidates = torch.arange(self.k).repeat(len(cohort), 1)
