@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
 from fedstrata.algorithms.shared.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.clustering.hierarchy import FLAT

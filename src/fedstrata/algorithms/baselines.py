@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Count
+from fedstrata.algorithms.shared.keys import STRICT, Count
 from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
 from fedstrata.core import (
     TRAIN,

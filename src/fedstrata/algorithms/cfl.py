@@ -11,12 +11,12 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
 from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched, recurse
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
 from fedstrata.core import (
     Diagnostics,
     Evaluation,

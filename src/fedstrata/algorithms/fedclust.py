@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
 from fedstrata.algorithms.shared.one_shot import (
     SIGNATURE,
     SignatureState,

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Norm, Share
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Norm, Share
 from fedstrata.clustering import dbscan, euclidean, hopkins, jensen_shannon
 from fedstrata.core import (
     CLIENT,

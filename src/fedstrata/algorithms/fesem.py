@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Count, Share
+from fedstrata.algorithms.shared.keys import STRICT, Count, Share
 from fedstrata.algorithms.shared.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, Share
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Norm, Share
 from fedstrata.algorithms.shared.one_shot import (
     OneShotState,
     agglomerative_groups,

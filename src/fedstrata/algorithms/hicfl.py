@@ -13,13 +13,13 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Members, Norm, Share
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurse
 from fedstrata.algorithms.parts.recursive.reorganise import reorganise
 from fedstrata.algorithms.parts.recursive.sides import Sides
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Members, Norm, Share
 from fedstrata.core import (
     Decision,
     Diagnostics,

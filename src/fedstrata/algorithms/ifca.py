@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.baselines import random_groups
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Share
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Share
 from fedstrata.algorithms.shared.personal_layers import outside, personal_mask
 from fedstrata.core import (
     TRAIN,

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.bootstrap import doubt, twins
 from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
@@ -19,6 +18,7 @@ from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurs
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
 from fedstrata.algorithms.parts.scout.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
 from fedstrata.core import (
     Decision,
     Diagnostics,

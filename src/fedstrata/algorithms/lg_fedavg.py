@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto
+from fedstrata.algorithms.shared.keys import STRICT, Auto
 from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.core import (
     Diagnostics,

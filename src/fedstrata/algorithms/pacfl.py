@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.algorithms.shared.one_shot import (
     Distance,
     SignatureState,

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
 from fedstrata.algorithms.parts.proof.budget import level, spoken
 from fedstrata.algorithms.parts.proof.hearings import unheard
 from fedstrata.algorithms.parts.proof.testimony import shown
@@ -25,6 +24,7 @@ from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import prove, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import tried
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Natural
 from fedstrata.core import (
     Decision,
     Diagnostics,

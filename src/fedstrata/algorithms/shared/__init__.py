@@ -1,1 +1,1 @@
-"""What several papers share; each file is one idea, and no file is a base class of an algorithm."""
+"""What several papers share: one textbook idea a file."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.keys import Linkage
+from fedstrata.algorithms.shared.keys import Linkage
 from fedstrata.clustering import agglomerate, natural_cut
 from fedstrata.core import (
     TRAIN,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, longest_norm, mean_norm
+from fedstrata.algorithms.shared.keys import Linkage
 from fedstrata.clustering import bipartition, cosine, euclidean, separable
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Decision, Matrix, Problem, Result

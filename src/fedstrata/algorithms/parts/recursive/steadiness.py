@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeVar
 
 from annotated_types import Ge
 
-from fedstrata.algorithms.parts.keys import Norm
 from fedstrata.algorithms.parts.recursive.recursion import Watched, watch
+from fedstrata.algorithms.shared.keys import Norm
 from fedstrata.clustering import stability
 from fedstrata.core import TRAIN, Metric, Problem, Report, assign_pending
 from fedstrata.lazy_torch import torch
