@@ -46,13 +46,7 @@ S = TypeVar("S", bound=State)
 
 
 def extend_state(state: State, kind: type[S], **parts: Any) -> S:
-    """A state of an algorithm's own kind, from the fields of `State` and those that the kind adds.
-
-    Args:
-        state: Whose fields the new state takes over.
-        kind: A dataclass that extends `State`.
-        parts: The values of its further fields.
-    """
+    """The state of an algorithm that remembers more: a plain state, and parts of its own by name."""
     return kind(
         models=state.models,
         labels=state.labels,
