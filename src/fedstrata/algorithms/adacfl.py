@@ -7,6 +7,7 @@ Mobile Networks and Applications 2022: Algorithm 1 (Adaptive Clustering) and Alg
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -177,10 +178,7 @@ class AdaCFL:
             weights: Their weights, (m, q).
             client_stats: The classes and entropies of all clients, (n, 2).
         """
-        preclusters = torch.zeros_like(clients)
-        if self.precluster:  # line 6
-            classes, entropies = client_stats[clients].T
-            preclusters = entropy_groups(classes, entropies, chained=self.chained, tolerance=self.tolerance)
+        preclusters = self._preclusters(client_stats[clients])  # line 6
         groups = torch.empty_like(clients)
         layer = ", ".join(names(self.layers))
         cuts = dict[str, float]()
@@ -193,10 +191,21 @@ class AdaCFL:
             matrices.append(Matrix(0, f"{layer} of pre-cluster {precluster}", "l2", clients[rows], distances))
             if cut < torch.inf:
                 cuts[f"cut {precluster}"] = cut
-        counts = {"clients": len(clients), "preclusters": len(matrices), "groups": len(groups.unique())}
-        values = {**cuts, **{name: float(count) for name, count in counts.items()}}
+        values = {
+            "clients": float(len(clients)),
+            "preclusters": float(len(matrices)),
+            "groups": float(len(groups.unique())),
+            **cuts,
+        }
         decision = Decision(kind="clustering_in_preclusters", layer=layer, values=values)
         return Groups(clients, groups, decision, tuple(matrices))
+
+    def _preclusters(self, client_stats: torch.Tensor) -> torch.Tensor:
+        """The pre-cluster of each client, (m,), by its classes and entropy, (m, 2) (Section 5.3)."""
+        if not self.precluster:
+            return torch.zeros(len(client_stats), dtype=torch.int64)
+        classes, entropies = client_stats.T
+        return entropy_groups(classes, entropies, chained=self.chained, tolerance=self.tolerance)
 
     def _mask(self, problem: Problem) -> Mask:
         """The tensors that are compared, (l,) (Section 5.2)."""
@@ -379,20 +388,35 @@ def incorporate(
     models = snapshot.reference.repeat(len(founded), 1)
     models[:, columns] = founded
     k = len(state.models)
+    parents = torch.cat([torch.arange(k), torch.full((len(founded),), -1)])
+    decisions = founding_decisions(labels, distances, epsilon)
+    # The only cluster that there was is below the first node from now on, beside the first that is founded.
+    split = {0: decisions[k]} if k == 1 and decisions else {}
+    moved, diagnostics = aggregate(problem, state, report, labels, parents, split, models)
+    of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
+    events = [
+        {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
+        for client, distance in distances.items()
+    ]
+    moved = replace(
+        moved,
+        tree=with_decisions(moved.tree, of_nodes),
+        snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, founded])),
+    )
+    return moved, replace(diagnostics, events=(*diagnostics.events, *events))
+
+
+def founding_decisions(labels: torch.Tensor, distances: Mapping[int, float], epsilon: float) -> dict[int, Decision]:
+    """What the tree says about each founded cluster, by its label.
+
+    Args:
+        labels: The cluster of each client, (n,).
+        distances: From each newcomer to the nearest centroid, by client.
+        epsilon: The distance beyond which a newcomer founded a cluster.
+    """
     decisions = dict[int, Decision]()
     for client, distance in distances.items():
         if distance > epsilon:
             values = {"client": float(client), "distance": distance, "epsilon": epsilon}
             decisions[int(labels[client])] = Decision(kind="newcomer_beyond_epsilon", values=values)
-    parents = torch.cat([torch.arange(k), torch.full((len(founded),), -1)])
-    # The only cluster that there was is below the first node from now on, beside the first that is founded.
-    split = {0: decisions[k]} if k == 1 and decisions else {}
-    moved, diagnostics = aggregate(problem, state, report, labels, parents, split, models)
-    tree = with_decisions(moved.tree, {int(moved.nodes[label]): decision for label, decision in decisions.items()})
-    events = [
-        {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
-        for client, distance in distances.items()
-    ]
-    grown = replace(snapshot, centroids=torch.cat([snapshot.centroids, founded]))
-    moved = replace(moved, tree=tree, snapshot=grown)
-    return moved, replace(diagnostics, events=(*diagnostics.events, *events))
+    return decisions

@@ -201,17 +201,17 @@ class FedTSDP:
         moved, diagnostics = aggregate(  # lines 28 to 30
             problem, state, replace(report, results={TRAIN: rebased}), labels, parents, decisions
         )
-        metrics = (
-            Metric("hopkins", statistic),
-            Metric("shared_layers", moved.shared_layers),
-            Metric("triggers", float(moved.triggers)),
-        )
-        if found is None:
-            return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *metrics))
-        of_stages = tuple(Metric(name, value) for name, value in found.metrics.items())
-        return moved, replace(
-            diagnostics, metrics=(*diagnostics.metrics, *metrics, *of_stages), matrices=found.matrices
-        )
+        metrics = {
+            "hopkins": statistic,
+            "shared_layers": moved.shared_layers,
+            "triggers": float(moved.triggers),
+        }
+        matrices: tuple[Matrix, ...] = ()
+        if found is not None:
+            metrics |= found.metrics
+            matrices = found.matrices
+        of_round = tuple(Metric(name, value) for name, value in metrics.items())
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *of_round), matrices=matrices)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
