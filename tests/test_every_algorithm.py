@@ -50,10 +50,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
     "fedtsdp": {
         "first": {"stages": "first"},
-        "confirmed": {"sample": 1.0, "confirm": True},
+        "confirmed": {"sample": 1.0, "require_split": True},
         "second": {"stages": "second", "radius2": 0.5},
-        "nearest": {"noise": "nearest", "amend": "literal", "psi_mode": "power"},
-        "layers": {"granularity": "layer", "compared": "shared", "amend": "unnormalised"},
+        "nearest": {"noise": "nearest", "weight_gain": "literal", "shrink_mode": "power"},
+        "layers": {"granularity": "layer", "compared": "shared", "weight_gain": "unnormalised"},
     },
     "fesem": {"weighted": {"weighted": True}},
     "fl_hc": {"cosine": {"metric": "cosine"}},
@@ -69,7 +69,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ifca": {
         "gradient": {"average": "gradient"},
-        "restart": {"init": "restart", "least": 0.3, "restarts": 2},
+        "restart": {"init": "restart", "min_share": 0.3, "max_restarts": 2},
         "warm": {"init": "warm", "warm_rounds": 2},
         "shared_body": {"share_body": True, "average": "gradient"},
     },

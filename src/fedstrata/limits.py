@@ -56,7 +56,7 @@ ALGORITHM_KEYS = {
     "window": 1_000,
     "epochs": EPOCHS,
     "head_epochs": EPOCHS,
-    "restarts": 1_000,
+    "max_restarts": 1_000,
 }
 """Size of the keys of algorithms that decide how much memory or work is needed."""
 PARAMETERS = 1_000_000_000

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,16 +10,16 @@ def test_without_the_pull_a_personal_model_is_the_one_of_training_alone_bit_for_
     _, _, scores = train(ours)
     _, _, expected = train(alone)
     assert [device(ours, c).tolist() for c in range(CLIENTS)] == [device(alone, c).tolist() for c in range(CLIENTS)]
-    assert torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_a_personal_model_starts_from_the_first_global_model_that_its_client_receives() -> None:
     setting = federation("ditto", {"lr": 1e-12}, lam=0.0)
     problem, algorithm = setting.problem, setting.algorithm
     state = algorithm.init(problem)
-    moved = type(state)(**{**vars(state), "models": state.models + 1.0})
+    moved = replace(state, models=state.models + 1.0, round=1)
     setting.clients.run(algorithm.plan(problem, state, torch.tensor([0])))
-    setting.clients.run(algorithm.plan(problem, type(moved)(**{**vars(moved), "round": 1}), torch.tensor([0, 1])))
+    setting.clients.run(algorithm.plan(problem, moved, torch.tensor([0, 1])))
     assert torch.allclose(device(setting, 0), problem.fresh(0), atol=1e-6)
     assert torch.allclose(device(setting, 1), problem.fresh(0) + 1.0, atol=1e-6)
 
@@ -26,7 +27,7 @@ def test_a_personal_model_starts_from_the_first_global_model_that_its_client_rec
 def test_the_global_model_is_the_one_of_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("ditto"), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[1].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["global"].loss, expected["client"].loss)
 
 
 def test_a_strong_pull_holds_the_personal_models_near_to_the_global_one() -> None:
@@ -54,7 +55,8 @@ def test_both_accuracies_are_recorded_and_only_the_global_model_travels(tmp_path
 
 def test_who_never_took_part_uses_the_global_model() -> None:
     setting = federation("ditto")
-    _, _, (personal, shared) = train(setting, rounds=1, fraction=0.5)
+    _, _, scores = train(setting, rounds=1, fraction=0.5)
+    personal, shared = scores["client"], scores["global"]
     absent = [client for client in range(CLIENTS) if not len(device(setting, client))]
     assert len(absent) == 3 and torch.equal(personal.loss[absent], shared.loss[absent])
     present = [client for client in range(CLIENTS) if client not in absent]

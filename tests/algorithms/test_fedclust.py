@@ -6,7 +6,7 @@ from baseline_federation import HEAD, PARAMETERS, federation
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fedclust import FedClust
-from fedstrata.algorithms.parts.oneshot.signatures import Signed
+from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.core import Problem, make_pending
 from fedstrata.errors import LayoutError
 from fedstrata.runner.traffic import traffic
@@ -26,13 +26,15 @@ FOUR = updates(0.0, 0.1, 5.0, 5.2)
 
 def played(
     algorithm: FedClust, given: Problem, updates: Sequence[torch.Tensor], cohorts: Sequence[Sequence[int]] | None = None
-) -> Signed:
+) -> SignatureState:
     state, _ = play(algorithm, given, updates, cohorts)
-    assert isinstance(state, Signed)
+    assert isinstance(state, SignatureState)
     return state
 
 
-def answered(problem: Problem, algorithm: FedClust, state: Signed, rows: torch.Tensor, cohort: list[int]) -> Signed:
+def answered(
+    problem: Problem, algorithm: FedClust, state: SignatureState, rows: torch.Tensor, cohort: list[int]
+) -> SignatureState:
     plan = algorithm.plan(problem, state, torch.tensor(cohort))
     after, _ = algorithm.update(problem, state, Scripted([rows]).run(plan))
     return after
@@ -53,7 +55,7 @@ def test_only_the_compared_layer_is_uploaded_for_the_clustering() -> None:
     problem, algorithm = toy_problem(4), FedClust()
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert plan.tasks[1].upload == (False, True) and plan.tasks[1].trainable == (True, True)
+    assert plan.tasks["signature"].upload == (False, True) and plan.tasks["signature"].trainable == (True, True)
     sent = traffic(problem.layout, plan, Scripted([FOUR]).run(plan))
     assert (sent.down, sent.up) == (4 * 6 * 4, 4 * 3 * 4)
     after, _ = algorithm.update(problem, state, Scripted([FOUR]).run(plan))
@@ -66,7 +68,9 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     problem, algorithm = toy_problem(4), FedClust(quorum=1.0)
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.clustered == 0 and not state.models.any()
-    assert state.tree[0].decision and state.tree[0].decision.why.startswith("2 of 4 members can be compared; 2 and")
+    decision = state.tree[0].decision
+    assert decision and decision.kind == "too_few_signatures"
+    assert decision.values == {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 1.0}
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[-1] * 4, [-1, 1, -1, 1]]
     # In round 2 clients 0 and 2 would say something else; they are not asked again.
@@ -81,7 +85,7 @@ def test_who_comes_later_trains_the_start_once_and_joins_the_nearest_members() -
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
     assert torch.equal(plan.models[2], problem.fresh(0))
-    assert plan.tasks[1].training == problem.training_of(1)
+    assert plan.tasks["signature"].training == problem.training_of(1)
     after = answered(problem, algorithm, state, FOUR, [0, 1, 2, 3])
     assert after.labels.tolist() == [0, 0, 1, 1]
     assert after.models[1, 3] == pytest.approx(5.0)  # what it sent was not trained from the cluster's model
@@ -143,4 +147,4 @@ def test_a_real_client_uploads_the_head_alone() -> None:
     report = setting.clients.run(plan)
     sent = traffic(setting.problem.layout, plan, report)
     assert (sent.down, sent.up) == (6 * 4 * PARAMETERS, 6 * 4 * HEAD)
-    assert not report.results[1].updates.values[:, : PARAMETERS - HEAD].any()
+    assert not report.results["signature"].updates.values[:, : PARAMETERS - HEAD].any()

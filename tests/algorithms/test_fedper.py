@@ -7,14 +7,14 @@ from baseline_federation import CLIENTS, HEAD, PARAMETERS, device, federation, r
 def test_without_personal_layers_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("fedper", personal=[]), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_with_all_layers_personal_it_is_training_alone_bit_for_bit() -> None:
     ours, alone = federation("fedper", personal="all"), federation("local")
     state, _, scores = train(ours, fraction=0.5)
     _, _, expected = train(alone, fraction=0.5)
-    assert torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(scores["client"].loss, expected["client"].loss)
     assert [device(ours, c).tolist() for c in range(CLIENTS)] == [device(alone, c).tolist() for c in range(CLIENTS)]
     assert torch.equal(state.models[0], ours.problem.fresh(0))
 

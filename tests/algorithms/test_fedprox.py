@@ -8,7 +8,7 @@ from fedstrata.testing import play, toy_problem
 def test_without_the_proximal_term_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("fedprox", mu=0.0), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_the_pull_keeps_the_model_nearer_to_where_it_was() -> None:

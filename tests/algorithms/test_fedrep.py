@@ -8,17 +8,18 @@ from baseline_federation import CLIENTS, HEAD, PARAMETERS, device, federation, r
 def test_without_a_head_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("fedrep", personal=[]), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None:
     setting = federation("fedrep", {"epochs": 2}, head_epochs=3)
     problem, algorithm = setting.problem, setting.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
-    first, second = plan.tasks
+    assert list(plan.tasks) == ["head", "train"]
+    first, second = plan.tasks.values()
     assert (first.training.epochs, second.training.epochs) == (3, 2)
     assert problem.layout.columns(first.trainable).tolist() == problem.layout.columns(first.save_local).tolist()
-    head, body = setting.clients.run(plan).results
+    head, body = setting.clients.run(plan).results.values()
     assert not head.updates.values.any() and body.updates.values[:, :-HEAD].any()
     assert not body.updates.values[:, -HEAD:].any()
     trained = device(setting, 0)

@@ -1,16 +1,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from baseline_federation import metrics_of
 
-from fedstrata.algorithms.fedtsdp import FedTSDP
-from fedstrata.algorithms.parts.tsdp.decoupling import Decoupling
-from fedstrata.algorithms.parts.tsdp.layering import above, layers
-from fedstrata.algorithms.parts.tsdp.regrouping import regroup
-from fedstrata.algorithms.parts.tsdp.sampling import amended, tendency
+from fedstrata.algorithms.fedtsdp import (
+    FedTSDP,
+    FedTSDPState,
+    Gain,
+    amended_weights,
+    continued_clusters,
+    hopkins_of_predictions,
+    layer_tensors,
+    personal_above,
+)
 from fedstrata.clustering import hopkins, hopkins_ratio
 from fedstrata.config import load
 from fedstrata.core import Diagnostics, Layout, Problem, Report, Result, Rows, State, TensorSpec, initial_state
@@ -74,6 +80,11 @@ def rounds_of(setup: RunSetup, rounds: int, fraction: float = 1.0) -> tuple[Stat
     return state, diagnostics
 
 
+def state_of(state: State) -> FedTSDPState:
+    assert isinstance(state, FedTSDPState)
+    return state
+
+
 def test_the_first_stage_reproduces_golden_case_9() -> None:
     problem = problem_of(3, predict=lambda models, inputs: GOLDEN, samples=2)
     state, diagnostics = play(FedTSDP(threshold=0.0, stages="first", batch=2), problem, [ones([1.0, 2.0, 3.0])])
@@ -98,8 +109,8 @@ def test_the_second_stage_reproduces_golden_case_10() -> None:
     for pair, value in zip(values[::2], values[1::2], strict=True):
         distance[int(pair[0]), int(pair[1])] = distance[int(pair[1]), int(pair[0])] = float(value)
 
-    def groups(radius: float, least: int, noise: str = "singleton") -> list[int]:
-        return Decoupling(radius, radius, least, "both", noise)._dense(distance, radius).tolist()
+    def groups(radius: float, least: int, noise: Literal["singleton", "nearest"] = "singleton") -> list[int]:
+        return FedTSDP(min_samples=least, noise=noise).dense_groups(distance, radius).tolist()
 
     assert groups(0.15, 2) == [0, 0, 0, 1, 1, 2]  # a distance of exactly the radius is within it
     assert groups(0.15, 3) == [0, 0, 0, 1, 2, 3]
@@ -112,23 +123,23 @@ def test_the_second_stage_reproduces_golden_case_10() -> None:
 def test_shared_layers_decay_as_in_golden_case_11() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 69
     state, diagnostics = play(FedTSDP(threshold=0.0), problem_of(4, FOUR), updates)
-    shared = [note.metrics["shared_layers"] for note in diagnostics]
+    shared = [metrics_of(note)["shared_layers"] for note in diagnostics]
     golden = {1: 3.92, 2: 3.8416, 3: 3.764768, 4: 3.689473, 7: 3.472502, 10: 3.268291}
     assert {after: round(shared[after - 1], 6) for after in golden} == golden
-    tensors = [sum(not own for own in above(FOUR, count, halves=True)) for count in shared]
+    tensors = [sum(not own for own in personal_above(FOUR, count, halves=True)) for count in shared]
     assert tensors[:14] == [7] * 6 + [6] * 8
     assert (tensors[14], tensors[34], tensors[68]) == (5, 3, 2)
-    assert diagnostics[-1].metrics["triggers"] == 69 and state.shared == 1.0  # type: ignore[attr-defined]  # a Sampled
+    assert metrics_of(diagnostics[-1])["triggers"] == 69 and state_of(state).shared_layers == 1.0
 
 
 def test_the_factor_to_the_power_of_the_round_decays_as_in_golden_case_11() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 3
-    _, diagnostics = play(FedTSDP(threshold=0.0, psi_mode="power"), problem_of(4, FOUR), updates)
-    assert [round(note.metrics["shared_layers"], 6) for note in diagnostics] == [3.92, 3.764768, 3.54337]
+    _, diagnostics = play(FedTSDP(threshold=0.0, shrink_mode="power"), problem_of(4, FOUR), updates)
+    assert [round(metrics_of(note)["shared_layers"], 6) for note in diagnostics] == [3.92, 3.764768, 3.54337]
 
 
 def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> None:
-    assert sum(above(FOUR, 3.92, halves=True)) == 1 and sum(above(FOUR, 3.92, halves=False)) == 2
+    assert sum(personal_above(FOUR, 3.92, halves=True)) == 1 and sum(personal_above(FOUR, 3.92, halves=False)) == 2
     plan_of = FedTSDP(granularity="layer").plan
     problem = problem_of(3, FOUR)
     task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks["train"]
@@ -136,30 +147,30 @@ def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> N
 
 
 @pytest.mark.parametrize(
-    ("amend", "inside", "outside"),
+    ("gain", "inside", "outside"),
     [("literal", 0.463636, 0.009091), ("inverse", 0.214286, 0.071429), ("unnormalised", 6.0, 1.0)],
 )
-def test_sampling_weights_are_amended_as_in_golden_case_11(amend: str, inside: float, outside: float) -> None:
-    start = torch.ones(10, dtype=torch.float64) if amend == "unnormalised" else torch.full((10,), 0.1).double()
-    weights = amended(start, torch.tensor([3, 7]), amend)
+def test_sampling_weights_are_amended_as_in_golden_case_11(gain: Gain, inside: float, outside: float) -> None:
+    start = torch.ones(10, dtype=torch.float64) if gain == "unnormalised" else torch.full((10,), 0.1).double()
+    weights = amended_weights(start, torch.tensor([3, 7]), gain)
     assert weights[[3, 7]].tolist() == pytest.approx([inside] * 2, abs=1e-6)
     assert weights[[0, 1, 2, 4, 5, 6, 8, 9]].tolist() == pytest.approx([outside] * 8, abs=1e-6)
 
 
-@pytest.mark.parametrize(("amend", "mass"), [("literal", 0.999901), ("inverse", 0.204)])
-def test_one_batch_of_50_in_10000_gains_the_mass_of_golden_case_11(amend: str, mass: float) -> None:
+@pytest.mark.parametrize(("gain", "mass"), [("literal", 0.999901), ("inverse", 0.204)])
+def test_one_batch_of_50_in_10000_gains_the_mass_of_golden_case_11(gain: Gain, mass: float) -> None:
     start = torch.full((10_000,), 1e-4, dtype=torch.float64)
-    assert float(amended(start, torch.arange(50), amend)[:50].sum()) == pytest.approx(mass, abs=1e-3)
+    assert float(amended_weights(start, torch.arange(50), gain)[:50].sum()) == pytest.approx(mass, abs=1e-3)
 
 
 def test_weights_are_amended_only_when_clients_are_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
     still, _ = play(FedTSDP(threshold=1.0, batch=2), problem_of(4), updates)
     moved, _ = play(FedTSDP(threshold=0.0, batch=2), problem_of(4), updates)
-    raw, _ = play(FedTSDP(threshold=0.0, batch=2, amend="unnormalised"), problem_of(4), updates)
-    assert still.weights.tolist() == pytest.approx([0.1] * 10)  # type: ignore[attr-defined]  # a Sampled
-    assert sorted(moved.weights.tolist())[-2:] == pytest.approx([3 / 14] * 2)  # type: ignore[attr-defined]  # a Sampled
-    assert sorted(raw.weights.tolist())[-3:] == [1.0, 6.0, 6.0]  # type: ignore[attr-defined]  # a Sampled
+    raw, _ = play(FedTSDP(threshold=0.0, batch=2, weight_gain="unnormalised"), problem_of(4), updates)
+    assert state_of(still).sampling_weights.tolist() == pytest.approx([0.1] * 10)
+    assert sorted(state_of(moved).sampling_weights.tolist())[-2:] == pytest.approx([3 / 14] * 2)
+    assert sorted(state_of(raw).sampling_weights.tolist())[-3:] == [1.0, 6.0, 6.0]
 
 
 def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> None:
@@ -176,7 +187,7 @@ def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> N
     assert not more and torch.equal(models, updates)
     assert len(inputs.unique()) == 50
     value = hopkins(sides(models, inputs), problem.generator("hopkins", 1))
-    assert diagnostics[0].metrics["hopkins"] == value > 0.65
+    assert metrics_of(diagnostics[0])["hopkins"] == value > 0.65
 
 
 @pytest.mark.parametrize(("share", "members"), [(0.25, 8), (0.1, 3), (1.0, 30), (1e-9, 1)])
@@ -187,7 +198,7 @@ def test_the_tendency_may_be_taken_from_any_share_of_the_clients(share: float, m
     _, diagnostics = play(FedTSDP(sample=share), problem, [updates])
     predictions = sides(updates, torch.empty(10, 1))
     value = hopkins(predictions, problem.generator("hopkins", 1), sample=members)
-    assert diagnostics[0].metrics["hopkins"] == pytest.approx(value, abs=1e-6)
+    assert metrics_of(diagnostics[0])["hopkins"] == pytest.approx(value, abs=1e-6)
 
 
 def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> None:
@@ -195,7 +206,7 @@ def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> Non
     spread = {
         share: torch.tensor(
             [
-                tendency(replace(problem_of(20), seed=seed), initial_state(problem_of(20)), points, share)
+                hopkins_of_predictions(replace(problem_of(20), seed=seed), initial_state(problem_of(20)), points, share)
                 for seed in range(50)
             ]
         ).std()
@@ -206,16 +217,17 @@ def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> Non
 
 def test_a_verdict_says_why_clients_were_or_were_not_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
-    for threshold, words in ((1.0, "is not above 1"), (0.0, "is above 0: 2 groups")):
+    for threshold, kind in ((1.0, "hopkins_not_above_threshold"), (0.0, "hopkins_above_threshold")):
         state, diagnostics = play(FedTSDP(threshold=threshold), problem_of(4), updates)
         decision = state.tree[0].decision
-        assert decision and words in decision.why and decision.values["hopkins"] == diagnostics[0].metrics["hopkins"]
+        assert decision and decision.kind == kind and decision.values["threshold"] == threshold
+        assert decision.values["hopkins"] == metrics_of(diagnostics[0])["hopkins"]
         assert len(diagnostics[0].matrices) == 2 * (threshold == 0.0)
 
 
 def test_fewer_than_three_clients_are_never_clustered() -> None:
     state, diagnostics = play(FedTSDP(threshold=0.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])], cohorts=[[0, 3]])
-    assert len(state.models) == 1 and diagnostics[0].metrics["hopkins"] == 0.5
+    assert len(state.models) == 1 and metrics_of(diagnostics[0])["hopkins"] == 0.5
 
 
 def test_a_model_that_overflows_predicts_every_class_alike() -> None:
@@ -225,7 +237,7 @@ def test_a_model_that_overflows_predicts_every_class_alike() -> None:
     state, diagnostics = play(
         FedTSDP(threshold=0.0, stages="first"), problem_of(3, predict=predict), [ones([3.0, 3.1, 3.0])]
     )
-    assert state.labels.tolist() == [0, 0, 1] and 0 < diagnostics[0].metrics["hopkins"] <= 1
+    assert state.labels.tolist() == [0, 0, 1] and 0 < metrics_of(diagnostics[0])["hopkins"] <= 1
 
 
 def test_the_second_stage_separates_by_weights_what_predicts_alike() -> None:
@@ -244,28 +256,26 @@ def test_the_second_stage_separates_by_weights_what_predicts_alike() -> None:
 
 def test_the_automatic_radius_is_twice_the_median_distance_to_the_nearest() -> None:
     positions = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [13.5]])
-    stage = Decoupling(0.15, "auto", 2, "second", "singleton")
+    stage = FedTSDP(stages="second")
     found = stage.decouple(torch.arange(6), torch.empty(6, 0), positions)
     assert found.groups.tolist() == [0, 0, 0, 1, 1, 2]  # nearest: 1 1 1 1 1 2.5, so the radius is 2
-    assert (found.matrices[0].measure, found.layer, found.why) == ("l2", "all", "3 groups by weights")
-    assert found.radii == {"radius2 around client 0": 2.0} and found.figures == {"radius2": 2.0}
+    assert [(matrix.measure, matrix.layer) for matrix in found.matrices] == [("l2", "all")]
+    assert found.radii == {"radius2 around client 0": 2.0} and found.metrics == {"radius2": 2.0}
     alone = stage.decouple(torch.arange(1), torch.empty(1, 0), positions[:1])
-    assert alone.groups.tolist() == [0] and alone.radii == {} and alone.figures == {"radius2": 0.0}
+    assert alone.groups.tolist() == [0] and alone.radii == {} and alone.metrics == {"radius2": 0.0}
 
 
 def test_both_stages_are_recorded_the_second_inside_the_groups_of_the_first() -> None:
     """Clients 3 to 8 predict one class, 9 to 11 the other; 5 and 8 lie apart from the rest in weights."""
     predictions = torch.tensor([[[1.0, 0.0]]] * 6 + [[[0.0, 1.0]]] * 3, dtype=torch.float64)
     positions = torch.tensor([[0.0], [1.0], [9.0], [2.0], [3.0], [30.0], [0.0], [4.0], [8.0]])
-    stage = Decoupling(0.15, "auto", 2, "both", "singleton")
+    stage = FedTSDP()
     found = stage.decouple(torch.arange(3, 12), predictions, positions)
     assert found.groups.tolist() == [0, 0, 1, 0, 0, 2, 3, 3, 3]
     assert found.radii == {"radius1": 0.15, "radius2 around client 3": 2.0, "radius2 around client 9": 8.0}
-    assert found.figures == {"groups_first": 2.0, "radius2": 8.0}
-    assert found.why == "4 groups by predictions and weights, 2 by predictions alone"
+    assert found.metrics == {"groups_first": 2.0, "radius2": 8.0}
     first, second = found.matrices
     assert (first.layer, first.measure, second.layer, second.measure) == ("predictions", "js", "all", "l2")
-    assert found.layer == "predictions, all"
     assert second.values[0].tolist()[:6] == [0, 1, 9, 2, 3, 30] and second.values[7, 6:].tolist() == [4, 0, 4]
     assert bool(second.values[:6, 6:].isnan().all()) and bool(second.values[6:, :6].isnan().all())
 
@@ -273,11 +283,12 @@ def test_both_stages_are_recorded_the_second_inside_the_groups_of_the_first() ->
 def test_what_both_stages_found_stands_in_the_tree_and_among_the_figures() -> None:
     state, diagnostics = play(FedTSDP(threshold=0.0, radius2=5.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
     decision = state.tree[0].decision
-    assert decision and decision.why.endswith("is above 0: 2 groups by predictions and weights, 2 by predictions alone")
+    assert decision and decision.kind == "hopkins_above_threshold" and decision.layer == "predictions, all"
+    assert {"groups": 2.0, "groups_first": 2.0}.items() <= decision.values.items()
     assert {"radius1": 0.15, "radius2 around client 0": 5.0}.items() <= decision.values.items()
-    assert (diagnostics[0].metrics["groups_first"], diagnostics[0].metrics["radius2"]) == (2.0, 5.0)
+    assert (metrics_of(diagnostics[0])["groups_first"], metrics_of(diagnostics[0])["radius2"]) == (2.0, 5.0)
     _, calm = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
-    assert "groups_first" not in calm[0].metrics and calm[0].matrices == ()
+    assert "groups_first" not in metrics_of(calm[0]) and calm[0].matrices == ()
 
 
 def test_the_second_stage_may_leave_out_what_is_personal() -> None:
@@ -321,14 +332,14 @@ def answer(clients: list[int], given: list[int]) -> Result:
 def test_those_who_were_away_keep_their_cluster_wait_where_it_split_or_stay_by_themselves() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, -1])
     result = answer([0, 1, 3, 4, 6], [0, 0, 1, 1, 2])
-    new, parents = regroup(labels, result, torch.tensor([0, 0, 1, 2, 0]))
+    new, parents = continued_clusters(labels, result, torch.tensor([0, 0, 1, 2, 0]))
     assert parents.tolist() == [0, 1, 1, 2]
     assert new.tolist() == [0, 0, 0, 1, 2, -1, 0, 3, -1]
 
 
 def test_a_cluster_that_nobody_is_left_in_is_no_parent_and_ties_go_to_the_lowest() -> None:
     labels = torch.tensor([0, 0, 1, 1])
-    new, parents = regroup(labels, answer([0, 1, 2, 3], [0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]))
+    new, parents = continued_clusters(labels, answer([0, 1, 2, 3], [0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]))
     assert new.tolist() == [0, 1, 0, 1] and parents.tolist() == [0, 0]
 
 
@@ -345,15 +356,15 @@ def test_absent_members_of_a_split_cluster_are_placed_when_they_return() -> None
 def test_a_newcomer_belongs_to_the_cluster_whose_model_it_chose() -> None:
     algorithm, problem = FedTSDP(threshold=0.0, stages="first"), problem_of(5)
     state, _ = play(algorithm, problem, [ones([3.0, 3.1, -3.0, -3.1, 3.0])], cohorts=[[0, 1, 2, 3]])
-    assert algorithm.place(problem, state, Report((answer([4], [1]),))).tolist() == [0, 0, 1, 1, 1]
+    assert algorithm.place(problem, state, Report({"train": answer([4], [1])})).tolist() == [0, 0, 1, 1, 1]
 
 
 def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None:
     iid = {"scheme": "iid"}
     ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp"), 5)
     plain, _ = rounds_of(setting_of(iid, name="fedavg"), 5)
-    assert [note.metrics["triggers"] for note in diagnostics] == [0.0] * 5
-    assert max(note.metrics["hopkins"] for note in diagnostics) < 0.65
+    assert [metrics_of(note)["triggers"] for note in diagnostics] == [0.0] * 5
+    assert max(metrics_of(note)["hopkins"] for note in diagnostics) < 0.65
     assert torch.equal(ours.models, plain.models) and torch.equal(ours.labels, plain.labels)
 
 
@@ -362,25 +373,26 @@ def test_a_statistic_that_misleads_is_confirmed_or_changes_the_layers_that_are_s
     iid = {"scheme": "iid"}
     plain, _ = rounds_of(setting_of(iid, name="fedavg"), 4)
     shared = {}
-    for confirm in (False, True):
-        ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, confirm=confirm), 4)
-        assert [note.metrics["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
-        assert torch.equal(ours.models, plain.models) == confirm
-        shared[confirm] = (ours.shared, diagnostics[-1].metrics["triggers"])  # type: ignore[attr-defined]  # a Sampled
+    for require_split in (False, True):
+        ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, require_split=require_split), 4)
+        assert [metrics_of(note)["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
+        assert torch.equal(ours.models, plain.models) == require_split
+        shared[require_split] = (state_of(ours).shared_layers, metrics_of(diagnostics[-1])["triggers"])
     assert shared == {True: (2.0, 0.0), False: (pytest.approx(2 * 0.98**4), 4.0)}
 
 
 def test_one_group_after_several_clusters_is_a_change_that_counts() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1]), ones([3.0, 3.1, 9.0, 9.1])]
-    keys: dict[str, Any] = {"threshold": 0.0, "stages": "first", "confirm": True}
+    keys: dict[str, Any] = {"threshold": 0.0, "stages": "first", "require_split": True}
     state, diagnostics = play(FedTSDP(**keys), problem_of(4), updates)
-    assert len(state.models) == 1 and [note.metrics["triggers"] for note in diagnostics] == [1.0, 2.0]
-    assert state.tree[-1].decision and state.tree[-1].decision.why.endswith("is above 0: 1 group by predictions")
+    assert len(state.models) == 1 and [metrics_of(note)["triggers"] for note in diagnostics] == [1.0, 2.0]
+    decision = state.tree[-1].decision
+    assert decision and decision.layer == "predictions" and decision.values["groups"] == 1.0
 
 
 def test_clients_of_two_classes_each_are_clustered() -> None:
     state, diagnostics = rounds_of(setting_of({"scheme": "shards", "per_client": 2}, 16, name="fedtsdp"), 2)
-    assert diagnostics[-1].metrics["triggers"] >= 1 and len(state.models) > 1
+    assert metrics_of(diagnostics[-1])["triggers"] >= 1 and len(state.models) > 1
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
@@ -404,7 +416,7 @@ def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: fl
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
     assert any(plan.tasks["train"].load_local) and any(
-        setup.algorithm.evaluations(problem, state, setup.everyone)[0].load_local
+        setup.algorithm.evaluations(problem, state, setup.everyone)["client"].load_local
     )
 
 
@@ -431,8 +443,10 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
 
 def test_only_shared_tensors_travel_down_and_full_models_up() -> None:
     problem, algorithm = problem_of(4, FOUR), FedTSDP()
-    state = replace(algorithm.init(problem), shared=2.5)
-    sent = traffic(FOUR, algorithm.plan(problem, state, torch.arange(4)), Report((answer([0, 1, 2, 3], [0] * 4),)))
+    state = replace(algorithm.init(problem), shared_layers=2.5)
+    sent = traffic(
+        FOUR, algorithm.plan(problem, state, torch.arange(4)), Report({"train": answer([0, 1, 2, 3], [0] * 4)})
+    )
     assert (sent.down, sent.up) == (4 * 4 * 5, 4 * 4 * 8)
 
 
@@ -446,22 +460,22 @@ def test_the_server_needs_samples() -> None:
 def test_before_samples_are_read_a_first_plan_can_be_made() -> None:
     problem = replace(toy_problem(3), public=torch.empty(0))
     state = FedTSDP().init(problem)
-    assert len(state.weights) == 0 and state.shared == 2.0
+    assert len(state.sampling_weights) == 0 and state.shared_layers == 2.0
     assert FedTSDP().plan(problem, state, torch.arange(3)).tasks["train"].load_local == problem.layout.nothing
 
 
 def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
     """SEMANTICS A25: the stem, eight blocks and the linear layer are ten layers; half layers only for the last."""
     layout = layout_of(make("resnet18", (3, 8, 8), 10, 0, width=0.05))
-    assert len(layers(layout)) == 10
+    assert len(layer_tensors(layout)) == 10
     names = {
-        shared: [layout.tensors[t].name for t, own in enumerate(above(layout, shared, True)) if own]
+        shared: [layout.tensors[t].name for t, own in enumerate(personal_above(layout, shared, True)) if own]
         for shared in (9.8, 9.0, 8.7)
     }
     assert names[9.8] == ["linear.bias"] and names[9.0] == ["linear.weight", "linear.bias"]
     assert {name.split(".")[0] for name in names[8.7]} == {"block8", "linear"}
     assert {"block8.norm2.running_var", "block8.norm1.weight"} < set(names[8.7])
-    assert above(layout, 10.0, halves=True) == layout.nothing
+    assert personal_above(layout, 10.0, halves=True) == layout.nothing
 
 
 def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
@@ -472,7 +486,7 @@ def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
         }
     )
     layout = layout_of(module)
-    assert [[layout.tensors[tensor].layer for tensor in layer[:1]] for layer in layers(layout)] == [
+    assert [[layout.tensors[tensor].layer for tensor in layer[:1]] for layer in layer_tensors(layout)] == [
         ["features.0"],
         ["features.1"],
         ["head"],

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from baseline_federation import federation, train
+from baseline_federation import federation, metrics_of, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fesem import FeSEM
-from fedstrata.algorithms.parts.oneshot.grouping import Clustered
+from fedstrata.algorithms.shared.one_shot import OneShotState
 from fedstrata.core import Layout, TensorSpec, make_pending, reassign
 from fedstrata.testing import Scripted, play, toy_problem
 
@@ -17,7 +17,8 @@ def test_the_models_begin_as_the_means_of_the_groups_of_what_clients_made_of_one
     assert state.labels.tolist() == [0, 0, 1, 1]
     assert state.models[:, 0].tolist() == pytest.approx([1.1, 5.2])
     assert notes[0].events[0]["into"] == [1, 2] and notes[0].matrices[0].values[0, 2] == pytest.approx(4)
-    assert state.tree[0].decision and state.tree[0].decision.why == "k-means of 4 models: 2 groups"
+    assert state.tree[0].decision and state.tree[0].decision.kind == "k_means"
+    assert state.tree[0].decision.values == {"clients": 4.0, "groups": 2.0}
 
 
 def test_every_round_a_client_goes_to_the_nearest_model_and_the_model_to_the_mean() -> None:
@@ -25,7 +26,7 @@ def test_every_round_a_client_goes_to_the_nearest_model_and_the_model_to_the_mea
     state, notes = play(FeSEM(k=2), toy_problem(4, LINE), [FIRST, second])
     assert state.labels.tolist() == [0, 1, 1, 1]  # client 1 made 4.1 of 1.1: nearer to 5.2
     assert state.models[:, 0].tolist() == pytest.approx([1.1, (4.1 + 5.2 + 5.2) / 3])
-    assert notes[1].metrics == {"left_out": 0.0, "moved": 1.0}
+    assert metrics_of(notes[1]) == {"left_out": 0.0, "moved": 1.0}
     assert [node.members for node in state.tree if node.split is None] == [(0,), (1, 2, 3)]
 
 
@@ -69,11 +70,13 @@ def test_who_was_away_when_the_models_were_made_is_placed_on_return() -> None:
 
 def test_the_models_are_made_only_when_enough_clients_answer() -> None:
     problem = toy_problem(4, LINE)
-    for algorithm, needed in ((FeSEM(k=3), "3 and a share of 0.5"), (FeSEM(k=2, quorum=0.75), "2 and a share of 0.75")):
+    for algorithm in (FeSEM(k=3), FeSEM(k=2, quorum=0.75)):
         state, _ = play(algorithm, problem, [FIRST], absent=[[1, 3]])
         assert len(state.models) == 1 and state.models[0, 0] == pytest.approx(3)
-        assert state.tree[0].decision
-        assert state.tree[0].decision.why == f"2 of 4 asked members answered; {needed} are needed"
+        decision = state.tree[0].decision
+        assert decision and decision.kind == "too_few_answers"
+        assert (decision.values["present"], decision.values["members"]) == (2.0, 4.0)
+        assert (decision.values["min_clients"], decision.values["quorum"]) == (float(algorithm.k), algorithm.quorum)
     drawn, _ = play(FeSEM(k=2, quorum=1.0), problem, [FIRST], cohorts=[[0, 2]])
     assert drawn.labels.tolist() == [0, -1, 1, -1]
     alike, _ = play(FeSEM(k=2), problem, [torch.ones(4, 2), FIRST])
@@ -83,7 +86,7 @@ def test_the_models_are_made_only_when_enough_clients_answer() -> None:
 def test_a_misplaced_client_goes_back_by_itself() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
     state, _ = play(algorithm, problem, [FIRST])
-    assert isinstance(state, Clustered)
+    assert isinstance(state, OneShotState)
     state = reassign(state, {0: 1})
     back = torch.tensor([[-4.0, 0], [0.0, 0], [0.0, 0], [0.0, 0]])
     report = Scripted([back]).run(algorithm.plan(problem, state, torch.arange(4)))
@@ -102,7 +105,7 @@ def test_a_newcomer_takes_the_model_of_lowest_loss() -> None:
 def test_one_weighted_model_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("fesem", k=1, weighted=True), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_it_finds_rotated_digits() -> None:

@@ -7,7 +7,7 @@ from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorde
 def test_the_global_model_is_the_one_of_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("finetune"), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[1].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["global"].loss, expected["client"].loss)
 
 
 def test_what_is_scored_was_tuned_from_the_model_that_was_received_in_that_round() -> None:
@@ -15,12 +15,12 @@ def test_what_is_scored_was_tuned_from_the_model_that_was_received_in_that_round
     setting = federation("finetune", epochs=2)
     problem, algorithm = setting.problem, setting.algorithm
     before, _, _ = train(setting, rounds=2)
-    state, _, (tuned, shared) = train(federation("finetune", epochs=2), rounds=3)
+    state, _, scores = train(federation("finetune", epochs=2), rounds=3)
     plan = algorithm.plan(problem, before, setting.everyone)
     assert [fit.training.epochs for fit in plan.tasks.values()] == [1, 2] and torch.equal(plan.models, before.models)
     setting.clients.run(plan)
     assert len(device(setting, 0)) == PARAMETERS and not torch.equal(device(setting, 0), state.models[0])
-    assert tuned.loss.mean() < shared.loss.mean()
+    assert scores["client"].loss.mean() < scores["global"].loss.mean()
 
 
 def test_tuning_starts_anew_from_the_global_model_every_time() -> None:
@@ -28,7 +28,7 @@ def test_tuning_starts_anew_from_the_global_model_every_time() -> None:
     state, _, _ = train(setting)
     once = device(setting, 1)
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone)
-    assert not any(any(fit.load_local) for fit in plan.tasks.values()) and not any(plan.tasks[1].upload)
+    assert not any(any(fit.load_local) for fit in plan.tasks.values()) and not any(plan.tasks["finetune"].upload)
     fresh = federation("finetune")
     before, _, _ = train(fresh, rounds=2)
     fresh.clients.store.restore({})

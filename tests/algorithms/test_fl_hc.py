@@ -1,6 +1,8 @@
+from collections.abc import Mapping
+
 import pytest
 import torch
-from baseline_federation import federation, train
+from baseline_federation import federation, metrics_of, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fl_hc import FLHC
@@ -16,9 +18,10 @@ def clustered(state: State) -> int:
     return int(state.clustered)  # type: ignore[attr-defined]  # a field of the algorithm's own state
 
 
-def why(state: State, node: int = 0) -> str:
-    verdict = state.tree[node].decision
-    return verdict.why if verdict else ""
+def decided(state: State) -> tuple[str, Mapping[str, float]]:
+    decision = state.tree[0].decision
+    assert decision
+    return decision.kind, decision.values
 
 
 def test_clients_are_grouped_once_in_the_given_round_and_averaged_in_their_groups() -> None:
@@ -28,7 +31,7 @@ def test_clients_are_grouped_once_in_the_given_round_and_averaged_in_their_group
     assert [len(note.events) for note in notes] == [0, 1, 0]
     # 0.5, then (3, 4) and (0, -1.5), then the other way round.
     assert state.models.tolist() == [[3.5, 3.0], [3.5, 3.0]]
-    assert why(state) == "2 groups of 4 clients: cut at 2"
+    assert decided(state) == ("agglomerative_clustering", {"groups": 2.0, "clients": 4.0, "cut": 2.0})
     assert notes[1].matrices[0].clients.tolist() == [0, 1, 2, 3]
 
 
@@ -52,7 +55,7 @@ def test_the_automatic_cut_finds_the_pairs_and_leaves_alike_clients_together() -
     corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     state, _ = play(FLHC(round=1), toy_problem(4, PLANE), [corners, PAIRS])
     assert state.labels.tolist() == [0, 0, 0, 0] and clustered(state) == 1
-    assert why(state) == "1 groups of 4 clients: no clear step to cut at"
+    assert decided(state) == ("agglomerative_clustering", {"groups": 1.0, "clients": 4.0})
 
 
 def test_linkage_decides_whether_a_chain_is_one_group() -> None:
@@ -70,7 +73,7 @@ def test_who_was_away_waits_and_is_placed_on_return_without_a_stale_update() -> 
     assert state.labels.tolist() == [0, -1, 1, 1] and state.waiting.tolist() == [-1, 0, -1, -1]
     state, notes = play(algorithm, problem, [PAIRS] * 3, cohorts=[[0, 1, 2, 3], [0, 2, 3], [1]])
     assert state.labels.tolist() == [0, 0, 1, 1]  # a scripted client takes the first offer
-    assert notes[2].metrics["left_out"] == 0
+    assert metrics_of(notes[2])["left_out"] == 0
 
 
 def test_the_clustering_is_put_off_until_enough_answer() -> None:
@@ -78,7 +81,8 @@ def test_the_clustering_is_put_off_until_enough_answer() -> None:
     problem = toy_problem(4, PLANE)
     state, _ = play(algorithm, problem, [PAIRS], absent=[[1, 3]])
     assert len(state.models) == 1
-    assert why(state) == "2 of 4 asked members answered; 2 and a share of 0.75 are needed"
+    expected = {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 0.75, "first_round": 1.0}
+    assert decided(state) == ("too_few_answers", expected)
     state, _ = play(algorithm, problem, [PAIRS] * 2, absent=[[1, 3], [3]])
     assert state.labels.tolist() == [0, 0, 1, -1] and clustered(state) == 2
     drawn, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2, 3]])
@@ -91,7 +95,7 @@ def test_the_clustering_is_put_off_until_enough_answer() -> None:
 def test_without_a_clustering_it_is_fedavg_bit_for_bit(keys: dict[str, float]) -> None:
     ours, _, scores = train(federation("fl_hc", **keys), fraction=0.7)
     plain, _, expected = train(federation("fedavg"), fraction=0.7)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_it_finds_rotated_digits() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_federation import experiment, federation, train
+from baseline_federation import experiment, federation, metrics_of, train
 from grouped_digits import CLASSES, PATIENT, agreement
 
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
-from fedstrata.algorithms.parts.oneshot.signatures import Signed
+from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.clustering import natural_cut
 from fedstrata.config import load
 from fedstrata.core import Layout, Problem, Report, TensorSpec
@@ -32,9 +32,9 @@ def problem(clients: int = 4) -> Problem:
 
 def played(
     algorithm: FLIS, given: Problem, updates: Sequence[torch.Tensor], cohorts: Sequence[Sequence[int]] | None = None
-) -> Signed:
+) -> SignatureState:
     state, _ = play(algorithm, given, updates, cohorts)
-    assert isinstance(state, Signed)
+    assert isinstance(state, SignatureState)
     return state
 
 
@@ -74,7 +74,7 @@ def test_a_latecomer_joins_those_who_predict_alike() -> None:
     # Client 3 trains the common start, not the cluster's model: 0 + 4.5 is like client 2's first model.
     state, diagnostics = play(FLIS(cut=30.0), problem(), [FOUR, FOUR], cohorts=[[0, 1, 2], [3]])
     assert state.labels.tolist() == [0, 0, 1, 1]
-    assert state.models[1, 0] == 4.0 and diagnostics[1].metrics["left_out"] == 0
+    assert state.models[1, 0] == 4.0 and metrics_of(diagnostics[1])["left_out"] == 0
 
 
 def test_first_models_are_gathered_until_enough_are_there_and_old_ones_move_nothing() -> None:
@@ -91,7 +91,7 @@ def test_a_finished_run_places_clients_by_their_first_models() -> None:
     report = Scripted([FOUR]).run(plan)
     assert algorithm.place(given, state, report).tolist() == [0, 0, 1, 1]
     nobody = torch.zeros(1, dtype=torch.bool)
-    empty = Report(tuple(result.only(nobody[: len(result.sizes)]) for result in report.results.values()))
+    empty = Report({name: result.only(nobody[: len(result.sizes)]) for name, result in report.results.items()})
     assert algorithm.place(given, state, empty).tolist() == [0, 0, 1, -1]
 
 
@@ -134,7 +134,7 @@ def test_public_samples_are_needed() -> None:
 def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(public(cut=90.0))
     plain, _, expected = train(federation("fedavg", {"epochs": 5}))
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_it_finds_clients_with_other_classes() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_federation import CLIENTS, PARAMETERS, experiment, federation, recorded, train
+from baseline_federation import CLIENTS, PARAMETERS, experiment, federation, metrics_of, recorded, train
 
 import fedstrata as fs
-from fedstrata.algorithms.ifca import IFCA, Chosen
+from fedstrata.algorithms.ifca import IFCA, IFCAState
 from fedstrata.clustering import ari
 from fedstrata.config import load
 from fedstrata.core import (
@@ -44,8 +44,8 @@ class Choosing:
 
 
 def step(
-    algorithm: IFCA, problem: Problem, state: Chosen, clients: Choosing, cohort: Sequence[int] | None = None
-) -> tuple[Chosen, Diagnostics]:
+    algorithm: IFCA, problem: Problem, state: IFCAState, clients: Choosing, cohort: Sequence[int] | None = None
+) -> tuple[IFCAState, Diagnostics]:
     ids = torch.arange(problem.clients) if cohort is None else torch.tensor(cohort, dtype=torch.int64)
     return algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, ids)))
 
@@ -53,7 +53,7 @@ def step(
 def test_one_model_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("ifca", k=1), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_one_model_and_gradients_are_fedavg_with_one_full_batch_step_bit_for_bit() -> None:
@@ -71,7 +71,7 @@ def test_models_are_averaged_by_samples_inside_the_choice_and_an_empty_cluster_s
     assert state.models[:, 0].tolist() == [0.0, 1.0, 2.0]
     state, diagnostics = step(algorithm, problem, state, Choosing([1, 1, 2], updates, sizes=[1, 2, 5]))
     assert state.models[:, 0].tolist() == [0.0, 1.0 + 3.0, 2.0 + 10.0]  # (1 * 1 + 2 * 4) / 3, and 10 alone
-    assert state.labels.tolist() == [1, 1, 2] and diagnostics.metrics == {"left_out": 0.0, "chosen": 2.0}
+    assert state.labels.tolist() == [1, 1, 2] and metrics_of(diagnostics) == {"left_out": 0.0, "chosen": 2.0}
     assert [node.members for node in state.tree[1:]] == [(), (0, 1), (2,)]
 
 
@@ -114,7 +114,7 @@ def test_the_absent_stay_where_they_were_and_everybody_chooses_anew() -> None:
     state, _ = step(algorithm, problem, state, Choosing([1, 0, 1, 0], updates), cohort=[0, 3])
     assert state.labels.tolist() == [1, 1, 0, 0]
     changed = make_pending(state, [1], node=0)
-    evaluation = algorithm.evaluations["client"](problem, changed, torch.arange(4))
+    evaluation = algorithm.evaluations(problem, changed, torch.arange(4))["client"]
     assert evaluation.candidates.tolist() == [[1, -1], [0, 1], [0, -1], [0, -1]]
 
 
@@ -133,7 +133,10 @@ def test_a_lopsided_start_is_drawn_anew_until_every_model_is_chosen_by_enough() 
 def test_restarts_end_and_are_as_strict_as_they_are_told() -> None:
     problem, updates = toy_problem(10), torch.ones(10, 6)
     lopsided = Choosing([0] * 7 + [1] * 3, updates)
-    for algorithm, redraws in ((IFCA(k=2, init="restart", restarts=2), 2), (IFCA(k=2, init="restart", least=0.3), 0)):
+    for algorithm, redraws in (
+        (IFCA(k=2, init="restart", max_restarts=2), 2),
+        (IFCA(k=2, init="restart", min_share=0.3), 0),
+    ):
         state = algorithm.init(problem)
         for _ in range(4):
             state, _ = step(algorithm, problem, state, lopsided)
@@ -173,7 +176,7 @@ def test_a_model_that_nobody_chooses_for_long_is_reported_once() -> None:
         events.append(list(diagnostics.events))
     first, second = {"kind": "collapse", "nodes": [3], "rounds": 2}, {"kind": "collapse", "nodes": [2], "rounds": 2}
     assert events == [[], [first], [], [second], []]  # a round without answers says nothing
-    assert state.idle.tolist() == [0, 3, 4]
+    assert state.rounds_unchosen.tolist() == [0, 3, 4]
 
 
 def test_clients_find_the_true_groups_by_their_training_loss_unless_the_start_collapses() -> None:

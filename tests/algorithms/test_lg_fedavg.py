@@ -34,7 +34,7 @@ def test_shallow_layers_differ_between_clients_and_deep_ones_are_averaged() -> N
 def test_told_to_keep_the_head_it_is_fedper() -> None:
     ours, _, scores = train(federation("lg_fedavg", personal="head"), fraction=0.5)
     other, _, expected = train(federation("fedper"), fraction=0.5)
-    assert torch.equal(ours.models, other.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, other.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_the_deep_layers_travel_every_round(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import torch
 from baseline_federation import experiment, federation, train
 from grouped_digits import CLASSES, STEEP, agreement
 
-from fedstrata.algorithms.pacfl import FINEST, PACFL
-from fedstrata.algorithms.parts.oneshot.signatures import Signed
+from fedstrata.algorithms.pacfl import PACFL, RESOLUTION
+from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
@@ -34,8 +34,8 @@ def vectors(clients: Sequence[int], lines: Mapping[int, list[float]] = LINES) ->
 
 
 def play(
-    algorithm: PACFL, cohorts: Sequence[Sequence[int]], state: Signed | None = None, **keys: Any
-) -> tuple[Signed, list[Diagnostics]]:
+    algorithm: PACFL, cohorts: Sequence[Sequence[int]], state: SignatureState | None = None, **keys: Any
+) -> tuple[SignatureState, list[Diagnostics]]:
     state, diagnostics = state or algorithm.init(PROBLEM), list[Diagnostics]()
     for cohort in cohorts:
         plan = algorithm.plan(PROBLEM, state, torch.tensor(cohort))
@@ -77,7 +77,7 @@ def test_angles_that_float32_cannot_tell_from_0_make_no_groups() -> None:
     assert natural_cut(principal_angles(rows)) < 0.001
     state, _ = play(PACFL(), [range(4)], lines={client: rows[client, 0].tolist() for client in range(4)})
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1
-    assert round(FINEST, 3) == 0.028
+    assert round(RESOLUTION, 3) == 0.028
 
 
 def test_vectors_are_gathered_while_one_model_is_trained() -> None:
@@ -134,7 +134,7 @@ def test_vectors_cost_their_bytes_once() -> None:
 def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(federation("pacfl", cut=90.0), fraction=0.5)
     plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores[0].loss, expected[0].loss)
+    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
 def test_a_network_without_a_linear_layer_is_refused() -> None:

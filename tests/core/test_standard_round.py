@@ -105,7 +105,7 @@ def test_groups_that_are_given_are_children_of_the_first_node() -> None:
     assert state.models.shape == (2, 6) and state.nodes.tolist() == [1, 2]
     assert state.waiting.tolist() == [-1, 0, -1, -1]
     assert [node.members for node in state.tree[1:]] == [(2,), (0, 3)]
-    assert state.tree[0].decision and state.tree[0].decision.why == "given"
+    assert state.tree[0].decision and state.tree[0].decision.kind == "given"
 
 
 def test_one_group_that_is_given_is_the_ordinary_start() -> None:

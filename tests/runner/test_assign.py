@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fedstrata.algorithms.oracle import Oracle
 
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.oracle import Oracle
 from fedstrata.config import load
 from fedstrata.core import Problem, State, initial_state
 from fedstrata.data import load as load_data

@@ -8,10 +8,10 @@ from fedstrata.registry import Registry
 ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
     {
         "fedavg": "fedstrata.algorithms.fedavg:FedAvg",
-        "local": "fedstrata.algorithms.local:Local",
-        "centralized": "fedstrata.algorithms.centralized:Centralized",
-        "oracle": "fedstrata.algorithms.oracle:Oracle",
-        "random_groups": "fedstrata.algorithms.random_groups:RandomGroups",
+        "local": "fedstrata.algorithms.baselines:Local",
+        "centralized": "fedstrata.algorithms.baselines:Centralized",
+        "oracle": "fedstrata.algorithms.baselines:Oracle",
+        "random_groups": "fedstrata.algorithms.baselines:RandomGroups",
         "finetune": "fedstrata.algorithms.finetune:FineTune",
         "fedprox": "fedstrata.algorithms.fedprox:FedProx",
         "ditto": "fedstrata.algorithms.ditto:Ditto",

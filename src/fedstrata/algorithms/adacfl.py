@@ -1,77 +1,107 @@
 """Cluster once, early, by the weights of the smallest linear layer; give every newcomer the nearest cluster.
 
 Gong, Xing, Liu, Wang, Liu, "Adaptive clustered federated learning for heterogeneous data in edge computing",
-Mobile Networks and Applications 2022, Algorithm 1; Algorithm 2 is in `newcomers`.
+Mobile Networks and Applications 2022: Algorithm 1 (Adaptive Clustering) and Algorithm 2 (Incorporating New Client).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Groups, answering, divide
-from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, nearest
-from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
+from fedstrata.algorithms.shared.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
 from fedstrata.clustering import entropy_groups, euclidean
+from fedstrata.clustering.hierarchy import FLAT
 from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
+    Mask,
     Matrix,
     Plan,
     Problem,
     Report,
-    Rows,
+    Result,
     State,
+    aggregate,
     assign_pending,
     cluster_evaluation,
+    extend_state,
     fedavg_plan,
+    initial_state,
 )
+from fedstrata.core.tree import with_decisions
 from fedstrata.lazy_torch import torch
 
-TOLD = ("classes", "entropy")
-"""What a client tells when it registers (Algorithm 1, lines 1 to 5)."""
+REGISTRATION = ("classes", "entropy")
+"""What a client sends about its data when it registers (Algorithm 1, lines 1 to 5; Eq. 4)."""
+
+REFERENCE = "reference"
+"""The task in which newcomers train the reference model."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Registered(Snapshots):
-    """Adds what clients told about their data.
+class Snapshot:
+    """What newcomers are compared with: the clusters as they were when they were made (Section 5.4).
 
     Attributes:
-        facts: number of classes, and their entropy in bits, of each client, (n, 2); -1 until it has told.
+        round: The round of the clustering (t_c).
+        reference: The model that a newcomer trains, (p,).
+        rounds_trained: The number of rounds whose epochs a newcomer trains, at the step size of `round`. So its weights
+            and those of the clusters have been trained equally long.
+        centroids: The compared columns of each cluster's model, (k, q).
+        epsilon: The distance beyond which a newcomer belongs to no cluster.
     """
 
-    facts: torch.Tensor
+    round: int
+    reference: torch.Tensor
+    rounds_trained: int
+    centroids: torch.Tensor
+    epsilon: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaCFLState(State):
+    """Adds what clients sent about their data, and what newcomers are compared with.
+
+    Attributes:
+        client_stats: The number of classes of each client, and their entropy in bits, (n, 2); -1 until it registers.
+        snapshot: Of the clusters when they were made; None before the clustering.
+    """
+
+    client_stats: torch.Tensor
+    snapshot: Snapshot | None
 
 
 @dataclass(frozen=True, config=STRICT)
 class AdaCFL:
-    """AdaCFL: one agglomerative clustering by the weights of some layers, among clients of alike label entropy.
+    """AdaCFL: one agglomerative clustering by the weights of some layers, among clients of similar label entropy.
 
     Attributes:
-        layers: what is compared: by default the linear layer of fewest parameters.
-        cut: distance up to which clusters merge (lambda); auto cuts at the largest step of the merge heights, if
+        layers: What is compared; by default the linear layer of fewest parameters.
+        cut: The distance up to which clusters merge (lambda). "auto" cuts at the largest step of the merge heights, if
             one is clear. The paper's 1.4 is for Adam at 0.01 in round 1.
-        epsilon: distance beyond which a newcomer founds a cluster; spread is 1.3 times that of the farthest member from
-            its cluster's others; auto is the largest between two clusters (for one: the cut, or spread).
-        round: first round in which clients may be clustered (t_c); they are once.
-        linkage: how far apart two groups are.
-        precluster: whether only clients with equally many classes and alike entropy may be grouped.
-        chained: whether the entropy's gap of 10 % is to the client just below instead of to the group's lowest.
-        tolerance: number of classes by which the members of such a group may differ.
-        reference: what a newcomer trains: the initial model, for as many rounds' epochs as the members had trained
-            when they were clustered; or the parent, the one model that they shared in that round, for one round's,
-            which is recommended where `round` is above 1.
-        compare: whether a newcomer is compared with the clusters as they were when they were made, or as they are
+        epsilon: The distance beyond which a newcomer founds a cluster. "spread" is 1.3 times the distance of the
+            farthest member from the mean of its cluster's others. "auto" is the largest distance between two clusters;
+            for one cluster it is the cut, or the spread.
+        round: The first round in which clients may be clustered (t_c). They are clustered once.
+        linkage: How far apart two groups are.
+        precluster: Whether only clients with equally many classes and similar entropy may be grouped.
+        chained: Whether the entropy's gap of 10 % is to the client just below instead of to the group's lowest.
+        tolerance: The number of classes by which the members of such a group may differ.
+        reference: What a newcomer trains. "initial" is the initial model, for as many rounds' epochs as the members had
+            trained when they were clustered. "parent" is the one model that they shared in that round, for one round's
+            epochs; it is recommended where `round` is above 1.
+        compare: Whether a newcomer is compared with the clusters as they were when they were made, or as they are
             now (Algorithm 2, literally).
-        quorum: share of the members asked in a round that must have answered for the clustering to take place; the
-            others are then placed as newcomers are.
+        quorum: The share of the members selected in a round that must have answered for the clustering to take place.
+            The others are assigned afterwards as newcomers are.
     """
 
     source: ClassVar[str] = "Gong et al., Mobile Networks and Applications 2022"
@@ -88,74 +118,305 @@ class AdaCFL:
     compare: Literal["snapshot", "current"] = "snapshot"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Registered:
-        """Everyone in one cluster, nothing told yet."""
-        facts = torch.full((problem.clients, len(TOLD)), -1.0)
-        return Registered(**vars(unclustered(problem, len(self._columns(problem)))), facts=facts)
+    def init(self, problem: Problem) -> AdaCFLState:
+        """Everyone in one cluster, nobody registered."""
+        self._columns(problem)  # a selector that matches no layer is an error before the first round
+        client_stats = torch.full((problem.clients, len(REGISTRATION)), -1.0)
+        return extend_state(initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
 
-    def plan(self, problem: Problem, state: Registered, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster, a newcomer the reference; the unknown register."""
+    def plan(self, problem: Problem, state: AdaCFLState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster. New clients register; later they train the reference."""
         plan = fedavg_plan(problem, state, cohort)
-        if state.clustered:
-            return invite(problem, state, plan, problem.layout.select(*names(self.layers)))
-        # A pending client's data may have changed since it told.
-        unknown = (state.labels[cohort] < 0) | (state.facts[cohort] < 0).any(dim=1)
-        return replace(plan, client_stats=dict.fromkeys(TOLD, unknown) if self.precluster else {})
+        if state.snapshot is not None:
+            return plan_newcomers(problem, state, state.snapshot, plan, self._mask(problem))
+        if not self.precluster:
+            return plan
+        # A pending client's data may have changed since it registered.
+        unknown = (state.labels[cohort] < 0) | (state.client_stats[cohort] < 0).any(dim=1)
+        return replace(plan, client_stats=dict.fromkeys(REGISTRATION, unknown))
 
-    def update(self, problem: Problem, state: Registered, report: Report) -> tuple[Registered, Diagnostics]:
+    def update(self, problem: Problem, state: AdaCFLState, report: Report) -> tuple[AdaCFLState, Diagnostics]:
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
-        if state.clustered:
-            return incorporate(problem, state, report, *self._near(problem, state))
-        facts, columns, labels = state.facts.clone(), self._columns(problem), assign_pending(state, report)
-        for place, name in enumerate(TOLD):
-            if name in report.client_stats:
-                facts[report.client_stats[name].clients, place] = report.client_stats[name].values[:, 0]
-        known = (facts >= 0).all(dim=1) | (not self.precluster)
-        fresh = report.results[TRAIN].only(report.results[TRAIN].updates.clients.argsort())
-        fresh = fresh.only(known[fresh.updates.clients])
-        weights = Rows(fresh.updates.clients, state.models[0, columns] + fresh.updates.values[:, columns])
-        told, quorum = replace(state, facts=facts), answering(self.quorum, report, labels, first=self.round)
-        group = partial(self._group, facts)
-        moved, diagnostics = divide(problem, told, report, labels, weights, quorum, group)
-        if not moved.clustered:
-            return moved, diagnostics
-        moved = snapshot(moved, columns, weights, fresh.sizes, self.epsilon, self.cut)
-        return (replace(moved, reference=state.models[0], age=1) if self.reference == "parent" else moved), diagnostics
-
-    def _group(self, facts: torch.Tensor, weights: Rows) -> Groups:
-        """Algorithm 1, lines 6 to 8: pre-clusters, and within each the distances and what merges."""
-        clients, alike = weights.clients, torch.zeros_like(weights.clients)
+        if state.snapshot is not None:
+            columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
+            return incorporate(problem, state, state.snapshot, report, columns, centroids, epsilon)
+        state = replace(state, client_stats=with_registrations(state.client_stats, report))
+        labels = assign_pending(state, report)
+        result = report.results[TRAIN]
+        result = result.only(result.updates.clients.argsort())
         if self.precluster:
-            alike = entropy_groups(*facts[clients].T, chained=self.chained, tolerance=self.tolerance)
-        groups, cuts, matrices = torch.empty_like(clients), dict[str, float](), list[Matrix]()
-        layer = ", ".join(names(self.layers))
-        agglomeration = Agglomeration(self.cut, self.linkage, euclidean, "l2", layer)  # Eq. 3
-        for precluster in alike.unique().tolist():
-            rows = alike == precluster
-            merged, distance, cut = agglomeration.merge(weights.values[rows])
-            groups[rows] = precluster * len(clients) + merged
-            cuts |= {f"cut {precluster}": cut} if cut < torch.inf else {}
-            matrices.append(Matrix(0, f"{layer} of pre-cluster {precluster}", "l2", clients[rows], distance))
-        why = f"{len(clients)} clients, {len(matrices)} pre-clusters, {len(groups.unique())} clusters"
-        return Groups(groups, Decision(why, layer, cuts), tuple(matrices))
+            registered = (state.client_stats >= 0).all(dim=1)
+            result = result.only(registered[result.updates.clients])
+        present = len(result.chosen)
+        postponed = too_few_answers(state, report, labels, present, self.quorum, first_round=self.round)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
+        columns = self._columns(problem)
+        weights = state.models[0, columns] + result.updates.values[:, columns]
+        groups = self.cluster(result.updates.clients, weights, state.client_stats)
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        snapshot = self._snapshot(problem, state, moved, columns, weights, result)
+        return replace(moved, snapshot=snapshot), diagnostics
 
-    def place(self, problem: Problem, state: Registered, report: Report) -> torch.Tensor:
+    def place(self, problem: Problem, state: AdaCFLState, report: Report) -> torch.Tensor:
         """A pending client belongs to the nearest cluster within epsilon, before the clustering to the only one."""
-        if not state.clustered:
+        if state.snapshot is None:
             return assign_pending(state, report)
-        return nearest(state, report, *self._near(problem, state))[0].clamp(max=len(state.models))
+        columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
+        labels, _founded, _distances = nearest_clusters(state, state.snapshot, report, columns, centroids, epsilon)
+        return labels.clamp(max=len(state.models))
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
         return cluster_evaluation(problem, state, clients)
 
-    def _columns(self, problem: Problem) -> torch.Tensor:
-        return problem.layout.columns(problem.layout.select(*names(self.layers)))
+    def cluster(self, clients: torch.Tensor, weights: torch.Tensor, client_stats: torch.Tensor) -> Groups:
+        """Algorithm 1, lines 6 to 8: pre-clusters, and in each of them agglomerative clustering.
 
-    def _near(self, problem: Problem, state: Registered) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """What newcomers are compared by (q,) and with (k, q), and epsilon."""
+        Args:
+            clients: The clients that are compared, ascending ids (m,).
+            weights: Their weights, (m, q).
+            client_stats: The classes and entropies of all clients, (n, 2).
+        """
+        preclusters = self._preclusters(client_stats[clients])  # line 6
+        groups = torch.empty_like(clients)
+        layer = ", ".join(names(self.layers))
+        cuts = dict[str, float]()
+        matrices = list[Matrix]()
+        for precluster in preclusters.unique().tolist():
+            rows = preclusters == precluster
+            distances = euclidean(weights[rows])  # line 7, Eq. 3
+            merged, cut = cut_dendrogram(distances, self.cut, self.linkage)  # line 8
+            groups[rows] = precluster * len(clients) + merged
+            matrices.append(Matrix(0, f"{layer} of pre-cluster {precluster}", "l2", clients[rows], distances))
+            if cut < torch.inf:
+                cuts[f"cut {precluster}"] = cut
+        values = {
+            "clients": float(len(clients)),
+            "preclusters": float(len(matrices)),
+            "groups": float(len(groups.unique())),
+            **cuts,
+        }
+        decision = Decision(kind="clustering_in_preclusters", layer=layer, values=values)
+        return Groups(clients, groups, decision, tuple(matrices))
+
+    def _preclusters(self, client_stats: torch.Tensor) -> torch.Tensor:
+        """The pre-cluster of each client, (m,), by its classes and entropy, (m, 2) (Section 5.3)."""
+        if not self.precluster:
+            return torch.zeros(len(client_stats), dtype=torch.int64)
+        classes, entropies = client_stats.T
+        return entropy_groups(classes, entropies, chained=self.chained, tolerance=self.tolerance)
+
+    def _mask(self, problem: Problem) -> Mask:
+        """The tensors that are compared, (l,) (Section 5.2)."""
+        return problem.layout.select(*names(self.layers))
+
+    def _columns(self, problem: Problem) -> torch.Tensor:
+        """The columns that are compared, (q,)."""
+        return problem.layout.columns(self._mask(problem))
+
+    def _snapshot(
+        self,
+        problem: Problem,
+        before: State,
+        after: State,
+        columns: torch.Tensor,
+        weights: torch.Tensor,
+        result: Result,
+    ) -> Snapshot:
+        """What newcomers are compared with, right after the clustering.
+
+        Args:
+            problem: Fixed for the run.
+            before: The state before the round of the clustering.
+            after: The state after it. The models are the weighted means of what the members trained.
+            columns: What is compared, (q,).
+            weights: The models of the clients that were clustered, (m, q).
+            result: Their answers.
+        """
+        centroids = after.models[:, columns]
+        spread = farthest_member(centroids, after.labels[result.updates.clients], weights, result.sizes)
+        reference = problem.fresh(0)
+        rounds_trained = after.round
+        if self.reference == "parent":
+            reference = before.models[0]
+            rounds_trained = 1
+        return Snapshot(after.round, reference, rounds_trained, centroids, self._epsilon(centroids, spread))
+
+    def _epsilon(self, centroids: torch.Tensor, spread: float) -> float:
+        """The distance beyond which a newcomer founds a cluster (Section 5.4)."""
+        if not isinstance(self.epsilon, str):
+            return self.epsilon
+        if self.epsilon == "spread":
+            return spread
+        if len(centroids) > 1:
+            distance = largest_distance(centroids)
+        else:
+            distance = spread if isinstance(self.cut, str) else self.cut
+        # Two means can be nearer to one another than a single client's noise takes it from its own.
+        return distance if spread == torch.inf else max(distance, spread)
+
+    def _comparison(
+        self, problem: Problem, state: State, snapshot: Snapshot
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """What newcomers are compared by, columns (q,), and with, centroids (k, q); and epsilon."""
         columns = self._columns(problem)
         if self.compare == "snapshot":
-            return columns, state.centroids, state.epsilon
+            return columns, snapshot.centroids, snapshot.epsilon
         now = state.models[:, columns]
-        return columns, now, reach(now, state.epsilon) if self.epsilon == "auto" else state.epsilon
+        if self.epsilon == "auto" and len(now) > 1:
+            return columns, now, largest_distance(now)
+        return columns, now, snapshot.epsilon
+
+
+def with_registrations(client_stats: torch.Tensor, report: Report) -> torch.Tensor:
+    """What clients sent about their data (n, 2), with what came in a round (Algorithm 1, lines 1 to 5)."""
+    client_stats = client_stats.clone()
+    for column, name in enumerate(REGISTRATION):
+        if name in report.client_stats:
+            rows = report.client_stats[name]
+            client_stats[rows.clients, column] = rows.values[:, 0]
+    return client_stats
+
+
+def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> float:
+    """1.3 times the distance of the farthest member from the mean of its cluster's others: a clear step.
+
+    Args:
+        centroids: The mean of each cluster's members, weighted by their samples, (k, q).
+        labels: The cluster of each member, (m,).
+        weights: The weights of each member, (m, q).
+        sizes: The training samples of each member, (m,).
+
+    Returns:
+        The distance; infinity where every member is alone in its cluster.
+    """
+    share = sizes / torch.zeros(len(centroids)).index_add(0, labels, sizes.float())[labels]
+    # A member pulls its cluster's mean towards itself; a newcomer does not, so members are measured without that.
+    others = ((weights - centroids[labels]).norm(dim=1) / (1 - share))[share < 1]
+    return FLAT * float(others.max()) if len(others) else torch.inf
+
+
+def largest_distance(centroids: torch.Tensor) -> float:
+    """The largest distance between two of the centroids (k, q): epsilon of Section 5.4."""
+    return float(euclidean(centroids).max())
+
+
+def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Plan, upload: Mask) -> Plan:
+    """Let the pending clients of a plan train the reference and send what is compared (Algorithm 2, lines 1 and 2).
+
+    Args:
+        problem: Fixed for the run.
+        state: After the clustering.
+        snapshot: Of the clusters when they were made.
+        plan: In which everyone trains the model of its cluster.
+        upload: The tensors that are compared, (l,).
+    """
+    labels = state.labels[plan.cohort]
+    if bool((labels >= 0).all()):
+        return plan
+    reference = len(plan.models)
+    training = problem.training_of(snapshot.round)
+    joining = replace(
+        plan.tasks[TRAIN],
+        candidates=torch.where(labels < 0, reference, -1)[:, None],
+        training=replace(training, epochs=snapshot.rounds_trained * training.epochs),
+        upload=upload,
+    )
+    staying = replace(plan.tasks[TRAIN], candidates=labels[:, None])
+    models = torch.cat([plan.models, snapshot.reference[None]])
+    return replace(plan, models=models, tasks={TRAIN: staying, REFERENCE: joining})
+
+
+def nearest_clusters(
+    state: State,
+    snapshot: Snapshot,
+    report: Report,
+    columns: torch.Tensor,
+    centroids: torch.Tensor,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor, dict[int, float]]:
+    """The cluster of each newcomer that answered, in the order of their ids (Algorithm 2, lines 3 to 5).
+
+    Args:
+        state: After the clustering.
+        snapshot: With the reference that the newcomers trained.
+        report: Of the plan of `plan_newcomers`.
+        columns: What is compared, (q,).
+        centroids: Of the clusters, (k, q).
+        epsilon: The distance beyond which a newcomer founds a cluster. Later newcomers may join it.
+
+    Returns:
+        The labels of all clients (n,), the centroids of the founded clusters (f, q), whose labels count on from k, and
+        the distance of each newcomer to the nearest centroid.
+    """
+    labels = state.labels.clone()
+    k = len(centroids)
+    distances = dict[int, float]()
+    if REFERENCE not in report.results:
+        return labels, centroids[k:], distances
+    updates = report.results[REFERENCE].updates
+    for row in updates.clients.argsort().tolist():
+        client = int(updates.clients[row])
+        weights = snapshot.reference[columns] + updates.values[row, columns]
+        away = (centroids.double() - weights.double()).norm(dim=1)
+        label = int(away.argmin())  # Eq. 5
+        distances[client] = float(away[label])
+        if distances[client] > epsilon:
+            label = len(centroids)
+            centroids = torch.cat([centroids, weights[None]])
+        labels[client] = label
+    return labels, centroids[k:], distances
+
+
+def incorporate(
+    problem: Problem,
+    state: AdaCFLState,
+    snapshot: Snapshot,
+    report: Report,
+    columns: torch.Tensor,
+    centroids: torch.Tensor,
+    epsilon: float,
+) -> tuple[AdaCFLState, Diagnostics]:
+    """Average inside the clusters, assign the newcomers, and let those beyond epsilon found clusters.
+
+    A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
+    model from the next round on. A founded cluster starts from the reference with the columns that its founder sent:
+    all that the server has of it. The arguments are those of `nearest_clusters`.
+    """
+    labels, founded, distances = nearest_clusters(state, snapshot, report, columns, centroids, epsilon)
+    models = snapshot.reference.repeat(len(founded), 1)
+    models[:, columns] = founded
+    k = len(state.models)
+    parents = torch.cat([torch.arange(k), torch.full((len(founded),), -1)])
+    decisions = founding_decisions(labels, distances, epsilon)
+    # The only cluster that there was is below the first node from now on, beside the first that is founded.
+    split = {0: decisions[k]} if k == 1 and decisions else {}
+    moved, diagnostics = aggregate(problem, state, report, labels, parents, split, models)
+    of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
+    events = [
+        {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
+        for client, distance in distances.items()
+    ]
+    moved = replace(
+        moved,
+        tree=with_decisions(moved.tree, of_nodes),
+        snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, founded])),
+    )
+    return moved, replace(diagnostics, events=(*diagnostics.events, *events))
+
+
+def founding_decisions(labels: torch.Tensor, distances: Mapping[int, float], epsilon: float) -> dict[int, Decision]:
+    """What the tree says about each founded cluster, by its label.
+
+    Args:
+        labels: The cluster of each client, (n,).
+        distances: From each newcomer to the nearest centroid, by client.
+        epsilon: The distance beyond which a newcomer founded a cluster.
+    """
+    decisions = dict[int, Decision]()
+    for client, distance in distances.items():
+        if distance > epsilon:
+            values = {"client": float(client), "distance": distance, "epsilon": epsilon}
+            decisions[int(labels[client])] = Decision(kind="newcomer_beyond_epsilon", values=values)
+    return decisions

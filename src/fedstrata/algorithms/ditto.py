@@ -1,4 +1,4 @@
-"""A global model by FedAvg, and beside it a personal one for every client that is held near to it.
+"""A global model by FedAvg, and a personal model for every client that a proximal term keeps near to it.
 
 Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through personalization", ICML 2021, Algorithm 1.
 """
@@ -33,14 +33,14 @@ from fedstrata.lazy_torch import torch
 class Ditto:
     """Ditto: every client also trains a model of its own, pulled towards the global one.
 
-    Needs room for a second model and a second training on every device, sends what FedAvg sends, decides nothing.
-    A personal model starts from the first global model that its client receives, and rests while the client is
-    absent; one that never took part uses the global model. Accuracy is that of the personal models; the global
-    one is recorded as `acc_global` (FedTSDP's tables seem to report that one).
+    Every device has room for a second model and trains a second time; what is sent is that of FedAvg. Nothing is
+    decided. A personal model starts from the first global model that its client receives. It stays as it is while the
+    client is absent. A client that never took part uses the global model. Accuracy is that of the personal models; the
+    global one is recorded as `acc_global` (FedTSDP's tables seem to report that one).
 
     Attributes:
-        lam: weight of the pull towards the global model (lambda); 0 is training alone.
-        epochs: local epochs of the personal model; auto is as many as the global one gets.
+        lam: The weight of the pull towards the global model (lambda); 0 is training alone.
+        epochs: The local epochs of the personal model. "auto" is as many as the global one gets.
     """
 
     source: ClassVar[str] = "Li et al., ICML 2021"
@@ -54,12 +54,16 @@ class Ditto:
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the global model, then its own: v <- v - eta (grad F_i(v) + lambda (v - w^t))."""
-        plan, layout = fedavg_plan(problem, state, cohort), problem.layout
+        plan = fedavg_plan(problem, state, cohort)
+        layout = problem.layout
         shared = plan.tasks[TRAIN]
+        training = shared.training
+        if not isinstance(self.epochs, str):
+            training = replace(training, epochs=self.epochs)
         # The same random stream: without the pull the personal model sees the very batches of training alone.
         personal = replace(
             shared,
-            training=shared.training if isinstance(self.epochs, str) else replace(shared.training, epochs=self.epochs),
+            training=training,
             load_local=layout.everything,
             save_local=layout.everything,
             upload=layout.nothing,

@@ -1,4 +1,4 @@
-"""One model for everybody.
+"""One model for everybody: the mean of what all clients trained, weighted by their samples.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning of deep networks from
 decentralized data", AISTATS 2017, Algorithm 1.
@@ -29,7 +29,16 @@ from fedstrata.lazy_torch import torch
 
 @dataclass(frozen=True, config=STRICT)
 class FedAvg:
-    """FedAvg: one model, the sample-weighted mean of what all clients trained."""
+    """FedAvg: one model, the sample-weighted mean of what all clients trained.
+
+    In round t every client k of the cohort receives w_t and trains it to w^k_{t+1} (ClientUpdate). The server averages,
+    with n_k training samples on client k:
+
+        w_{t+1} = sum_k n_k / n * w^k_{t+1} = w_t + sum_k n_k / n * (w^k_{t+1} - w_t),  n = sum_k n_k
+
+    Clients send the difference. `fedstrata.core.aggregate` adds the mean to the model of each cluster, of which there
+    is one here; `fedstrata.core.weighted_mean` computes the mean, unless the experiment names a robust one.
+    """
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
@@ -38,11 +47,11 @@ class FedAvg:
         return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the one model."""
+        """Everyone receives w_t and trains it (ClientUpdate)."""
         return fedavg_plan(problem, state, cohort)
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average; nothing is decided."""
+        """w_{t+1} = w_t + sum_k n_k / n * (w^k_{t+1} - w_t)."""
         return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:

@@ -6,22 +6,24 @@ weight-driven client clustering", IPDPS Workshops 2024, Algorithm 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
-from fedstrata.algorithms.parts.oneshot.signatures import (
-    SIGNATURE,
-    Signed,
-    gathered,
-    nearest,
-    register,
-    sign,
-    signed,
-    unsigned,
-)
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
+from fedstrata.algorithms.shared.one_shot import (
+    SIGNATURE,
+    SignatureState,
+    agglomerative_groups,
+    assign_by_signature,
+    member_signatures,
+    signature_plan,
+    signature_state,
+    split_once,
+    too_few_signatures,
+    with_signatures,
+)
 from fedstrata.clustering import euclidean
 from fedstrata.core import (
     Diagnostics,
@@ -42,16 +44,17 @@ from fedstrata.lazy_torch import torch
 class FedClust:
     """FedClust: one clustering by the last layer that each client trains from the common start.
 
-    That one layer is all that is uploaded for it, so nothing is averaged until the clusters are made: they start from
+    Only that layer is uploaded for the clustering, so nothing is averaged until the clusters are made. They start from
     the common start. Clients that were absent, newcomers, and clients whose data changed train that start once and
-    send the layer too; they join the cluster whose members' layers are nearest.
+    send the layer too. They join the cluster whose members' layers are nearest.
 
     Attributes:
-        layers: what is uploaded and compared: the last layer.
-        cut: distance up to which clusters merge; auto cuts at the largest step of the merge heights, if it is clear.
-        linkage: how far apart two groups are.
-        quorum: share of all clients that must have sent their layer, in whatever rounds they were asked; those that
-            come later are placed by it.
+        layers: What is uploaded and compared; by default the last layer.
+        cut: The distance up to which clusters merge. "auto" cuts at the largest step of the merge heights, if it is
+            clear.
+        linkage: How far apart two groups are.
+        quorum: The share of all clients that must have sent their layer, in whatever rounds they were selected. Those
+            that come later are assigned by it.
     """
 
     source: ClassVar[str] = "Islam et al., IPDPS Workshops 2024"
@@ -61,35 +64,42 @@ class FedClust:
     linkage: Linkage = "average"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Signed:
+    def init(self, problem: Problem) -> SignatureState:
         """Everyone in one cluster, no layer sent yet."""
-        return unsigned(problem)
+        return signature_state(problem)
 
-    def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
-        """Who is still to be compared trains the common start and sends one layer; the others train their cluster's."""
-        return register(problem, state, cohort, self._mask(problem))
+    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+        """Whoever has not sent its layer trains the common start; the others train the model of their cluster."""
+        return signature_plan(problem, state, cohort, self._mask(problem))
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
+    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
         """Group the clients as soon as enough of them have sent their layer; then average inside the clusters."""
         labels = self.place(problem, state, report)
-        state = sign(state, self._sent(problem, report))
+        state = with_signatures(state, self._sent(problem, report))
         if state.clustered:
             return aggregate(problem, state, report, labels)
-        quorum, layer = gathered(self.quorum, labels), ", ".join(names(self.layers))
-        agglomeration = Agglomeration(self.cut, self.linkage, euclidean, "l2", layer)
-        return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
+        rows = member_signatures(state, labels)
+        postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
+        layer = ", ".join(names(self.layers))
+        groups = agglomerative_groups(rows.clients, euclidean(rows.values), self.cut, self.linkage, layer, "l2")
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        return replace(moved, clustered=moved.round), diagnostics
 
-    def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
+    def place(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""
-        return nearest(state, self._sent(problem, report), euclidean, self.linkage)
+        return assign_by_signature(state, self._sent(problem, report), euclidean, self.linkage)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
     def _mask(self, problem: Problem) -> Mask:
+        """The tensors that are compared, (l,)."""
         return problem.layout.select(*names(self.layers))
 
     def _sent(self, problem: Problem, report: Report) -> Rows:
-        # All start from the same layer, so distances of what it moved by are distances of the layers.
+        """The updates of the compared layers, (m, q)."""
+        # All start from the same layer, so the distances of its updates are those of the layers.
         return report.results[SIGNATURE].updates.only(problem.layout.columns(self._mask(problem)))

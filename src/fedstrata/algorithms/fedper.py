@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.personal import Personal, keep_local, personal_mask, serve_personal
 from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.core import (
     Diagnostics,
     Evaluation,
@@ -30,12 +30,12 @@ from fedstrata.lazy_torch import torch
 class FedPer:
     """FedPer: FedAvg on the base; the personal layers are trained along and stay on the client.
 
-    Needs to be told which layers are personal, sends the others (and all of them once, so that all heads start
-    equal), decides nothing. Whoever is absent keeps its personal layers as they were; whoever takes part for the
+    The personal layers must be named. The others are sent in every round, and all of them once, so that all heads start
+    equal. Nothing is decided. An absent client keeps its personal layers as they were. A client that takes part for the
     first time starts them from theta^0.
 
     Attributes:
-        personal: the layers that stay on the client; none is FedAvg, all is training alone.
+        personal: The layers that stay on the client; none is FedAvg, all is training alone.
     """
 
     source: ClassVar[str] = "Arivazhagan et al., arXiv 1912.00818, 2019"
@@ -48,7 +48,7 @@ class FedPer:
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the shared base and its personal layers together."""
-        return keep_local(problem, state, cohort, personal_mask(problem.layout, self.personal))
+        return personal_plan(problem, state, cohort, personal_mask(problem.layout, self.personal))
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the base; nothing is decided."""
@@ -60,4 +60,4 @@ class FedPer:
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its personal layers on the shared base."""
-        return serve_personal(problem, state, clients, personal_mask(problem.layout, self.personal))
+        return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -1,4 +1,4 @@
-"""FedAvg whose clients are held back from moving far away from the received model.
+"""FedAvg with a proximal term, which keeps every client near the received model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in heterogeneous networks", MLSys 2020,
 Algorithm 2.
@@ -33,10 +33,10 @@ from fedstrata.lazy_torch import torch
 class FedProx:
     """FedProx: FedAvg with a proximal term in every client's objective.
 
-    Needs nothing but mu, sends what FedAvg sends, decides nothing. Whoever is absent is left out of the mean.
+    What is sent is that of FedAvg. Nothing is decided. An absent client is left out of the mean.
 
     Attributes:
-        mu: weight of half the squared distance from the received model; 0 is FedAvg.
+        mu: The weight of half the squared distance from the received model; 0 is FedAvg.
     """
 
     source: ClassVar[str] = "Li et al., MLSys 2020"

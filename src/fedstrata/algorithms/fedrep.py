@@ -11,8 +11,14 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.personal import Personal, keep_local, others, personal_mask, serve_personal
 from fedstrata.algorithms.shared.keys import STRICT, Count
+from fedstrata.algorithms.shared.personal_layers import (
+    Personal,
+    outside,
+    personal_evaluation,
+    personal_mask,
+    personal_plan,
+)
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -32,13 +38,13 @@ from fedstrata.lazy_torch import torch
 class FedRep:
     """FedRep: each client first fits its own head to the received body, then the body to that head.
 
-    Needs to be told which layers are the head, sends the others (and all of them once, so that all heads start
-    equal), decides nothing. Whoever is absent keeps its head as it was; whoever takes part for the first time
-    starts it from theta^0.
+    The layers of the head must be named. The others are sent in every round, and all of them once, so that all heads
+    start equal. Nothing is decided. An absent client keeps its head as it was. A client that takes part for the first
+    time starts it from theta^0.
 
     Attributes:
-        personal: the head, which stays on the client; none is FedAvg.
-        head_epochs: local epochs of the head, before those of the body.
+        personal: The head, which stays on the client; none is FedAvg.
+        head_epochs: The local epochs of the head, before those of the body.
     """
 
     source: ClassVar[str] = "Collins et al., ICML 2021"
@@ -53,11 +59,11 @@ class FedRep:
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains its head with the body frozen, then the body with its head frozen."""
         personal = personal_mask(problem.layout, self.personal)
-        plan = keep_local(problem, state, cohort, personal)
+        plan = personal_plan(problem, state, cohort, personal)
         both = plan.tasks[TRAIN]
         training = replace(both.training, epochs=self.head_epochs)
         head = replace(both, training=training, trainable=personal, upload=problem.layout.nothing, stream="head")
-        body = replace(both, trainable=others(personal), save_local=problem.layout.nothing)
+        body = replace(both, trainable=outside(personal), save_local=problem.layout.nothing)
         return replace(plan, tasks={"head": head, TRAIN: body})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
@@ -70,4 +76,4 @@ class FedRep:
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own head on the shared body."""
-        return serve_personal(problem, state, clients, personal_mask(problem.layout, self.personal))
+        return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -1,4 +1,4 @@
-"""k-means of models: every round each client goes to the model that its own came nearest to, each model to their mean.
+"""k-means of models: every round each client goes to the nearest model, and each model to the mean of its clients'.
 
 Long, Xie, Shen, Zhou, Wang, Jiang, "Multi-center federated learning: clients clustering for better personalization",
 World Wide Web 2023 (Xie et al. 2021), Algorithm 1 (FeSEM); with weights: Ma, Long, Zhou, Jiang, Zhang, "On the
@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Groups, answering, divide
 from fedstrata.algorithms.shared.keys import STRICT, Count, Share
+from fedstrata.algorithms.shared.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
     TRAIN,
@@ -26,13 +26,11 @@ from fedstrata.core import (
     Problem,
     Report,
     Result,
-    Rows,
     State,
     aggregate,
     assign_pending,
     cluster_evaluation,
     fedavg_plan,
-    initial_state,
 )
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
@@ -42,16 +40,16 @@ from fedstrata.lazy_torch import torch
 class FeSEM:
     """FeSEM: k-means of models, one step of it after every round of training.
 
-    The k models begin as the groups of what the clients make of one common start: models drawn independently are
-    farther apart than training moves them, so no client would ever change. A client that is absent keeps its cluster.
-    One that was absent when the models were made, a newcomer, and one whose data changed train the model of lowest
-    training loss, and from then on take part like the others.
+    The k models begin as the k-means of the models that the clients train from one common start. Models drawn
+    independently are farther apart than training moves them, so no client would ever change its cluster. A client that
+    is absent keeps its cluster. A client that was absent when the models were made, a newcomer, and one whose data
+    changed train the model of lowest training loss. From then on they take part like the others.
 
     Attributes:
-        k: number of models.
-        weighted: whether models are means weighted by samples (WeCFL); in FeSEM all clients count alike.
-        quorum: share of the clients asked in a round that must have answered for the k models to be made, and at least
-            k of them.
+        k: The number of models.
+        weighted: Whether models are means weighted by samples (WeCFL). In FeSEM all clients count alike.
+        quorum: The share of the clients selected in a round that must have answered for the k models to be made. At
+            least k of them must have answered too.
     """
 
     source: ClassVar[str] = "Long et al., World Wide Web 2023 (weighted: Ma et al., 2022)"
@@ -60,7 +58,7 @@ class FeSEM:
     weighted: bool = False
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Clustered:
+    def init(self, problem: Problem) -> OneShotState:
         """Everyone in one cluster.
 
         Raises:
@@ -68,22 +66,24 @@ class FeSEM:
         """
         if self.k > problem.clients:
             raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
-        return Clustered(**vars(initial_state(problem)), clustered=0)
+        return one_shot_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
         return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Diagnostics]:
+    def update(self, problem: Problem, state: OneShotState, report: Report) -> tuple[OneShotState, Diagnostics]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
-        labels, result = self.place(problem, state, report), report.results[TRAIN]
-        result = result if self.weighted else replace(result, sizes=torch.ones_like(result.sizes))
+        labels = self.place(problem, state, report)
+        result = report.results[TRAIN]
+        if not self.weighted:
+            result = replace(result, sizes=torch.ones_like(result.sizes))
         if len(state.models) == 1 and self.k > 1:
-            return self._begin(problem, state, replace(report, results={TRAIN: result}), labels)
+            return self._first_models(problem, state, replace(report, results={TRAIN: result}), labels)
         clients = result.updates.clients
-        nearest = labels.index_copy(0, clients, _away(problem, state, result).argmin(dim=1))
-        counted = Report({TRAIN: _seen_from(state, result, nearest[clients])})
-        moved, diagnostics = aggregate(problem, state, counted, nearest)
+        nearest = labels.index_copy(0, clients, _distances_to_models(problem, state, result).argmin(dim=1))
+        rebased = Report({TRAIN: _rebased(state, result, nearest[clients])})
+        moved, diagnostics = aggregate(problem, state, rebased, nearest)
         moves = Metric("moved", float((nearest != labels).sum()))
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, moves))
 
@@ -95,36 +95,40 @@ class FeSEM:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
-    def _begin(
-        self, problem: Problem, state: Clustered, report: Report, labels: torch.Tensor
-    ) -> tuple[Clustered, Diagnostics]:
-        """Make the k models: k-means of what the clients made of the common start."""
-        result, quorum = report.results[TRAIN], answering(self.quorum, report, labels, least=self.k)
-        sizes = result.sizes[result.updates.clients.argsort()]
+    def _first_models(
+        self, problem: Problem, state: OneShotState, report: Report, labels: torch.Tensor
+    ) -> tuple[OneShotState, Diagnostics]:
+        """Make the k models: k-means of what the clients trained from the common start."""
+        result = report.results[TRAIN]
+        present = len(result.chosen)
+        postponed = too_few_answers(state, report, labels, present, self.quorum, min_clients=self.k)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
+        result = result.only(result.updates.clients.argsort())
+        clients = result.updates.clients
+        distances = euclidean(result.updates.values[:, _compared_columns(problem)])
+        clusters = kmeans(distances, self.k, result.sizes)
+        values = {"clients": float(present), "groups": float(clusters.max()) + 1}
+        decision = Decision(kind="k_means", layer="all", values=values)
+        groups = Groups(clients, clusters, decision, (Matrix(0, "all", "l2", clients, distances),))
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        return replace(moved, clustered=moved.round), diagnostics
 
-        def group(rows: Rows) -> Groups:
-            distance = euclidean(rows.values)
-            groups = kmeans(distance, self.k, sizes)
-            k = int(groups.max()) + 1
-            decision = Decision(f"k-means of {len(groups)} models: {k} groups", "all", {"groups": float(k)})
-            return Groups(groups, decision, (Matrix(0, "all", "l2", rows.clients, distance),))
 
-        return divide(problem, state, report, labels, result.updates.only(_compared(problem)), quorum, group)
-
-
-def _compared(problem: Problem) -> torch.Tensor:
+def _compared_columns(problem: Problem) -> torch.Tensor:
+    """The columns of all conv and linear tensors, (q,)."""
     return problem.layout.columns(problem.layout.select("all"))
 
 
-def _away(problem: Problem, state: State, result: Result) -> torch.Tensor:
-    """Distance of each client's model to each of the k models, (m, k)."""
-    columns = _compared(problem)
+def _distances_to_models(problem: Problem, state: State, result: Result) -> torch.Tensor:
+    """The distance of each client's model to each of the k models, (m, k)."""
+    columns = _compared_columns(problem)
     own = (state.models[result.chosen] + result.updates.values)[:, columns]
     # Models differ by a thousandth of their norm: expanding the square would lose that.
     return torch.cdist(own, state.models[:, columns], compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _seen_from(state: State, result: Result, labels: torch.Tensor) -> Result:
-    """The same local models, as updates of the models of the clusters that their clients now belong to."""
+def _rebased(state: State, result: Result, labels: torch.Tensor) -> Result:
+    """The same local models, as updates of the models of the clusters (m,) that their clients now belong to."""
     shift = state.models[result.chosen] - state.models[labels]
     return replace(result, updates=replace(result.updates, values=result.updates.values + shift), chosen=labels)

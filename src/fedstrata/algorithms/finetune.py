@@ -34,13 +34,13 @@ from fedstrata.lazy_torch import torch
 class FineTune:
     """Fine-tuning: FedAvg, then some epochs on the client's own data before its model is scored.
 
-    Needs a second training on every device, sends what FedAvg sends, decides nothing. The tuned model stays on the
-    device and starts anew from the global one every time its client takes part; one that never did uses the global
-    model. Scores lag: what a round's record scores was tuned from the model that its clients received in that
-    round, the global one of the round before; `acc_global` has no lag, and is FedAvg's accuracy.
+    Every device trains a second time; what is sent is that of FedAvg. Nothing is decided. The tuned model stays on the
+    device, and starts anew from the global one every time its client takes part. A client that never did uses the
+    global model. Scores lag: the model that a round's record scores was tuned from the one that its client received in
+    that round, the global model of the round before. `acc_global` has no lag, and is FedAvg's accuracy.
 
     Attributes:
-        epochs: local epochs of the tuning.
+        epochs: The local epochs of the tuning.
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
@@ -53,7 +53,8 @@ class FineTune:
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the one model for the server, then tunes it for itself."""
-        plan, layout = fedavg_plan(problem, state, cohort), problem.layout
+        plan = fedavg_plan(problem, state, cohort)
+        layout = problem.layout
         shared = plan.tasks[TRAIN]
         training = replace(shared.training, epochs=self.epochs)
         tuning = replace(

@@ -6,12 +6,19 @@ data", IJCNN 2020, Algorithm 1 (FL+HC).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Clustered, answering, divide
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Norm, Share
+from fedstrata.algorithms.shared.one_shot import (
+    OneShotState,
+    agglomerative_groups,
+    one_shot_state,
+    split_once,
+    too_few_answers,
+)
 from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import (
     TRAIN,
@@ -25,7 +32,6 @@ from fedstrata.core import (
     assign_pending,
     cluster_evaluation,
     fedavg_plan,
-    initial_state,
 )
 from fedstrata.lazy_torch import torch
 
@@ -34,15 +40,17 @@ from fedstrata.lazy_torch import torch
 class FLHC:
     """FL+HC: one hierarchical clustering of whole updates after some rounds of FedAvg.
 
-    Clients that did not answer in the round of the clustering wait for it to be over, and then take the cluster of
-    lowest training loss, as newcomers do: their updates of other rounds are not comparable.
+    Clients that did not answer in the round of the clustering are pending. They take the cluster of lowest training
+    loss, as newcomers do: their updates of other rounds cannot be compared.
 
     Attributes:
-        round: of the clustering (n + 1); until then all train one model. It is put off until enough clients answer.
-        cut: distance up to which clusters merge; auto cuts at the largest step of the merge heights, if it is clear.
-        linkage: how far apart two groups are.
-        metric: how far apart two updates are: l2, l1, or 1 minus their cosine.
-        quorum: share of the clients asked in the round of the clustering that must have answered.
+        round: The round of the clustering (n + 1). Until then all train one model. It is put off until enough clients
+            answer.
+        cut: The distance up to which clusters merge. "auto" cuts at the largest step of the merge heights, if it is
+            clear.
+        linkage: How far apart two groups are.
+        metric: How far apart two updates are: l2, l1, or 1 minus their cosine.
+        quorum: The share of the clients selected in the round of the clustering that must have answered.
     """
 
     source: ClassVar[str] = "Briggs et al., IJCNN 2020"
@@ -53,24 +61,29 @@ class FLHC:
     metric: Literal["l2", "l1", "cosine"] = "l2"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Clustered:
+    def init(self, problem: Problem) -> OneShotState:
         """Everyone in one cluster."""
-        return Clustered(**vars(initial_state(problem)), clustered=0)
+        return one_shot_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
         return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Diagnostics]:
-        """Group the clients once, then average."""
+    def update(self, problem: Problem, state: OneShotState, report: Report) -> tuple[OneShotState, Diagnostics]:
+        """FedAvg; in the round of the clustering, group the clients by their updates first (Algorithm 1)."""
         labels = self.place(problem, state, report)
         if state.clustered:
             return aggregate(problem, state, report, labels)
+        updates = report.results[TRAIN].updates
+        postponed = too_few_answers(state, report, labels, len(updates.clients), self.quorum, first_round=self.round)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
         columns = problem.layout.columns(problem.layout.select("all"))
-        updates = report.results[TRAIN].updates.only(columns)
-        quorum = answering(self.quorum, report, labels, first=self.round)
-        agglomeration = Agglomeration(self.cut, self.linkage, self._distance, f"d{self.metric}", "all")
-        return divide(problem, state, report, labels, updates, quorum, agglomeration.groups)
+        rows = updates.at(updates.clients.argsort()).only(columns)
+        distances = self._distance(rows.values)
+        groups = agglomerative_groups(rows.clients, distances, self.cut, self.linkage, "all", f"d{self.metric}")
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        return replace(moved, clustered=moved.round), diagnostics
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
@@ -81,6 +94,7 @@ class FLHC:
         return cluster_evaluation(problem, state, clients)
 
     def _distance(self, updates: torch.Tensor) -> torch.Tensor:
+        """Distances (m, m) between updates (m, q)."""
         if self.metric == "l1":
             return torch.cdist(updates, updates, p=1)
         return euclidean(updates) if self.metric == "l2" else 1 - cosine(updates)

@@ -1,4 +1,4 @@
-"""One clustering before training, by what the clients' models answer on the server's unlabelled samples.
+"""One clustering before training, by what the clients' models predict for the server's unlabelled samples.
 
 Morafah, Vahidian, Wang, Lin, "FLIS: clustered federated learning via inference similarity for non-IID data
 distribution", IEEE Open Journal of the Computer Society 2023; its hierarchical form, FLIS (HC). Its other form (DC)
@@ -13,18 +13,19 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
-from fedstrata.algorithms.parts.oneshot.signatures import (
-    SIGNATURE,
-    Signed,
-    gathered,
-    nearest,
-    register,
-    sign,
-    signed,
-    unsigned,
-)
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees, Linkage, Share
+from fedstrata.algorithms.shared.one_shot import (
+    SIGNATURE,
+    SignatureState,
+    agglomerative_groups,
+    assign_by_signature,
+    member_signatures,
+    signature_plan,
+    signature_state,
+    split_once,
+    too_few_signatures,
+    with_signatures,
+)
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -45,19 +46,19 @@ from fedstrata.lazy_torch import torch
 class FLIS:
     """FLIS (HC): one clustering by the classes that the clients' first models predict for public samples.
 
-    A client that is asked for the first time trains the common start and sends it. What these first models predict
-    is gathered over the rounds until enough clients have sent theirs; meanwhile no model moves, and who has sent one
-    has nothing to do. Then all of them are grouped, whether they answered in that round or not, and the first models
-    that came in that very round are averaged inside the clusters; of the others only the predictions were kept.
-    Clients that were absent until then, newcomers, and clients whose data changed are pending: they train the common
-    start once, and join the cluster whose members' first models agree with theirs most.
+    A client that is selected for the first time trains the common start and sends the model. The predictions of these
+    first models are collected over the rounds until enough clients have sent theirs. Meanwhile no model moves, and a
+    client that has sent its first model has nothing to do. Then all of them are grouped, whether they answered in that
+    round or not. The first models that came in that very round are averaged inside the clusters; of the others only
+    the predictions were kept. Clients that were absent until then, newcomers, and clients whose data changed are
+    pending. They train the common start once, and join the cluster whose members' first models agree with theirs most.
 
     Attributes:
-        cut: degrees up to which clusters merge, of which the cosine is the similarity of two models; auto cuts at the
-            largest step of the merge heights, if it is clear beyond what the models answer on a single sample.
-        linkage: how far apart two groups are.
-        quorum: share of all clients that must have sent their first model, in whatever rounds they were asked; those
-            that come later are placed by it.
+        cut: The angle in degrees up to which clusters merge. Its cosine is the similarity of two models. "auto" cuts at
+            the largest step of the merge heights, if it is clear beyond what a single sample changes.
+        linkage: How far apart two groups are.
+        quorum: The share of all clients that must have sent their first model, in whatever rounds they were selected.
+            Those that come later are assigned by it.
     """
 
     source: ClassVar[str] = "Morafah et al., IEEE Open Journal of the Computer Society 2023"
@@ -66,7 +67,7 @@ class FLIS:
     linkage: Linkage = "average"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Signed:
+    def init(self, problem: Problem) -> SignatureState:
         """Everyone in one cluster, no model sent yet.
 
         Raises:
@@ -77,31 +78,35 @@ class FLIS:
                 "data.public = 0: algorithm.name = 'flis' compares models by what they predict for unlabelled samples "
                 "on the server, found none; set data.public to some hundreds"
             )
-        return unsigned(problem)
+        return signature_state(problem)
 
-    def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
-        """Who is still to be compared trains the common start; the others train the model of their cluster."""
-        return register(problem, state, cohort, problem.layout.everything)
+    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+        """Whoever has sent no first model trains the common start; the others train the model of their cluster."""
+        return signature_plan(problem, state, cohort, problem.layout.everything)
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
+    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
         """Group the clients as soon as enough first models are there; average inside the clusters."""
-        first = self._predicted(problem, report)
-        labels = nearest(state, first, disagreement, self.linkage)
-        state = sign(state, first)
+        predicted = self._predicted(problem, report)
+        labels = assign_by_signature(state, predicted, disagreement, self.linkage)
+        state = with_signatures(state, predicted)
         if state.clustered:
             return aggregate(problem, state, report, labels)
-        rows, quorum = signed(state, labels), gathered(self.quorum, labels)
-        if not quorum.lacks(len(rows.clients), state.round + 1):
-            # Until now the only cluster stood at the common start, so first models are updates of it.
-            start = report.results[SIGNATURE]
-            report = replace(report, results={TRAIN: replace(start, chosen=torch.zeros_like(start.chosen))})
+        rows = member_signatures(state, labels)
+        postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
+        angles = disagreement(rows.values)
         finest = resolution(rows.values.shape[1])
-        agglomeration = Agglomeration(self.cut, self.linkage, disagreement, "angle", "predictions", finest)
-        return divide(problem, state, report, labels, rows, quorum, agglomeration.groups)
+        groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "predictions", "angle", finest)
+        # Until now the only cluster stood at the common start, so first models are updates of it.
+        first = report.results[SIGNATURE]
+        report = replace(report, results={TRAIN: replace(first, chosen=torch.zeros_like(first.chosen))})
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        return replace(moved, clustered=moved.round), diagnostics
 
-    def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
+    def place(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""
-        return nearest(state, self._predicted(problem, report), disagreement, self.linkage)
+        return assign_by_signature(state, self._predicted(problem, report), disagreement, self.linkage)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
@@ -119,14 +124,15 @@ class FLIS:
 
 
 def disagreement(classes: torch.Tensor) -> torch.Tensor:
-    """Angle between the predictions of every pair of models, in degrees.
+    """The angle between the predictions of every pair of models, in degrees.
 
-    Its cosine is <A_i, A_j> / (|A_i| |A_j|), where A holds a one-hot row for the class of every sample: both norms are
-    the root of the number of samples, so that is the share of samples on which the two agree. Of the angle, unlike of
-    1 minus the cosine, small values scatter no more than large ones do, so that steps between them mean something.
+    Its cosine is <A_i, A_j> / (|A_i| |A_j|), where A holds a one-hot row for the class of every sample. Both norms are
+    the root of the number of samples, so the cosine is the share of samples on which the two agree. Small angles vary
+    by chance no more than large ones do, unlike small values of 1 minus the cosine. So steps between them mean
+    something.
 
     Args:
-        classes: predicted by each model for each sample, (m, samples).
+        classes: The class that each model predicts for each sample, (m, samples).
 
     Returns:
         (m, m) float64 in [0, 90], the diagonal 0.
@@ -136,9 +142,10 @@ def disagreement(classes: torch.Tensor) -> torch.Tensor:
 
 
 def resolution(samples: int) -> float:
-    """Angle between models that differ on one of so many samples, in degrees.
+    """The angle between models that differ on one of so many samples, in degrees.
 
-    Two clients of one distribution differ on a few samples, by chance on one more or less; that is a large factor of
-    a small angle. The angle scatters by 1 / sqrt(2 samples), whatever it is, and this is twice as much.
+    Two clients of one distribution differ on a few samples, and by chance on one more or less. That is a large factor
+    of a small angle. The standard deviation of the angle is 1 / sqrt(2 samples) radians, whatever the angle is; this is
+    twice as much.
     """
     return math.degrees(math.acos(1 - 1 / max(samples, 1)))

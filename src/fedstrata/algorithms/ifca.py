@@ -7,15 +7,16 @@ Algorithm 1 (IFCA), with both of its averages and the initialisations of the aut
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.personal import others, personal_mask
-from fedstrata.algorithms.random_groups import draw_groups
+from fedstrata.algorithms.baselines import random_groups
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Share
+from fedstrata.algorithms.shared.personal_layers import outside, personal_mask
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -24,10 +25,11 @@ from fedstrata.core import (
     Plan,
     Problem,
     Report,
-    Rows,
+    Result,
     State,
     aggregate,
     cluster_evaluation,
+    extend_state,
     fedavg_plan,
     fixed_clusters,
 )
@@ -36,38 +38,39 @@ from fedstrata.lazy_torch import torch
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen(State):
-    """Adds how the start went.
+class IFCAState(State):
+    """Adds how often the models were drawn, and which of them nobody chooses.
 
     Attributes:
-        redraws: how often the k models were drawn anew.
-        idle: rounds in a row in which nobody chose each model, (k,).
+        redraws: How often the k models were drawn anew.
+        rounds_unchosen: The number of rounds in a row in which nobody chose each model, (k,).
     """
 
     redraws: int
-    idle: torch.Tensor
+    rounds_unchosen: torch.Tensor
 
 
 @dataclass(frozen=True, config=STRICT)
 class IFCA:
     """IFCA: k models, and in every round each client trains the one of lowest loss on its training data.
 
-    Needs to be told k; sends all k models down, and one up with its number; the clients decide, anew in every round.
-    Whoever is absent stays where it was, whoever joins chooses like everybody else, and a model that nobody chose
-    stays as it is: an event says so when that lasts (a collapsed start).
+    The number of models must be given. All k models are sent down, and one is sent up with its number. The clients
+    decide, anew in every round. An absent client stays in its cluster; a newcomer chooses like everybody else. A model
+    that nobody chose stays as it is; an event says so when that lasts.
 
     Attributes:
-        k: number of models.
-        average: what is averaged: model, after local training, weighted by samples; or gradient, of all local data
-            at the chosen model, in one step of local.lr divided by the number of all participants (m).
-        start: the key init (a name that the method has): random draws k models; restart draws them anew until each
-            is chosen by enough; warm has one body and k heads, which random groups train in the first rounds.
-        share_body: whether all layers but the head are averaged over everybody.
-        least: share of the participants by which init = restart wants each model chosen; auto is 0.35 for two
-            models and 0.4 / k for others (the authors' 0.1 for four).
-        restarts: most redraws; each one costs a round.
-        warm_rounds: rounds of the random groups, which are of equal size; fewer than the run has.
-        patience: rounds in a row without anybody after which a model is reported as collapsed.
+        k: The number of models.
+        average: What is averaged. "model" is the model after local training, weighted by samples. "gradient" is the
+            gradient of all local data at the chosen model, in one step of local.lr divided by the number of all
+            participants (m).
+        start: The key init (a name that the method has). "random" draws k models. "restart" draws them anew until each
+            is chosen by enough clients. "warm" has one body and k heads, which random groups train in the first rounds.
+        share_body: Whether all layers but the head are averaged over everybody.
+        min_share: The share of the participants by which each model must be chosen with init = "restart". "auto" is
+            0.35 for two models and 0.4 / k for others (the authors' 0.1 for four).
+        max_restarts: How often the models are drawn anew at most. Each time costs a round.
+        warm_rounds: The number of rounds of the random groups, which are of equal size. The run must have more rounds.
+        patience: A model that nobody chose for so many rounds in a row is reported as collapsed.
     """
 
     source: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
@@ -76,12 +79,12 @@ class IFCA:
     average: Literal["model", "gradient"] = "model"
     start: Literal["random", "restart", "warm"] = Field(default="random", alias="init")
     share_body: bool = False
-    least: Share | Auto = "auto"
-    restarts: Count = 10
+    min_share: Share | Auto = "auto"
+    max_restarts: Count = 10
     warm_rounds: Count = 20
     patience: Count = 3
 
-    def init(self, problem: Problem) -> Chosen:
+    def init(self, problem: Problem) -> IFCAState:
         """K models that nobody has chosen yet.
 
         Raises:
@@ -90,50 +93,43 @@ class IFCA:
         if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
-        unchosen = torch.full((problem.clients,), -1)
-        state = replace(fixed_clusters(problem, unchosen, self.k, "k was given"), models=self._draw(problem, 0))
-        return Chosen(**vars(state), redraws=0, idle=torch.zeros(self.k, dtype=torch.int64))
+        nobody = torch.full((problem.clients,), -1)
+        state = replace(fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))
+        return extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))
 
-    def plan(self, problem: Problem, state: Chosen, cohort: torch.Tensor) -> Plan:
-        """Everyone is offered all models; in warm rounds, the one of its random group."""
+    def plan(self, problem: Problem, state: IFCAState, cohort: torch.Tensor) -> Plan:
+        """Everyone chooses among all models; in warm rounds everyone has the one of its random group."""
         plan = fedavg_plan(problem, state, cohort)
         task = plan.tasks[TRAIN]
-        offers = torch.arange(self.k).repeat(len(cohort), 1)
+        candidates = torch.arange(self.k).repeat(len(cohort), 1)
         if self.start == "warm" and state.round < self.warm_rounds:
-            offers = draw_groups(problem, self.k)[cohort, None]
-        # One full-batch step moves by -lr times the gradient.
-        step = replace(task.training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
-        training = step if self.average == "gradient" else task.training
-        return replace(plan, tasks={TRAIN: replace(task, candidates=offers, training=training)})
-
-    def update(self, problem: Problem, state: Chosen, report: Report) -> tuple[Chosen, Diagnostics]:
-        """Average what the clients trained inside their own choice."""
-        result, labels = report.results[TRAIN], self.place(problem, state, report)
-        sizes, m = result.chosen.bincount(minlength=self.k), len(result.chosen)  # |S_j|
-        if self._lopsided(state, sizes):
-            again = state.redraws + 1
-            models = self._draw(problem, again)
-            restart = {"kind": "restart", "chosen": sizes.tolist()}
-            return replace(state, models=models, round=state.round + 1, redraws=again), Diagnostics((restart,))
-        together = result
+            candidates = random_groups(problem, self.k)[cohort, None]
+        training = task.training
         if self.average == "gradient":
-            together = replace(result, sizes=torch.ones_like(result.sizes))
-            scaled = result.updates.values * (sizes[result.chosen] / m)[:, None]  # the mean of |S_j| becomes a sum / m
-            statistics = problem.layout.columns(tuple(slot.kind == "buffer" for slot in problem.layout.tensors))
-            scaled[:, statistics] = result.updates.values[:, statistics]
-            result = replace(together, updates=Rows(result.updates.clients, scaled))
+            # One full-batch step moves by -lr times the gradient.
+            training = replace(training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
+        return replace(plan, tasks={TRAIN: replace(task, candidates=candidates, training=training)})
+
+    def update(self, problem: Problem, state: IFCAState, report: Report) -> tuple[IFCAState, Diagnostics]:
+        """Average what the clients trained inside their own choice (Options I and II)."""
+        result = report.results[TRAIN]
+        choices = result.chosen.bincount(minlength=self.k)  # |S_j|
+        if self._must_restart(state, choices):
+            return self._restart(problem, state, choices)
+        averaged = result
+        if self.average == "gradient":
+            result = replace(result, sizes=torch.ones_like(result.sizes))
+            averaged = self._divided_by_all(problem, result, choices)
+        labels = self.place(problem, state, report)
         parents = torch.arange(self.k)
-        moved, diagnostics = aggregate(problem, state, replace(report, results={TRAIN: result}), labels, parents)
+        moved, diagnostics = aggregate(problem, state, replace(report, results={TRAIN: averaged}), labels, parents)
         if self.share_body:
-            everyone = problem.aggregation(together.updates, together.sizes, torch.zeros_like(result.chosen), 1)
-            body, models = self._body(problem), moved.models.clone()
-            models[:, body] = state.models[:, body] + everyone[:, body]
-            moved = replace(moved, models=models)
-        idle = torch.where(sizes > 0, 0, state.idle + (m > 0))
-        left = ((idle == self.patience) & (state.idle < idle)).nonzero().flatten()
-        collapse = {"kind": "collapse", "nodes": state.nodes[left].tolist(), "rounds": self.patience}
-        metrics = (*diagnostics.metrics, Metric("chosen", float((sizes > 0).sum())))
-        return replace(moved, idle=idle), Diagnostics((collapse,) * bool(len(left)), metrics)
+            moved = replace(moved, models=self._with_common_body(problem, state, moved, result))
+        answered = len(result.chosen) > 0
+        rounds_unchosen = torch.where(choices > 0, 0, state.rounds_unchosen + answered)
+        collapse = self._collapse(state, rounds_unchosen)
+        metrics = (*diagnostics.metrics, Metric("chosen", float((choices > 0).sum())))
+        return replace(moved, rounds_unchosen=rounds_unchosen), Diagnostics(collapse, metrics)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """Everyone that answered belongs to the model that it chose."""
@@ -145,7 +141,7 @@ class IFCA:
         return cluster_evaluation(problem, state, clients)
 
     def _draw(self, problem: Problem, redraws: int) -> torch.Tensor:
-        """K independent models, (k, p); their bodies are one where that is asked."""
+        """K independent models, (k, p); with one body where that is wanted."""
         models = torch.stack([problem.fresh(redraws * self.k + model) for model in range(self.k)])
         if self.share_body or self.start == "warm":
             body = self._body(problem)
@@ -153,11 +149,42 @@ class IFCA:
         return models
 
     def _body(self, problem: Problem) -> torch.Tensor:
-        return problem.layout.columns(others(personal_mask(problem.layout, "head")))
+        """The columns of all layers but the head."""
+        return problem.layout.columns(outside(personal_mask(problem.layout, "head")))
 
-    def _lopsided(self, state: Chosen, sizes: torch.Tensor) -> bool:
-        """Whether some model was chosen by too few at the very start."""
+    def _must_restart(self, state: IFCAState, choices: torch.Tensor) -> bool:
+        """Whether some model was chosen by too few clients at the very start, by the choices of each model (k,)."""
         usual = 0.35 if self.k == 2 else 0.4 / self.k
-        least = usual if isinstance(self.least, str) else self.least
-        may = self.start == "restart" and state.redraws < self.restarts and bool((state.labels < 0).all())
-        return may and bool((sizes < least * sizes.sum()).any())
+        min_share = usual if isinstance(self.min_share, str) else self.min_share
+        allowed = self.start == "restart" and state.redraws < self.max_restarts and bool((state.labels < 0).all())
+        return allowed and bool((choices < min_share * choices.sum()).any())
+
+    def _restart(self, problem: Problem, state: IFCAState, choices: torch.Tensor) -> tuple[IFCAState, Diagnostics]:
+        """Draw the models anew; the round is over."""
+        redraws = state.redraws + 1
+        models = self._draw(problem, redraws)
+        event = {"kind": "restart", "chosen": choices.tolist()}
+        return replace(state, models=models, round=state.round + 1, redraws=redraws), Diagnostics((event,))
+
+    def _divided_by_all(self, problem: Problem, result: Result, choices: torch.Tensor) -> Result:
+        """Updates whose mean over the |S_j| clients of a model is their sum divided by all m participants."""
+        updates = result.updates
+        scaled = updates.values * (choices[result.chosen] / len(result.chosen))[:, None]
+        buffers = problem.layout.columns(tuple(tensor.kind == "buffer" for tensor in problem.layout.tensors))
+        scaled[:, buffers] = updates.values[:, buffers]  # statistics are no gradients
+        return replace(result, updates=replace(updates, values=scaled))
+
+    def _with_common_body(self, problem: Problem, before: State, after: State, result: Result) -> torch.Tensor:
+        """The models (k, p) whose body has moved by the mean of all clients."""
+        everyone = torch.zeros_like(result.chosen)
+        mean = problem.aggregation(result.updates, result.sizes, everyone, 1)
+        body = self._body(problem)
+        models = after.models.clone()
+        models[:, body] = before.models[:, body] + mean[:, body]
+        return models
+
+    def _collapse(self, state: IFCAState, rounds_unchosen: torch.Tensor) -> tuple[Mapping[str, Any], ...]:
+        """An event for the models that nobody has chosen for so many rounds (k,), in the round when they reach it."""
+        reached = (rounds_unchosen == self.patience) & (state.rounds_unchosen < rounds_unchosen)
+        nodes = state.nodes[reached].tolist()
+        return ({"kind": "collapse", "nodes": nodes, "rounds": self.patience},) if nodes else ()

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.personal import Personal, keep_local, personal_mask, serve_personal
 from fedstrata.algorithms.shared.keys import STRICT, Auto
+from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.core import (
     Diagnostics,
     Evaluation,
@@ -27,19 +27,19 @@ from fedstrata.core import (
 from fedstrata.lazy_torch import torch
 
 SHARED = 2
-"""Deepest layers that are shared by themselves, as in PACFL's experiments; at least one layer stays local."""
+"""The deepest layers, so many, are shared with "auto", as in PACFL's experiments. At least one layer stays local."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class LGFedAvg:
     """LG-FedAvg: FedAvg on the deep layers; the shallow ones are trained along and stay on the client.
 
-    The opposite of FedPer (some code shares the shallow layers instead). Needs to be told which
-    layers are personal, sends the others (and all of them once, so that all start equal), decides nothing. Whoever
-    is absent keeps its layers as they were; whoever takes part for the first time starts them from theta^0.
+    This is the opposite of FedPer (some code shares the shallow layers instead). The personal layers must be named. The
+    others are sent in every round, and all of them once, so that all start equal. Nothing is decided. An absent client
+    keeps its layers as they were. A client that takes part for the first time starts them from theta^0.
 
     Attributes:
-        personal: the layers that stay on the client; auto is all but the last two.
+        personal: The layers that stay on the client. "auto" is all but the last two.
     """
 
     source: ClassVar[str] = "Liang et al., arXiv 2001.01523, 2020"
@@ -52,7 +52,7 @@ class LGFedAvg:
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains its own shallow and the shared deep layers together."""
-        return keep_local(problem, state, cohort, self._mask(problem))
+        return personal_plan(problem, state, cohort, self._mask(problem))
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the deep layers; nothing is decided."""
@@ -64,9 +64,10 @@ class LGFedAvg:
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the shared layers on its own ones."""
-        return serve_personal(problem, state, clients, self._mask(problem))
+        return personal_evaluation(problem, state, clients, self._mask(problem))
 
     def _mask(self, problem: Problem) -> Mask:
+        """The personal tensors, (l,)."""
         layers = problem.layout.layers
-        own = list(layers[: max(1, len(layers) - SHARED)]) if self.personal == "auto" else self.personal
-        return personal_mask(problem.layout, own)
+        shallow = list(layers[: max(1, len(layers) - SHARED)])
+        return personal_mask(problem.layout, shallow if self.personal == "auto" else self.personal)

@@ -12,9 +12,19 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Distance, divide
-from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, sign, signed, unknown, unsigned
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees, Linkage, Share
+from fedstrata.algorithms.shared.one_shot import (
+    Distance,
+    SignatureState,
+    agglomerative_groups,
+    assign_by_signature,
+    member_signatures,
+    must_send,
+    signature_state,
+    split_once,
+    too_few_signatures,
+    with_signatures,
+)
 from fedstrata.clustering import principal_angles
 from fedstrata.core import (
     SINGULAR_VECTORS,
@@ -32,8 +42,8 @@ from fedstrata.core import (
 )
 from fedstrata.lazy_torch import torch
 
-FINEST = math.degrees(math.acos(1 - 2**-23))
-"""Degrees: a cosine in float32, which the vectors are, cannot be nearer to 1 than that of this angle."""
+RESOLUTION = math.degrees(math.acos(1 - 2**-23))
+"""Degrees. The vectors are float32, so no cosine below 1 is nearer to 1 than that of this angle."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -41,17 +51,18 @@ class PACFL:
     """PACFL: one clustering by the angles between the subspaces that the clients' data span.
 
     Every client sends the first singular vectors of the samples of each of its classes once, beside its work in the
-    first round. Clients that were absent, newcomers, and clients whose data changed send theirs before they train;
-    they join the cluster whose members' subspaces are nearest.
+    first round. Clients that were absent, newcomers, and clients whose data changed send theirs before they train.
+    They join the cluster whose members' subspaces are nearest.
 
     Attributes:
-        cut: degrees up to which clusters merge; auto cuts at the largest step of the merge heights, if it is clear.
-        linkage: how far apart two groups are.
-        angle: which angle between two clients' subspaces counts: the smallest (Eq. 2), or the mean of all principal
-            angles (Eq. 3, whose sum grows with the number of classes). Where two clients' vectors together are more
-            than the features, the subspaces always meet: then the smallest is 0.
-        quorum: share of all clients that must have sent their vectors, in whatever rounds they were asked; those that
-            come later are placed by them.
+        cut: The angle in degrees up to which clusters merge. "auto" cuts at the largest step of the merge heights, if
+            it is clear.
+        linkage: How far apart two groups are.
+        angle: Which angle between two clients' subspaces counts: the smallest (Eq. 2), or the mean of all principal
+            angles (Eq. 3, whose sum grows with the number of classes). Where two clients together have more vectors
+            than there are features, their subspaces always meet, and the smallest angle is 0.
+        quorum: The share of all clients that must have sent their vectors, in whatever rounds they were selected.
+            Those that come later are assigned by them.
     """
 
     source: ClassVar[str] = "Vahidian et al., AAAI 2023"
@@ -61,46 +72,53 @@ class PACFL:
     angle: Literal["smallest", "mean"] = "smallest"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> Signed:
+    def init(self, problem: Problem) -> SignatureState:
         """Everyone in one cluster, no vectors sent yet.
 
         Raises:
             LayoutError: when the network has no linear layer, of which the last tells the number of classes.
         """
         self._angles(problem)
-        return unsigned(problem)
+        return signature_state(problem)
 
-    def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; the unknown send their vectors, and pending ones only those."""
+    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster. New clients send their vectors too, and pending ones only those."""
         plan = fedavg_plan(problem, state, cohort)
         task = replace(plan.tasks[TRAIN], candidates=state.labels[cohort][:, None])
-        return replace(plan, tasks={TRAIN: task}, client_stats={"subspaces": unknown(state, cohort)})
+        return replace(plan, tasks={TRAIN: task}, client_stats={"subspaces": must_send(state, cohort)})
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
+    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
         """Group the clients as soon as enough of them have sent their vectors; average inside the clusters."""
         labels = self.place(problem, state, report)
-        state = sign(state, _sent(report))
+        state = with_signatures(state, _sent(report))
         if state.clustered:
             return aggregate(problem, state, report, labels)
-        quorum, angle = gathered(self.quorum, labels), f"{self.angle} angle"
-        agglomeration = Agglomeration(self.cut, self.linkage, self._angles(problem), angle, "data", FINEST)
-        return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
+        rows = member_signatures(state, labels)
+        postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
+        if postponed:
+            return aggregate(problem, state, report, labels, decisions={0: postponed})
+        angles = self._angles(problem)(rows.values)
+        measure = f"{self.angle} angle"
+        groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "data", measure, RESOLUTION)
+        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        return replace(moved, clustered=moved.round), diagnostics
 
-    def place(self, problem: Problem, state: Signed, report: Report) -> torch.Tensor:
+    def place(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""
-        return nearest(state, _sent(report), self._angles(problem), self.linkage)
+        return assign_by_signature(state, _sent(report), self._angles(problem), self.linkage)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
     def _angles(self, problem: Problem) -> Distance:
-        """Angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features); who lacks a class has zeros there."""
+        """The angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features), zero for an absent class."""
         layout = problem.layout
-        head = next(slot for slot, last in zip(layout.tensors, layout.select("head"), strict=True) if last)
+        head = next(tensor for tensor, last in zip(layout.tensors, layout.select("head"), strict=True) if last)
         vectors = SINGULAR_VECTORS * head.shape[0]
         return lambda rows: principal_angles(rows.unflatten(1, (vectors, -1)), self.angle)
 
 
 def _sent(report: Report) -> Rows:
+    """The singular vectors that came in a round."""
     return report.client_stats.get("subspaces", Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)))

@@ -34,14 +34,14 @@ def initial_state(problem: Problem) -> State:
     )
 
 
-def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
+def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, kind: str) -> State:
     """Clusters that are given before round 1. The model of each is ``problem.fresh(0)``.
 
     Args:
         problem: What is fixed for the run.
         labels: The cluster of each client, (n,) in 0..k-1, or -1 for a pending client, which waits at the root.
         k: The number of clusters.
-        why: where they come from, for the tree.
+        kind: The kind of the decision in the tree that says where they come from.
     """
     state = initial_state(problem)
     tree, nodes = with_children(state.tree, [0] * k, round=0)
@@ -52,7 +52,7 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> 
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=torch.where(labels < 0, 0, -1),
-        tree=with_members(with_decisions(tree, {0: Decision(why)}), members),
+        tree=with_members(with_decisions(tree, {0: Decision(kind=kind, values={"clusters": float(k)})}), members),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the algorithms have in common whose clients keep some layers to themselves."""
+"""Personal layers: tensors that stay on the client, on top of or below those that are shared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedstrata.core import (
 from fedstrata.lazy_torch import torch
 
 Personal = str | list[str]
-"""Selectors of the layers that stay on the client; an empty list is none."""
+"""Selectors of the layers that stay on the client. An empty list is none."""
 
 
 def personal_mask(layout: Layout, selectors: Personal) -> Mask:
-    """The personal tensors, with the norm and buffer tensors of their layers.
+    """The personal tensors, with the norm and buffer tensors of their layers, (l,).
 
     Raises:
         LayoutError: when a selector matches nothing.
@@ -32,22 +32,22 @@ def personal_mask(layout: Layout, selectors: Personal) -> Mask:
     return layout.whole(layout.select(*names(selectors)))
 
 
-def others(mask: Mask) -> Mask:
-    """The tensors outside a mask."""
+def outside(mask: Mask) -> Mask:
+    """The tensors outside a mask, (l,)."""
     return tuple(not inside for inside in mask)
 
 
-def keep_local(problem: Problem, state: State, cohort: torch.Tensor, personal: Mask) -> Plan:
+def personal_plan(problem: Problem, state: State, cohort: torch.Tensor, personal: Mask) -> Plan:
     """Everyone trains everything; the personal tensors come from the client's store, stay there and are not sent.
 
     A client without any starts them from the received model, where they are as they were in the first round.
     """
     plan = fedavg_plan(problem, state, cohort)
-    task = replace(plan.tasks[TRAIN], load_local=personal, save_local=personal, upload=others(personal))
+    task = replace(plan.tasks[TRAIN], load_local=personal, save_local=personal, upload=outside(personal))
     return replace(plan, tasks={TRAIN: task})
 
 
-def serve_personal(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> dict[str, Evaluation]:
-    """Everyone uses its own personal tensors on top of the model of its cluster."""
+def personal_evaluation(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> dict[str, Evaluation]:
+    """Everyone uses its own personal tensors in the model of its cluster."""
     evaluation = cluster_evaluation(problem, state, clients)[CLIENT]
     return {CLIENT: replace(evaluation, load_local=personal)}

@@ -1,0 +1,197 @@
+"""The baselines that no paper proposes: no federation, the union of all data, the true groups, and random groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from fedstrata.algorithms.shared.keys import STRICT, Count
+from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.core import (
+    TRAIN,
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    fixed_clusters,
+    initial_state,
+)
+from fedstrata.errors import ExperimentError
+from fedstrata.lazy_torch import torch
+
+
+@dataclass(frozen=True, config=STRICT)
+class Local:
+    """Local: every client trains a model of its own from the common start, and shares nothing.
+
+    A federation has to beat this. The start is sent down once and nothing is sent up. Nothing is decided: the one
+    cluster of the records is only where all start from. A client trains in the rounds in which it takes part.
+    """
+
+    source: ClassVar[str] = "baseline: no federation"
+
+    def init(self, problem: Problem) -> State:
+        """Everyone has the same start."""
+        return initial_state(problem)
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """Everyone goes on with the model on its own device."""
+        return personal_plan(problem, state, cohort, problem.layout.everything)
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """Count the round; nothing has arrived, so the start stays as it is."""
+        return aggregate(problem, state, report, self.place(problem, state, report))
+
+    def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+        """A client that joins has the same start."""
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses its own model."""
+        return personal_evaluation(problem, state, clients, problem.layout.everything)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Centralized:
+    """Centralized training: one model on all clients' training data together.
+
+    This is what a federation gives up for privacy. Only a simulation can run it: the reserved client id n holds the
+    union of the training data. No model is sent; that all data would have to be sent once is recorded as `bytes_data`.
+    The cohort does not matter: the data of absent clients, and of those that join late, are in the union.
+
+    Attributes:
+        steps: The steps of a round. "epoch" is the local epochs over the union. "equal" is as many steps as one client
+            makes, with batches n times as large.
+    """
+
+    source: ClassVar[str] = "baseline: the union of all data"
+
+    steps: Literal["epoch", "equal"] = "epoch"
+
+    def init(self, problem: Problem) -> State:
+        """Everyone in one cluster."""
+        return initial_state(problem)
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """The holder of the union trains the one model, whoever takes part."""
+        plan = fedavg_plan(problem, state, cohort[:1])
+        task = plan.tasks[TRAIN]
+        training = task.training
+        if self.steps == "equal":
+            training = replace(training, batch=training.batch * problem.clients)
+        union = replace(task, candidates=torch.zeros(1, 1, dtype=torch.int64), training=training)
+        return replace(plan, cohort=torch.tensor([problem.clients]), tasks={TRAIN: union})
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """Take over what the holder of the union trained."""
+        result = report.results[TRAIN]
+        # Labels have no place for the reserved id; in one cluster any client can stand for it.
+        updates = replace(result.updates, clients=torch.zeros_like(result.updates.clients))
+        union = replace(report, results={TRAIN: replace(result, updates=updates)})
+        return aggregate(problem, state, union, self.place(problem, state, report))
+
+    def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+        """Everyone belongs to the one cluster."""
+        return torch.zeros_like(state.labels)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses the one model."""
+        return cluster_evaluation(problem, state, clients)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Oracle:
+    """FedAvg inside the true groups, which only a simulation knows.
+
+    No clustering can do better than one that makes no mistake from round 1 on.
+    """
+
+    source: ClassVar[str] = "baseline: the partition's ground truth"
+
+    def init(self, problem: Problem) -> State:
+        """One cluster per true group, all from the same start.
+
+        Raises:
+            ExperimentError: when the partition has no ground truth.
+        """
+        if problem.truth is None:
+            raise ExperimentError(
+                "algorithm.name = 'oracle' needs a partition with true groups, found one without; "
+                "use rotation, majority, label_groups, class_pairs, concept or iid"
+            )
+        groups, labels = problem.truth.unique(return_inverse=True)
+        return fixed_clusters(problem, labels, len(groups), "true_groups_given")
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its group."""
+        return fedavg_plan(problem, state, cohort)
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """Average inside the groups."""
+        return aggregate(problem, state, report, self.place(problem, state, report))
+
+    def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses the model of its group."""
+        return cluster_evaluation(problem, state, clients)
+
+
+def random_groups(problem: Problem, groups: int) -> torch.Tensor:
+    """Groups of equal size (within one client), drawn by the seed, (n,)."""
+    places = torch.randperm(problem.clients, generator=problem.generator("random groups"))
+    return places % groups
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomGroups:
+    """Random groups: FedAvg inside equal groups that the seed draws.
+
+    A clustering has to beat this. It shows what several models are worth when nothing is known about the clients. The
+    number of groups must be given. Nothing is decided after the first draw. An absent client is left out of its
+    group's mean; a client that joins late takes the group of lowest training loss.
+
+    Attributes:
+        groups: The number of groups.
+    """
+
+    source: ClassVar[str] = "baseline: groups drawn by the seed"
+
+    groups: Count = 4
+
+    def init(self, problem: Problem) -> State:
+        """One cluster per random group, all from the same start.
+
+        Raises:
+            ExperimentError: when there are more groups than clients.
+        """
+        if self.groups > problem.clients:
+            raise ExperimentError(f"algorithm.groups = {self.groups}: expected at most the {problem.clients} clients")
+        labels = random_groups(problem, self.groups)
+        return fixed_clusters(problem, labels, self.groups, "random_groups_given")
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its group."""
+        return fedavg_plan(problem, state, cohort)
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """Average inside the groups."""
+        return aggregate(problem, state, report, self.place(problem, state, report))
+
+    def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses the model of its group."""
+        return cluster_evaluation(problem, state, clients)

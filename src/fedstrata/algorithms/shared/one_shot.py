@@ -1,0 +1,311 @@
+"""One-shot clustering: everyone trains one model until enough clients can be compared; then they are grouped once.
+
+FL+HC, FeSEM and AdaCFL compare the updates of one round. FedClust, PACFL and FLIS compare signatures. An update ages
+with the model that it was trained from. A signature does not: it depends on the client's data alone, or on training
+from the initial model. So signatures are collected over the rounds, and that of a newcomer is compared with those that
+were sent long before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fedstrata.algorithms.shared.keys import Linkage
+from fedstrata.clustering import agglomerate, natural_cut
+from fedstrata.core import (
+    TRAIN,
+    Decision,
+    Diagnostics,
+    Mask,
+    Matrix,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    aggregate,
+    extend_state,
+    fedavg_plan,
+    initial_state,
+    selected,
+)
+from fedstrata.core.state import S
+from fedstrata.lazy_torch import torch
+
+MIN_CLIENTS = 2
+"""Fewer clients cannot be grouped."""
+
+SIGNATURE = "signature"
+"""The task whose updates, or what is made of them, are the signatures."""
+
+Distance = Callable[[torch.Tensor], torch.Tensor]
+"""Rows (m, q) -> distances (m, m)."""
+
+
+@dataclass(frozen=True)
+class OneShotState(State):
+    """Adds the round of the clustering.
+
+    Attributes:
+        clustered: The round in which the clients were grouped; 0 before it.
+    """
+
+    clustered: int
+
+
+def one_shot_state(problem: Problem) -> OneShotState:
+    """Everyone in one cluster, before the clustering."""
+    return extend_state(initial_state(problem), OneShotState, clustered=0)
+
+
+def too_few_answers(
+    state: State,
+    report: Report,
+    labels: torch.Tensor,
+    present: int,
+    quorum: float,
+    min_clients: int = MIN_CLIENTS,
+    first_round: int = 1,
+) -> Decision | None:
+    """Why the clients cannot be grouped by the updates of this round; None where they can.
+
+    Updates are compared with those of the same round only, so the quorum is a share of the members that were selected
+    in it.
+
+    Args:
+        state: Before the round.
+        report: Of the round.
+        labels: 0 for a member of the only cluster, -1 for a pending client, (n,).
+        present: The number of members that can be compared.
+        quorum: The share of the selected members that must be present.
+        min_clients: The number of members that must be present.
+        first_round: The first round in which clients are grouped.
+    """
+    values = {
+        "present": float(present),
+        "members": float(selected(report, labels >= 0).sum()),
+        "min_clients": float(min_clients),
+        "quorum": quorum,
+        "first_round": float(first_round),
+    }
+    enough = present >= min_clients and present / values["members"] >= quorum
+    if enough and state.round + 1 >= first_round:
+        return None
+    return Decision(kind="too_few_answers", values=values)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which clients belong together.
+
+    Attributes:
+        clients: Those that were compared, ascending ids (m,).
+        labels: The group of each, (m,) int64, any numbers.
+        decision: What the tree says about it.
+        matrices: The distances by which they were compared.
+    """
+
+    clients: torch.Tensor
+    labels: torch.Tensor
+    decision: Decision
+    matrices: tuple[Matrix, ...]
+
+
+def cut_dendrogram(
+    distances: torch.Tensor, cut: float | str, linkage: Linkage, resolution: float = 0.0
+) -> tuple[torch.Tensor, float]:
+    """Merge the nearest clients and groups up to a distance.
+
+    Args:
+        distances: (m, m).
+        cut: The distance up to which groups merge; ``"auto"`` is the largest step of the merge heights.
+        linkage: How far apart two groups are.
+        resolution: The smallest difference of two distances that means something.
+
+    Returns:
+        The groups (m,), and the distance of the cut; infinity where the merge heights have no clear step.
+    """
+    height = natural_cut(distances, linkage, resolution) if isinstance(cut, str) else cut
+    return agglomerate(distances, height, linkage), height
+
+
+def agglomerative_groups(
+    clients: torch.Tensor,
+    distances: torch.Tensor,
+    cut: float | str,
+    linkage: Linkage,
+    layer: str,
+    measure: str,
+    resolution: float = 0.0,
+) -> Groups:
+    """Group clients by one agglomerative clustering.
+
+    Args:
+        clients: Ascending ids (m,).
+        distances: Between them, (m, m).
+        cut: As in `cut_dendrogram`, and so are linkage and resolution.
+        linkage: How far apart two groups are.
+        layer: The name of what is compared.
+        measure: The name of the distance.
+        resolution: The smallest difference of two distances that means something.
+    """
+    labels, height = cut_dendrogram(distances, cut, linkage, resolution)
+    values = {"groups": float(labels.max()) + 1, "clients": float(len(clients))}
+    if height < torch.inf:
+        values["cut"] = height
+    decision = Decision(kind="agglomerative_clustering", layer=layer, values=values)
+    return Groups(clients, labels, decision, (Matrix(0, layer, measure, clients, distances),))
+
+
+def split_once(
+    problem: Problem, state: S, report: Report, labels: torch.Tensor, groups: Groups
+) -> tuple[S, Diagnostics]:
+    """Split the only cluster into groups, and average inside them.
+
+    Args:
+        problem: Fixed for the run.
+        state: Before the round; it has one cluster.
+        report: Its result of the task ``"train"`` holds the updates that move the models.
+        labels: 0 for a member of the only cluster, -1 for a pending client, (n,).
+        groups: Who belongs together. The other clients become pending if there is a split.
+    """
+    # Clusters are numbered by their smallest member.
+    found = list(dict.fromkeys(groups.labels.tolist()))
+    own = torch.tensor([found.index(label) for label in groups.labels.tolist()])
+    # Where all clients are in one group, those that were not compared have nothing to wait for.
+    rest = torch.full_like(labels, -1) if len(found) > 1 else labels
+    parents = torch.zeros(len(found), dtype=torch.int64)
+    moved, diagnostics = aggregate(
+        problem, state, report, rest.index_copy(0, groups.clients, own), parents, {0: groups.decision}
+    )
+    return moved, replace(diagnostics, matrices=groups.matrices)
+
+
+@dataclass(frozen=True)
+class SignatureState(State):
+    """Adds the round of the clustering, and the signatures by which clients are compared.
+
+    Attributes:
+        clustered: The round in which the clients were grouped; 0 before it.
+        signatures: The signature of each client, (n, q); q is 0 before the first has come.
+        known: Which clients have sent a signature, bool (n,).
+    """
+
+    clustered: int
+    signatures: torch.Tensor
+    known: torch.Tensor
+
+
+def signature_state(problem: Problem) -> SignatureState:
+    """Everyone in one cluster, no signature sent yet."""
+    n = problem.clients
+    return extend_state(
+        initial_state(problem),
+        SignatureState,
+        clustered=0,
+        signatures=torch.zeros(n, 0),
+        known=torch.zeros(n, dtype=torch.bool),
+    )
+
+
+def must_send(state: SignatureState, cohort: torch.Tensor) -> torch.Tensor:
+    """Which clients of the cohort must send a signature, bool (m,).
+
+    Pending clients must. Before the clustering, clients that have not sent one must too.
+    """
+    pending = state.labels[cohort] < 0
+    return pending if state.clustered else pending | ~state.known[cohort]
+
+
+def signature_plan(problem: Problem, state: SignatureState, cohort: torch.Tensor, upload: Mask) -> Plan:
+    """Whoever must send a signature trains the initial model; the others train the model of their cluster.
+
+    Before the clustering the others have no work, so no model moves. Every signature is trained as in round 1.
+
+    Args:
+        problem: Fixed for the run.
+        state: Before the round.
+        cohort: The clients that take part, (m,).
+        upload: The tensors that are sent as the signature, (l,).
+    """
+    plan = fedavg_plan(problem, state, cohort)
+    task = plan.tasks[TRAIN]
+    sending = must_send(state, cohort)
+    cluster = state.labels[cohort] if state.clustered else torch.full_like(cohort, -1)
+    training = replace(task, candidates=torch.where(sending, -1, cluster)[:, None])
+    signature = replace(
+        task,
+        candidates=torch.where(sending, len(state.models), -1)[:, None],
+        training=problem.training_of(1),
+        upload=upload,
+    )
+    models = torch.cat([state.models, problem.fresh(0)[None]])
+    return replace(plan, models=models, tasks={TRAIN: training, SIGNATURE: signature})
+
+
+def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
+    """The state with the signatures (m, q) that have come."""
+    if not len(new.clients):
+        return state
+    n, q = len(state.labels), new.values.shape[1]
+    signatures = state.signatures if state.signatures.shape[1] else torch.zeros(n, q)
+    return replace(
+        state,
+        signatures=signatures.index_copy(0, new.clients, new.values),
+        known=state.known.index_fill(0, new.clients, True),
+    )
+
+
+def member_signatures(state: SignatureState, labels: torch.Tensor) -> Rows:
+    """The signatures of the clients that are in a cluster and have sent one, in the order of their ids."""
+    clients = (state.known & (labels >= 0)).nonzero().flatten()
+    return Rows(clients, state.signatures[clients])
+
+
+def too_few_signatures(labels: torch.Tensor, present: int, quorum: float) -> Decision | None:
+    """Why the clients cannot be grouped by their signatures; None where they can.
+
+    Signatures of earlier rounds are as good as those of this one, so the quorum is a share of all members.
+
+    Args:
+        labels: 0 for a member of the only cluster, -1 for a pending client, (n,).
+        present: The number of members that have sent a signature.
+        quorum: The share of the members that must have sent one.
+    """
+    members = int((labels >= 0).sum())
+    if present >= MIN_CLIENTS and present / members >= quorum:
+        return None
+    values = {
+        "present": float(present),
+        "members": float(members),
+        "min_clients": float(MIN_CLIENTS),
+        "quorum": quorum,
+    }
+    return Decision(kind="too_few_signatures", values=values)
+
+
+def assign_by_signature(state: SignatureState, new: Rows, distance: Distance, linkage: Linkage) -> torch.Tensor:
+    """The labels (n,) once pending clients have joined the cluster whose members have the nearest signatures.
+
+    Args:
+        state: Before the round; before the clustering it has one cluster.
+        new: The signatures that came in the round, (m, q).
+        distance: Between signatures.
+        linkage: How far a client is from a cluster: as far as the nearest member, the farthest, or their average.
+    """
+    labels = state.labels.clone()
+    members = member_signatures(state, state.labels)
+    pending = new.clients[labels[new.clients] < 0].sort().values
+    if not len(pending):
+        return labels
+    if not state.clustered or not len(members.clients):
+        return labels.index_fill(0, pending, 0)  # there is one cluster, or no signature to compare with
+    both = torch.cat([new.of(pending), members.values])
+    between = distance(both)[: len(pending), len(pending) :]
+    away = torch.full((len(pending), len(state.models)), torch.inf, dtype=between.dtype)
+    cluster_of = state.labels[members.clients]
+    for cluster in cluster_of.unique().tolist():
+        own = between[:, cluster_of == cluster]
+        away[:, cluster] = {"single": own.amin(1), "complete": own.amax(1), "average": own.mean(1)}[linkage]
+    return labels.index_copy(0, pending, away.argmin(dim=1))
