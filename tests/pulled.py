@@ -82,7 +82,7 @@ class Pulled:
         """Do the work; nothing is scored."""
         asked = {name: plan.cohort[who] for name, who in plan.client_stats.items() if bool(who.any())}
         facts = {name: Rows(clients, self._facts[name][clients]) for name, clients in asked.items()}
-        return Report(tuple(self._work(plan, task) for task in plan.tasks), client_stats=facts)
+        return Report(tuple(self._work(plan, task) for task in plan.tasks.values()), client_stats=facts)
 
     def _work(self, plan: Plan, task: LocalTask) -> Result:
         """What everyone that has something to do makes of one task."""

@@ -60,7 +60,7 @@ def test_a_client_that_sends_a_constant_or_its_update_times_100_is_as_if_absent(
 @pytest.mark.parametrize("task", range(5))
 def test_a_client_that_attacks_one_of_several_tasks_is_rejected_in_all(task: int, tmp_path: Path) -> None:
     """Round 3 of Strata has five tasks: the ordinary training, and one on each quarter of the data."""
-    run = attacked(tables("strata"), tmp_path / "run", Attack(constant=1.0, tasks=(task,)))
+    run = attacked(tables("strata"), tmp_path / "run", Attack(constant=1.0, tasks={"train": task}))
     models, _ = absent("strata", "once")
     assert torch.equal(run.state.models, models)
     (event,) = run.rounds[2]["events"]

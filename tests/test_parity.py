@@ -100,8 +100,8 @@ def test_processes_are_the_loop_in_every_bit(processes: dict[int, Setting], name
 
 def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -> None:
     turns, _ = by_loop("ifca")
-    assert all(0 < len(report.results[0].sizes) < 32 for report, _ in turns)
-    assert bool((~turns[-1][0].results[0].losses.isnan()).sum(dim=1).eq(3).all())
+    assert all(0 < len(report.results["train"].sizes) < 32 for report, _ in turns)
+    assert bool((~turns[-1][0].results["train"].losses.isnan()).sum(dim=1).eq(3).all())
     assert by_loop("fedper")[1].keys() != set() != by_loop("ditto")[1].keys()
     assert any(len(by_loop(name)[0][-1][1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))
 

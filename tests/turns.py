@@ -182,7 +182,7 @@ def check_growth(before: State, after: State, wanders: bool) -> None:
 
 def only(report: Report, rows: torch.Tensor) -> Report:
     """The report of some clients, in their order."""
-    results = tuple(result.only(_places(result.updates.clients, rows)) for result in report.results)
+    results = tuple(result.only(_places(result.updates.clients, rows)) for result in report.results.values())
     facts = {
         name: Rows(told.clients[at], told.values[at])
         for name, told in report.client_stats.items()

@@ -36,34 +36,35 @@ class Scripted:
         updates: of every round, (n, p) each; the last one serves all later rounds too. A client that is offered
             several models takes the first.
         sizes: training samples of each client, (n,); 1 each by default.
-        facts: what a plan may ask, by name, (n, q) each.
+        client_stats: what a plan may ask of the training data, by name, (n, q) each.
     """
 
     def __init__(
         self,
         updates: Sequence[torch.Tensor],
         sizes: torch.Tensor | None = None,
-        facts: Mapping[str, torch.Tensor] | None = None,
+        client_stats: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         """Keep the script."""
-        self._updates, self._told = updates, facts or {}
+        self._updates = updates
+        self._client_stats = client_stats or {}
         self._sizes = torch.ones(len(updates[0]), dtype=torch.int64) if sizes is None else sizes
 
     def run(self, plan: Plan) -> Report:
-        """Answer every task that has work for a client with the same updates, and score every evaluation as half right."""
+        """Answer every task with the same updates, and score every evaluation as half right."""
         rows = Rows(plan.cohort, self._updates[min(plan.round, len(self._updates)) - 1][plan.cohort])
-        results = []
-        for task in plan.tasks:
-            given, losses = task.candidates[:, 0], torch.full(task.candidates.shape, torch.nan)
-            results.append(Result(rows, given, self._sizes[plan.cohort], losses).only(given >= 0))
-        halves = [torch.ones(len(evaluation.clients), dtype=torch.int64) for evaluation in plan.evaluations]
-        scores = [
-            Score(evaluation.clients, one, 2 * one, one.float())
-            for evaluation, one in zip(plan.evaluations, halves, strict=True)
-        ]
-        telling = {name: plan.cohort[asked] for name, asked in plan.client_stats.items() if name in self._told}
-        facts = {name: Rows(clients, self._told[name][clients]) for name, clients in telling.items()}
-        return Report(tuple(results), tuple(scores), facts)
+        results = dict[str, Result]()
+        for name, task in plan.tasks.items():
+            chosen = task.candidates[:, 0]
+            losses = torch.full(task.candidates.shape, torch.nan)
+            results[name] = Result(rows, chosen, self._sizes[plan.cohort], losses).only(chosen >= 0)
+        scores = dict[str, Score]()
+        for name, evaluation in plan.evaluations.items():
+            one = torch.ones(len(evaluation.clients), dtype=torch.int64)
+            scores[name] = Score(evaluation.clients, one, 2 * one, one.float())
+        senders = {name: plan.cohort[rows] for name, rows in plan.client_stats.items() if name in self._client_stats}
+        client_stats = {name: Rows(clients, self._client_stats[name][clients]) for name, clients in senders.items()}
+        return Report(results, scores, client_stats)
 
 
 def play(
@@ -72,7 +73,7 @@ def play(
     updates: Sequence[torch.Tensor],
     cohorts: Sequence[Sequence[int]] | None = None,
     sizes: torch.Tensor | None = None,
-    facts: Mapping[str, torch.Tensor] | None = None,
+    client_stats: Mapping[str, torch.Tensor] | None = None,
     absent: Sequence[Sequence[int]] | None = None,
 ) -> tuple[State, list[Diagnostics]]:
     """Play one round per update (n, p); the last state and all notes.
@@ -83,10 +84,10 @@ def play(
         updates: as in `Scripted`.
         cohorts: who is asked in every round; by default everyone.
         sizes: as in `Scripted`.
-        facts: as in `Scripted`.
+        client_stats: as in `Scripted`.
         absent: who of the cohort never answers in every round; by default nobody.
     """
-    clients, state, diagnostics = Scripted(updates, sizes, facts), algorithm.init(problem), list[Diagnostics]()
+    clients, state, diagnostics = Scripted(updates, sizes, client_stats), algorithm.init(problem), list[Diagnostics]()
     for round in range(len(updates)):
         cohort = torch.tensor(range(problem.clients) if cohorts is None else cohorts[round], dtype=torch.int64)
         plan = algorithm.plan(problem, state, cohort)

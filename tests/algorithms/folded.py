@@ -51,7 +51,7 @@ class Folded:
     def run(self, plan: Plan) -> Report:
         """Answer every task."""
         results = []
-        for task in plan.tasks:
+        for task in plan.tasks.values():
             busy = (task.candidates >= 0).any(dim=1)
             clients, offers = plan.cohort[busy], task.candidates[busy]
             away = plan.models[offers.clamp(min=0)] - self.points[task.selection_fold][clients][:, None]

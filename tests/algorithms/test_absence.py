@@ -39,7 +39,7 @@ class Seekers:
     def run(self, plan: Plan) -> Report:
         """Take the nearest of the offered models, which is the one of lowest loss."""
         results = []
-        for task in plan.tasks:
+        for task in plan.tasks.values():
             working = task.candidates.amax(dim=1) >= 0
             clients, offers = plan.cohort[working], task.candidates[working]
             corners = CORNERS[TRUTH[clients]].repeat(1, 3)
@@ -110,7 +110,7 @@ def test_a_model_moves_by_the_mean_of_the_fresh_rows_that_were_trained_from_it_a
     algorithm: Algorithm[Any],
 ) -> None:
     for turn in turns(algorithm):
-        nodes, result = turn.before.nodes.tolist(), turn.report.results[0]
+        nodes, result = turn.before.nodes.tolist(), turn.report.results["train"]
         assert len(turn.answering) == 8 and set(result.updates.clients.tolist()) <= set(turn.answering.tolist())
         for cluster, node in enumerate(turn.after.nodes.tolist()):
             if node not in nodes and turn.after.tree[node].parent not in nodes:

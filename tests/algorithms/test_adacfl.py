@@ -239,7 +239,7 @@ def test_newcomers_join_the_nearest_snapshot_and_move_nothing() -> None:
     )
     assert torch.equal(moved.centroids, state.centroids)
     plan = algorithm.plan(problem, moved, torch.tensor([4, 5]))
-    assert len(plan.tasks) == 1 and plan.tasks[0].candidates.tolist() == [[0], [1]]  # theta_g from now on
+    assert len(plan.tasks) == 1 and plan.tasks["train"].candidates.tolist() == [[0], [1]]  # theta_g from now on
 
 
 def test_members_that_were_absent_are_placed_like_newcomers_and_until_then_use_the_best_cluster() -> None:

@@ -12,11 +12,11 @@ def test_the_union_of_the_training_data_trains_one_model() -> None:
     setting = federation("centralized")
     problem, algorithm = setting.problem, setting.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
-    assert plan.cohort.tolist() == [CLIENTS] and plan.tasks[0].candidates.tolist() == [[0]]
+    assert plan.cohort.tolist() == [CLIENTS] and plan.tasks["train"].candidates.tolist() == [[0]]
     report = setting.clients.run(plan)
-    assert report.results[0].sizes.tolist() == [CLIENTS * SAMPLES]
+    assert report.results["train"].sizes.tolist() == [CLIENTS * SAMPLES]
     state, _ = algorithm.update(problem, algorithm.init(problem), report)
-    assert torch.equal(state.models[0], problem.fresh(0) + report.results[0].updates.values[0])
+    assert torch.equal(state.models[0], problem.fresh(0) + report.results["train"].updates.values[0])
 
 
 def test_one_full_batch_step_on_the_union_is_one_of_fedavg() -> None:
@@ -37,7 +37,7 @@ def test_the_cohort_does_not_matter() -> None:
 def test_a_round_is_an_epoch_over_the_union_or_as_many_steps_as_one_client_makes(steps: str, batch: int) -> None:
     setting = federation("centralized", steps=steps)
     plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
-    assert plan.tasks[0].training.batch == batch
+    assert plan.tasks["train"].training.batch == batch
 
 
 def test_no_model_travels_and_the_raw_data_are_counted_apart_once(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     assert state.clustered == 0 and not state.models.any()
     assert state.tree[0].decision and state.tree[0].decision.why.startswith("2 of 4 members can be compared; 2 and")
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[-1] * 4, [-1, 1, -1, 1]]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[-1] * 4, [-1, 1, -1, 1]]
     # In round 2 clients 0 and 2 would say something else; they are not asked again.
     state = played(algorithm, problem, [FOUR, updates(9.0, 0.1, 9.0, 5.2)], cohorts=[[0, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
@@ -79,7 +79,7 @@ def test_who_comes_later_trains_the_start_once_and_joins_the_nearest_members() -
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1]
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
     assert torch.equal(plan.models[2], problem.fresh(0))
     assert plan.tasks[1].training == problem.training_of(1)
     after = answered(problem, algorithm, state, FOUR, [0, 1, 2, 3])
@@ -124,7 +124,7 @@ def test_where_all_are_alike_one_cluster_trains_on_and_latecomers_join_it() -> N
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1 and len(state.tree) == 1
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[0] * 4, [-1] * 4]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[0] * 4, [-1] * 4]
 
 
 def test_a_wrong_layer_is_named() -> None:

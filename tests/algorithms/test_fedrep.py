@@ -24,7 +24,7 @@ def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None
     trained = device(setting, 0)
     assert trained.shape == (HEAD,) and not torch.equal(trained, problem.fresh(0)[-HEAD:])
     other = federation("fedrep", {"epochs": 2}, head_epochs=3)
-    untrained = other.clients.run(replace(plan, tasks=(second,))).results[0]
+    untrained = other.clients.run(replace(plan, tasks={"train": second})).results["train"]
     assert not torch.equal(untrained.updates.values, body.updates.values)
 
 

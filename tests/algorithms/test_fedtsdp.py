@@ -131,7 +131,7 @@ def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> N
     assert sum(above(FOUR, 3.92, halves=True)) == 1 and sum(above(FOUR, 3.92, halves=False)) == 2
     plan_of = FedTSDP(granularity="layer").plan
     problem = problem_of(3, FOUR)
-    task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks[0]
+    task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks["train"]
     assert sum(task.load_local) == 0 and task.save_local == FOUR.select("fc2")
 
 
@@ -400,10 +400,10 @@ def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: fl
         state, _ = setting.algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):
             held = engine.store.read(client, before=round + 1)
-            assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks[0].load_local) if personal}
+            assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks["train"].load_local) if personal}
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
-    assert any(plan.tasks[0].load_local) and any(
+    assert any(plan.tasks["train"].load_local) and any(
         setting.algorithm.evaluations(problem, state, setting.everyone)[0].load_local
     )
 
@@ -414,17 +414,18 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
     state = algorithm.init(problem)
     first = algorithm.plan(problem, state, setting.everyone)
     report = setting.clients.run(first)
-    trained = problem.fresh(0) + report.results[0].updates.values
+    trained = problem.fresh(0) + report.results["train"].updates.values
     state, _ = algorithm.update(problem, state, report)
     later = algorithm.plan(problem, state, setting.everyone)
     assert (
-        not any(first.tasks[0].load_local) and later.tasks[0].load_local == first.tasks[0].save_local != layout.nothing
+        not any(first.tasks["train"].load_local)
+        and later.tasks["train"].load_local == first.tasks["train"].save_local != layout.nothing
     )
-    still = replace(later.tasks[0], trainable=layout.nothing, upload_values=layout.everything)
-    kept = setting.clients.run(replace(later, tasks=(still,))).results[0].updates.values
-    own = layout.columns(later.tasks[0].load_local)
+    still = replace(later.tasks["train"], trainable=layout.nothing, upload_values=layout.everything)
+    kept = setting.clients.run(replace(later, tasks={"train": still})).results["train"].updates.values
+    own = layout.columns(later.tasks["train"].load_local)
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
-    shared = layout.columns(tuple(not keep for keep in later.tasks[0].load_local))
+    shared = layout.columns(tuple(not keep for keep in later.tasks["train"].load_local))
     assert torch.equal(kept[:, shared], state.models[state.labels][:, shared])
 
 
@@ -446,7 +447,7 @@ def test_before_samples_are_read_a_first_plan_can_be_made() -> None:
     problem = replace(toy_problem(3), public=torch.empty(0))
     state = FedTSDP().init(problem)
     assert len(state.weights) == 0 and state.shared == 2.0
-    assert FedTSDP().plan(problem, state, torch.arange(3)).tasks[0].load_local == problem.layout.nothing
+    assert FedTSDP().plan(problem, state, torch.arange(3)).tasks["train"].load_local == problem.layout.nothing
 
 
 def test_a_residual_block_is_one_layer_and_has_no_half() -> None:

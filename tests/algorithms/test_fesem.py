@@ -95,7 +95,7 @@ def test_a_newcomer_takes_the_model_of_lowest_loss() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
     state = make_pending(play(algorithm, problem, [FIRST])[0], [3], node=0)
     plan = algorithm.plan(problem, state, torch.tensor([3]))
-    assert plan.tasks[0].candidates.tolist() == [[0, 1]]
+    assert plan.tasks["train"].candidates.tolist() == [[0, 1]]
     assert algorithm.place(problem, state, Scripted([FIRST]).run(plan)).tolist() == [0, 0, 1, 0]
 
 

@@ -91,7 +91,7 @@ def test_a_finished_run_places_clients_by_their_first_models() -> None:
     report = Scripted([FOUR]).run(plan)
     assert algorithm.place(given, state, report).tolist() == [0, 0, 1, 1]
     nobody = torch.zeros(1, dtype=torch.bool)
-    empty = Report(tuple(result.only(nobody[: len(result.sizes)]) for result in report.results))
+    empty = Report(tuple(result.only(nobody[: len(result.sizes)]) for result in report.results.values()))
     assert algorithm.place(given, state, empty).tolist() == [0, 0, 1, -1]
 
 

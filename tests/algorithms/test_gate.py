@@ -37,7 +37,7 @@ class Folded:
         self.samples = torch.tensor([samples] * n if isinstance(samples, int) else samples)
 
     def run(self, plan: Plan) -> Report:
-        return Report(tuple(self._result(plan, task) for task in plan.tasks), cohort=plan.cohort)
+        return Report(tuple(self._result(plan, task) for task in plan.tasks.values()), cohort=plan.cohort)
 
     def _result(self, plan: Plan, task: Any) -> Result:
         draw = seeded(hash((self.seed, plan.round, list(PARTS).index(task.fold))) % 2**31)
@@ -134,7 +134,7 @@ def test_folds_are_trained_in_twin_rounds_by_members_of_clusters_that_are_not_cl
     state, parts = algorithm.init(problem), []
     for _ in range(4):
         plan = algorithm.plan(problem, state, torch.arange(20))
-        parts.append([task.fold for task in plan.tasks])
+        parts.append([task.fold for task in plan.tasks.values()])
         state, _ = algorithm.update(problem, state, clients.run(plan))
     # Nothing is proposed with eps1 = 0, yet the cluster is cleared in round 2 and trains on folds no more.
     assert parts == [["all"], ["all", "A", "B"], ["all"], ["all"]]
@@ -237,8 +237,8 @@ def test_a_measured_gamma_and_a_scouted_layer_keep_their_results_beside_the_fold
     problem, state = toy_problem(20, LAYOUT), algorithm.init(toy_problem(20, LAYOUT))
     state = play(algorithm, Folded(groups(10, 10)), 1)  # type: ignore[assignment]  # play returns the base class
     plan = algorithm.plan(problem, state, torch.arange(20))
-    assert [task.fold for task in plan.tasks] == ["all", "A", "B", "A", "B", "A", "B"]
-    assert [task.max_samples is None for task in plan.tasks] == [True, True, True, False, False, False, False]
+    assert [task.fold for task in plan.tasks.values()] == ["all", "A", "B", "A", "B", "A", "B"]
+    assert [task.max_samples is None for task in plan.tasks.values()] == [True, True, True, False, False, False, False]
 
 
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:

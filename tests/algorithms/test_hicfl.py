@@ -535,10 +535,10 @@ def test_merging_goes_on_until_nobody_may_be_merged_and_of_equals_the_first_rema
 def test_a_client_that_waited_at_a_cluster_that_dissolved_is_offered_a_model() -> None:
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), [3, 2])
     away = make_pending(after, [4])
-    present = Report((report.results[0].only(torch.arange(5) < 4),))
+    present = Report((report.results["train"].only(torch.arange(5) < 4),))
     merged, _ = reorganise(problem, before, away, present)
     plan = HiCFL().plan(problem, merged, torch.arange(5))
-    assert merged.labels.tolist() == [0, 0, 0, 0, -1] and plan.tasks[0].candidates.tolist() == [[0]] * 5
+    assert merged.labels.tolist() == [0, 0, 0, 0, -1] and plan.tasks["train"].candidates.tolist() == [[0]] * 5
 
 
 def test_the_re_organising_ending_merges_once_and_then_decides_nothing() -> None:

@@ -36,11 +36,11 @@ class Choosing:
         self.sizes = torch.tensor(sizes) if sizes else torch.ones(len(choices), dtype=torch.int64)
 
     def run(self, plan: Plan) -> Report:
-        (task,) = plan.tasks
+        task = plan.tasks["train"]
         free = (task.candidates >= 0).sum(dim=1) > 1
         given = torch.where(free, self.choices[plan.cohort], task.candidates[:, 0])
         rows = Rows(plan.cohort, self.updates[plan.cohort])
-        return Report((Result(rows, given, self.sizes[plan.cohort], torch.zeros(task.candidates.shape)),))
+        return Report({"train": Result(rows, given, self.sizes[plan.cohort], torch.zeros(task.candidates.shape))})
 
 
 def step(
@@ -90,7 +90,7 @@ def test_a_gradient_is_one_full_batch_step_and_statistics_are_averaged_as_they_a
     problem, algorithm = toy_problem(2, layout), IFCA(k=2, average="gradient")
     problem = replace(problem, training=LocalTraining(epochs=5, batch=10, optimizer="adam", momentum=0.9, lr=0.1))
     plan = algorithm.plan(problem, algorithm.init(problem), torch.arange(2))
-    assert plan.tasks[0].training == LocalTraining(epochs=1, batch=0, optimizer="sgd", momentum=0.0, lr=0.1)
+    assert plan.tasks["train"].training == LocalTraining(epochs=1, batch=0, optimizer="sgd", momentum=0.0, lr=0.1)
     state, _ = step(algorithm, problem, algorithm.init(problem), Choosing([0, 1], torch.ones(2, 7)))
     assert state.models[0].tolist() == [0.5] * 6 + [1.0]
 
@@ -114,7 +114,7 @@ def test_the_absent_stay_where_they_were_and_everybody_chooses_anew() -> None:
     state, _ = step(algorithm, problem, state, Choosing([1, 0, 1, 0], updates), cohort=[0, 3])
     assert state.labels.tolist() == [1, 1, 0, 0]
     changed = make_pending(state, [1], node=0)
-    (evaluation,) = algorithm.evaluations(problem, changed, torch.arange(4))
+    evaluation = algorithm.evaluations["client"](problem, changed, torch.arange(4))
     assert evaluation.candidates.tolist() == [[1, -1], [0, 1], [0, -1], [0, -1]]
 
 

@@ -121,7 +121,7 @@ def test_the_bootstrap_measures_gamma_on_two_halves_of_the_data(noise: float, cl
     problem, algorithm = toy_problem(4), LayerCFL(layers="conv", eps1=1.0, eps2=0.5, gamma="bootstrap")
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [task.fold for task in plan.tasks] == ["all", "A", "B"]
+    assert [task.fold for task in plan.tasks.values()] == ["all", "A", "B"]
     assert plan.tasks[1].upload == (True, False)
     state, _ = algorithm.update(problem, state, Halves(BOTH, noise).run(plan))
     assert len(state.models) == clusters
@@ -262,7 +262,7 @@ def test_a_member_whose_data_cannot_be_halved_stops_the_bootstrap_from_splitting
     state = algorithm.init(problem)
     report = Halves(BOTH, 0.1).run(algorithm.plan(problem, state, torch.arange(4)))
     some = torch.tensor([True, True, True, False])
-    fewer = Report((report.results[0], report.results[1].only(some), report.results[2]))
+    fewer = Report((report.results["train"], report.results[1].only(some), report.results[2]))
     after, _ = algorithm.update(problem, state, fewer)
     assert len(after.models) == 1 and after.tree[0].decision and "gamma = 1.000" in after.tree[0].decision.why
 

@@ -16,7 +16,7 @@ def test_by_itself_it_shares_the_two_deepest_layers_and_keeps_at_least_one(depth
     """SEMANTICS A32: FL-bench shares the shallow layers instead, which is the wrong way round."""
     layout = Layout(tuple(TensorSpec(f"{i}.weight", f"{i}", "linear", (1,)) for i in range(depth)))
     problem, algorithm = toy_problem(2, layout), LGFedAvg()
-    (fit,) = algorithm.plan(problem, algorithm.init(problem), torch.arange(2)).tasks
+    fit = algorithm.plan(problem, algorithm.init(problem), torch.arange(2)).tasks["train"]
     assert fit.load_local == fit.save_local == (True,) * local + (False,) * (depth - local)
     assert fit.upload == (False,) * local + (True,) * (depth - local)
 

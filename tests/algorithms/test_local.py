@@ -21,7 +21,7 @@ def test_a_client_alone_is_a_federation_of_one() -> None:
 def test_nothing_reaches_the_server() -> None:
     setting = federation("local")
     plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
-    assert not setting.clients.run(plan).results[0].updates.values.any()
+    assert not setting.clients.run(plan).results["train"].updates.values.any()
     state, _, _ = train(setting)
     assert torch.equal(state.models[0], setting.problem.fresh(0)) and state.round == 3
 
@@ -31,7 +31,7 @@ def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
     state, _, _ = train(setting, rounds=1, fraction=0.5)
     rested = [client for client in range(CLIENTS) if not len(device(setting, client))]
     assert len(rested) == 3
-    (use,) = setting.algorithm.evaluations(setting.problem, state, torch.tensor(rested))
+    use = setting.algorithm.evaluations["client"](setting.problem, state, torch.tensor(rested))
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
     shared = replace(use, load_local=setting.problem.layout.nothing)
     own, start = setting.clients.run(replace(plan, tasks=(), evaluations=(use, shared))).scores

@@ -93,11 +93,11 @@ def test_a_newcomer_sends_its_vectors_before_it_trains() -> None:
     state, _ = play(algorithm, [[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1]
     plan = algorithm.plan(PROBLEM, state, torch.tensor([0, 3]))
-    assert plan.tasks[0].candidates.tolist() == [[0], [-1]]
+    assert plan.tasks["train"].candidates.tolist() == [[0], [-1]]
     assert algorithm.place(PROBLEM, state, Scripted([UPDATES]).run(plan)).tolist() == [0, 0, 1, -1]
     state, _ = play(algorithm, [[0, 3]], state)
     assert state.labels.tolist() == [0, 0, 1, 1] and state.models[1].tolist() == [0, 5]
-    assert algorithm.plan(PROBLEM, state, torch.tensor([3])).tasks[0].candidates.tolist() == [[1]]
+    assert algorithm.plan(PROBLEM, state, torch.tensor([3])).tasks["train"].candidates.tolist() == [[1]]
 
 
 def test_a_client_whose_data_changed_is_placed_by_its_new_vectors() -> None:

@@ -43,7 +43,7 @@ def test_a_client_that_joins_late_is_offered_all_groups() -> None:
     problem, algorithm = toy_problem(6), RandomGroups(groups=3)
     state = make_pending(algorithm.init(problem), [4], node=0)
     plan = algorithm.plan(problem, state, torch.arange(6))
-    assert plan.tasks[0].candidates[4].tolist() == [0, 1, 2]
+    assert plan.tasks["train"].candidates[4].tolist() == [0, 1, 2]
     state, _ = algorithm.update(problem, state, Scripted([torch.ones(6, 6)]).run(plan))
     assert state.labels[4] == 0  # scripted clients take the first offer
 

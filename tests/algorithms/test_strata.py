@@ -64,7 +64,7 @@ def test_clusters_with_two_and_with_four_folds_are_tested_in_the_same_round() ->
     turns = drive(Strata(), clients, 7)
     assert [fit.fold for fit in turns[5].plan.tasks] == ["all", "A", "B", "A1", "A2", "B1", "B2"]
     assert [int((fit.candidates >= 0).sum()) for fit in turns[5].plan.tasks] == [36, 26, 26, 10, 10, 10, 10]
-    epochs = turns[5].plan.tasks[0].training.epochs
+    epochs = turns[5].plan.tasks["train"].training.epochs
     assert [fit.training.epochs // epochs for fit in turns[5].plan.tasks] == [1, 1, 1, 2, 2, 2, 2]
     assert groups_of(turns[-1].state) == [list(range(26)), list(range(26, 31)), list(range(31, 36))]
 
@@ -164,11 +164,11 @@ def test_a_cluster_stays_when_both_sides_of_it_empty_at_once() -> None:
 def test_groups_that_are_split_in_one_round_settle_among_themselves() -> None:
     turns = drive(Strata(), Folded([0] * 12 + [1] * 6 + [2] * 6), 6)
     assert split_by(turns) == [3] and len(groups_of(turns[2].state)) == 3
-    offers = turns[3].plan.tasks[0].candidates
+    offers = turns[3].plan.tasks["train"].candidates
     assert {tuple(row) for row in offers[:12].tolist()} == {(0, 1, 2)}
     assert {tuple(row) for row in offers[12:18].tolist()} == {(1, 0, 2)}
     assert {tuple(row) for row in offers[18:].tolist()} == {(2, 0, 1)}
-    assert turns[5].plan.tasks[0].candidates.shape[1] == 1
+    assert turns[5].plan.tasks["train"].candidates.shape[1] == 1
 
 
 def test_what_a_client_showed_before_its_data_changed_is_forgotten() -> None:
@@ -355,7 +355,7 @@ def more(turns: list[Turn], clients: Folded) -> float:
     """
     extra = 0.0
     for turn in turns:
-        main = turn.plan.tasks[0]
+        main = turn.plan.tasks["train"]
         normal = clients.sizes[turn.plan.cohort] * main.training.epochs
         judged = set[tuple[int, int, str]]()
         for fit in turn.plan.tasks:
@@ -472,7 +472,7 @@ def test_pending_clients_find_their_place_and_everyone_uses_the_model_of_its_clu
     state = make_pending(drive(algorithm, Folded(TWO), 6)[-1].state, [0, 19], node=0)
     plan = algorithm.plan(problem, state, torch.arange(20))
     assert algorithm.place(problem, state, Folded(TWO).run(plan)).tolist() == TWO
-    (use,) = algorithm.evaluations(problem, state, torch.tensor([1, 12]))
+    use = algorithm.evaluations["client"](problem, state, torch.tensor([1, 12]))
     assert use.candidates.tolist() == [[0], [1]]
 
 

@@ -45,7 +45,7 @@ class Counter:
 
         def counted(engine: Loop, plan: Plan) -> Report:
             report = run(engine, plan)
-            self.done += sum(len(result.sizes) for result in report.results)
+            self.done += sum(len(result.sizes) for result in report.results.values())
             return report
 
         monkeypatch.setattr(Loop, "run", counted)

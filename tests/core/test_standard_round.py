@@ -46,13 +46,13 @@ def nested() -> State:
 
 def test_a_pending_client_is_offered_every_leaf_below_the_node_where_it_waits() -> None:
     plan = fedavg_plan(toy_problem(5), nested(), torch.arange(5))
-    assert plan.tasks[0].candidates.tolist() == [[1, -1, -1], [2, -1, -1], [1, 2, -1], [0, -1, -1], [0, 1, 2]]
+    assert plan.tasks["train"].candidates.tolist() == [[1, -1, -1], [2, -1, -1], [1, 2, -1], [0, -1, -1], [0, 1, 2]]
     assert cluster_evaluation(toy_problem(5), nested(), torch.tensor([2]))[0].candidates.tolist() == [[1, 2]]
 
 
 def test_a_pending_client_that_answered_joins_the_leaf_that_it_chose() -> None:
     rows = Rows(torch.tensor([2, 3]), torch.zeros(2, 6))
-    report = Report((Result(rows, torch.tensor([2, 0]), torch.ones(2), torch.zeros(2, 3)),))
+    report = Report({"train": Result(rows, torch.tensor([2, 0]), torch.ones(2), torch.zeros(2, 3))})
     assert assign_pending(nested(), report).tolist() == [1, 2, 2, 0, -1]
 
 
@@ -63,7 +63,7 @@ def test_descent_follows_parents() -> None:
 
 def test_everyone_trains_everything_with_the_step_size_of_the_round() -> None:
     problem = replace(toy_problem(5), training=LocalTraining(lr=1.0), lr_decay=0.5)
-    task = fedavg_plan(problem, nested(), torch.arange(5)).tasks[0]
+    task = fedavg_plan(problem, nested(), torch.arange(5)).tasks["train"]
     assert task.training.lr == 0.25  # round 3: twice halved
     assert task.trainable == task.upload == (True, True) and task.load_local == task.save_local == (False, False)
 
@@ -71,9 +71,9 @@ def test_everyone_trains_everything_with_the_step_size_of_the_round() -> None:
 def test_a_plan_refuses_an_offer_of_a_model_that_it_does_not_carry() -> None:
     problem = toy_problem(2)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
-    wrong = replace(plan.tasks[0], candidates=torch.tensor([[0], [1]]))
+    wrong = replace(plan.tasks["train"], candidates=torch.tensor([[0], [1]]))
     with pytest.raises(ContractError, match="an offer names model 1, but the plan carries 1"):
-        replace(plan, tasks=(wrong,))
+        replace(plan, tasks={"train": wrong})
     assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), (replace(wrong, candidates=torch.empty(0, 1)),)).tasks
 
 

@@ -57,8 +57,8 @@ def rich(round: int = 1, cohort: list[int] = EVERYONE) -> Plan:
     )
     ids = torch.tensor(EVERYONE).roll(5)
     evaluations = (
-        Evaluation("cluster", ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
-        Evaluation("own", ids[:9], torch.tensor(offers([0, 2], of=9)), head),
+        Evaluation(ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
+        Evaluation(ids[:9], torch.tensor(offers([0, 2], of=9)), head),
     )
     ask = {
         "entropy": torch.tensor([client % 3 == 0 for client in cohort], dtype=torch.bool),

@@ -45,7 +45,7 @@ def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
     # 0.3 s of the loop are 7 clients, spread over all ids.
     assert all(plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] for plan in trials)
     for plan in trials:
-        (task,) = plan.tasks
+        task = plan.tasks["train"]
         assert task.max_samples is not None and task.max_samples.unique().tolist() == [20] and task.training.batch == 5
         assert task.stream == "auto" and not any(task.save_local)
 

@@ -101,9 +101,9 @@ def test_a_batch_of_one_sample_is_left_out_where_statistics_are_taken() -> None:
     plan = plan_of(start[None], fit_of(layout, [[0], [0]]))
     found = batched.run(plan)
     assert_close(found, loop.run(plan))
-    assert not found.results[0].updates.of(torch.tensor([1])).any()
+    assert not found.results["train"].updates.of(torch.tensor([1])).any()
     ones = plan_of(start[None], fit_of(layout, [[0], [0]], training=LocalTraining(batch=1)))
-    assert not batched.run(ones).results[0].updates.values.any()
+    assert not batched.run(ones).results["train"].updates.values.any()
 
 
 def test_running_statistics_are_each_clients_own_and_only_move_where_they_are_trained() -> None:
@@ -118,7 +118,7 @@ def test_running_statistics_are_each_clients_own_and_only_move_where_they_are_tr
 
 def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     loop, batched, layout, start = twins(SIZES)
-    trained = start + loop.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
+    trained = start + loop.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
     models = torch.stack([torch.full_like(start, torch.nan), start, trained])
     offers = [[0, 1, 2], [1, -1, -1], [2, 1, -1], [-1, -1, -1], [1, 1, -1]]
     task = fit_of(layout, offers, selection_fold="A")
@@ -126,7 +126,9 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     found = batched.run(plan)
     wrong = plan_of(models, replace(task, selection_metric="errors", trainable=layout.nothing))
     assert_close(batched.run(wrong), loop.run(wrong))
-    assert found.results[0].chosen.tolist() == [2, 1, 2, 1] and found.results[0].updates.clients.tolist() == [
+    assert found.results["train"].chosen.tolist() == [2, 1, 2, 1] and found.results[
+        "train"
+    ].updates.clients.tolist() == [
         0,
         1,
         2,
@@ -147,7 +149,7 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
     ]
     plan = plan_of(start[None], *fits)
     found = batched.run(plan)
-    assert found.results[0].updates.clients.tolist() == [0, 1, 2] and not found.results[3].updates.values.any()
+    assert found.results["train"].updates.clients.tolist() == [0, 1, 2] and not found.results[3].updates.values.any()
     assert_close(found, loop.run(plan))
 
 
@@ -168,7 +170,7 @@ def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
     head, body = layout.select("fc"), layout.select("conv")
     first = fit_of(layout, [[0]] * 5, trainable=head, load_local=head, save_local=head, upload=layout.nothing)
     second = fit_of(layout, [[0]] * 5, trainable=body, load_local=head, prox_weight=0.5)
-    evaluation = Evaluation("own", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
+    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
     for round in (1, 2, 3):
         plan = replace(
             plan_of(start[None], first, second, round=round),
@@ -194,16 +196,16 @@ def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> No
 def test_one_client_gone_astray_leaves_the_others_alone() -> None:
     loop, batched, layout, start = twins(SIZES)
     models = torch.stack([start, torch.full_like(start, torch.nan)])
-    found = batched.run(plan_of(models, fit_of(layout, [[0], [1], [0], [0], [0]]))).results[0].updates
+    found = batched.run(plan_of(models, fit_of(layout, [[0], [1], [0], [0], [0]]))).results["train"].updates
     assert found.of(torch.tensor([1])).isnan().all()
     plan = plan_of(models, fit_of(layout, [[0], [-1], [0], [0], [0]]))
-    others = Report((replace(batched.run(plan).results[0], updates=found.without(torch.tensor([1]))),))
+    others = Report((replace(batched.run(plan).results["train"], updates=found.without(torch.tensor([1]))),))
     assert_close(others, loop.run(plan))
 
 
 def test_nobody_one_client_and_facts() -> None:
     loop, batched, layout, start = twins([10, 10])
-    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
+    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
     nobody = Plan(
         2, 7, torch.arange(0), start[None], (fit_of(layout, [[0]]).only(torch.tensor([False])),), (evaluation,)
     )
@@ -229,7 +231,7 @@ def test_a_frozen_layer_stays_and_is_not_asked_for_gradients() -> None:
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5))
     found = batched.run(plan)
     assert_close(found, loop.run(plan))
-    assert not found.results[0].updates.values[:, layout.columns(layout.select("conv"))].any()
+    assert not found.results["train"].updates.values[:, layout.columns(layout.select("conv"))].any()
     (trainer,) = batched.trainers._known.values()
     assert trainer._stack.moving.shape[1] == layout.count("norm") + layout.count("fc")
 
@@ -281,29 +283,33 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     module = Odd(dropout=0.5)
     _, batched, layout, start = twins_of(module, SIZES)
     task = fit_of(layout, [[0]] * 5)
-    rows = batched.run(plan_of(start[None], task)).results[0].updates
-    small = Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], task)).results[0].updates
+    rows = batched.run(plan_of(start[None], task)).results["train"].updates
+    small = (
+        Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], task)).results["train"].updates
+    )
     torch.testing.assert_close(rows.values, small.values, rtol=1e-4, atol=1e-6)
-    alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results[0].updates
+    alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results["train"].updates
     torch.testing.assert_close(rows.of(torch.tensor([3])), alone.values, rtol=1e-4, atol=1e-6)
     plain = fit_of(
         layout, [[0]], training=LocalTraining(batch=0, lr=1.0)
     )  # one step: the order of samples means nothing
     changes = [plan_of(start[None], plain), plan_of(start[None], plain, round=2)]
     changes += [replace(changes[0], seed=8), plan_of(start[None], replace(plain, stream="other"))]
-    drawn = [batched.run(plan).results[0].updates.values for plan in changes]
+    drawn = [batched.run(plan).results["train"].updates.values for plan in changes]
     assert len(torch.cat(drawn).round(decimals=5).unique(dim=0)) == 4
     torch.manual_seed(0)
-    assert torch.equal(batched.run(changes[0]).results[0].updates.values, drawn[0])
+    assert torch.equal(batched.run(changes[0]).results["train"].updates.values, drawn[0])
 
 
 def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
     loop, batched, layout, start = twins(SIZES, norm=True, precision="bfloat16")
-    evaluation = Evaluation("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
-    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), evaluations=(evaluation,))
+    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), evaluations={"client": evaluation})
     found, expected = batched.run(plan), loop.run(plan)
     assert_close(found, expected, tolerance=0.1)
-    assert not torch.allclose(found.results[0].updates.values, expected.results[0].updates.values, rtol=1e-4)
+    assert not torch.allclose(
+        found.results["train"].updates.values, expected.results["train"].updates.values, rtol=1e-4
+    )
     own = replace(plan, evaluations=())
     assert_close(batched.run(own), Loop(network(True), layout, batched.holdings, precision="bfloat16").run(own), 0.1)
 
@@ -408,9 +414,11 @@ def test_algorithms_decide_the_same(name: str) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 def test_cuda_equals_the_loop(norm: bool) -> None:
     loop, batched, layout, start = twins(SIZES, norm, device="cuda")
-    evaluation = Evaluation("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
     for round in range(1, 7):
         task = fit_of(layout, [[0, 1]] * 5, training=RECIPES["momentum"], prox_weight=0.1, save_local=layout.everything)
-        plan = replace(plan_of(torch.stack([start, start * 1.1]), task, round=round), evaluations=(evaluation,))
+        plan = replace(
+            plan_of(torch.stack([start, start * 1.1]), task, round=round), evaluations={"client": evaluation}
+        )
         assert_close(batched.run(plan), loop.run(plan))
         assert close(batched.store.tensors(), loop.store.tensors())

@@ -18,7 +18,7 @@ def test_a_name_makes_an_engine_with_its_workers(name: str, transport: type[Proc
 def test_other_names_make_engines_without_workers(name: str, kind: type) -> None:
     engine = ENGINES[name](SITE, "cpu", 0, 600)
     report = engine.run(plan_of(MODELS, fit_of(LAYOUT, offers([0], of=3)), cohort=[4, 5, 6]))
-    assert type(engine) is kind and report.results[0].sizes.tolist() == [5, 6, 7]
+    assert type(engine) is kind and report.results["train"].sizes.tolist() == [5, 6, 7]
 
 
 def test_an_engine_computes_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

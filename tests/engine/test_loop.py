@@ -26,9 +26,9 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
                 cross_entropy(module(data.prepare(batch)), data.labels[batch]).backward()
                 optimizer.step()
         moved = flatten(module, layout) - start
-        assert torch.allclose(report.results[0].updates.of(torch.tensor([client]))[0], moved, atol=1e-6)
-    assert report.results[0].sizes.tolist() == [12, 9]
-    assert report.results[0].losses.isnan().all()
+        assert torch.allclose(report.results["train"].updates.of(torch.tensor([client]))[0], moved, atol=1e-6)
+    assert report.results["train"].sizes.tolist() == [12, 9]
+    assert report.results["train"].losses.isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,24 @@ def test_a_client_trains_the_same_bits_whoever_else_takes_part(training: LocalTr
     engine, layout, start = loop_of([10, 10, 10])
     all_three = engine.run(plan_of(start[None], fit_of(layout, [[0]] * 3, training=training)))
     alone = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training), cohort=[2]))
-    assert torch.equal(all_three.results[0].updates.of(torch.tensor([2])), alone.results[0].updates.values)
-    assert alone.results[0].updates.values.abs().max() > 0
+    assert torch.equal(all_three.results["train"].updates.of(torch.tensor([2])), alone.results["train"].updates.values)
+    assert alone.results["train"].updates.values.abs().max() > 0
 
 
 def test_another_round_or_stream_draws_other_batches() -> None:
     engine, layout, start = loop_of([10])
     fits = [fit_of(layout, [[0]]), fit_of(layout, [[0]], stream="other")]
-    rows = [engine.run(plan_of(start[None], task)).results[0].updates.values for task in fits]
-    rows.append(engine.run(plan_of(start[None], fits[0], round=2)).results[0].updates.values)
+    rows = [engine.run(plan_of(start[None], task)).results["train"].updates.values for task in fits]
+    rows.append(engine.run(plan_of(start[None], fits[0], round=2)).results["train"].updates.values)
     assert not torch.equal(rows[0], rows[1]) and not torch.equal(rows[0], rows[2])
 
 
 def test_of_several_offers_a_client_takes_the_one_of_lowest_training_loss() -> None:
     engine, layout, start = loop_of([10, 10])
-    trained = start + engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
+    trained = start + engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
     broken = torch.full_like(start, torch.nan)
     report = engine.run(plan_of(torch.stack([broken, start, trained]), fit_of(layout, [[0, 1, 2], [1, -1, -1]])))
-    result = report.results[0]
+    result = report.results["train"]
     assert result.chosen.tolist() == [2, 1]
     assert result.losses[0, 2] < result.losses[0, 1] and result.losses[0, 0].isnan()
     assert result.losses[1].isnan().all()
@@ -63,19 +63,19 @@ def test_of_several_offers_a_client_takes_the_one_of_lowest_training_loss() -> N
 
 def test_a_client_without_an_offer_is_an_absent_row() -> None:
     engine, layout, start = loop_of([10, 10])
-    result = engine.run(plan_of(start[None], fit_of(layout, [[-1], [0]]))).results[0]
+    result = engine.run(plan_of(start[None], fit_of(layout, [[-1], [0]]))).results["train"]
     assert result.updates.clients.tolist() == [1]
-    nobody = engine.run(plan_of(start[None], fit_of(layout, [[-1], [-1]]))).results[0]
+    nobody = engine.run(plan_of(start[None], fit_of(layout, [[-1], [-1]]))).results["train"]
     assert nobody.updates.values.shape == (0, layout.p) and nobody.losses.shape == (0, 1)
 
 
 def test_tensors_outside_the_train_mask_stay_and_those_outside_the_upload_mask_are_zero() -> None:
     engine, layout, start = loop_of([10], norm=True)
     head = layout.select("fc")
-    update = engine.run(plan_of(start[None], fit_of(layout, [[0]], trainable=head))).results[0].updates.values[0]
+    update = engine.run(plan_of(start[None], fit_of(layout, [[0]], trainable=head))).results["train"].updates.values[0]
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert update[inside].any() and not update[~inside].any()
-    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload=head))).results[0].updates.values[0]
+    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload=head))).results["train"].updates.values[0]
     assert sent[inside].any() and not sent[~inside].any()
 
 
@@ -84,13 +84,13 @@ def test_what_is_stored_comes_back_in_a_later_round_and_not_when_the_same_round_
     head = layout.select("fc")
     columns = layout.columns(head)
     personal = fit_of(layout, [[0]], load_local=head, save_local=head)
-    first = engine.run(plan_of(start[None], personal)).results[0].updates.values[0]
-    again = engine.run(plan_of(start[None], personal)).results[0].updates.values[0]
+    first = engine.run(plan_of(start[None], personal)).results["train"].updates.values[0]
+    again = engine.run(plan_of(start[None], personal)).results["train"].updates.values[0]
     assert torch.equal(first, again)
     kept = engine.store.read(0, before=2)
     assert torch.allclose(torch.cat([kept[2], kept[3]]), (start + first)[columns], atol=1e-7)
     frozen = fit_of(layout, [[0]], load_local=head, trainable=layout.nothing)
-    assert engine.run(plan_of(start[None], frozen, round=2)).results[0].updates.values.abs().sum() == 0
+    assert engine.run(plan_of(start[None], frozen, round=2)).results["train"].updates.values.abs().sum() == 0
     engine.run(plan_of(start[None], replace(frozen, save_local=head), round=2))
     assert all(torch.equal(engine.store.read(0, before=3)[tensor], values) for tensor, values in kept.items())
 
@@ -98,13 +98,15 @@ def test_what_is_stored_comes_back_in_a_later_round_and_not_when_the_same_round_
 def test_a_tensor_that_is_asked_for_as_values_is_not_sent_as_an_update() -> None:
     engine, layout, start = loop_of([10])
     head = layout.select("fc")
-    plain = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
-    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload_values=head))).results[0].updates.values[0]
+    plain = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
+    sent = (
+        engine.run(plan_of(start[None], fit_of(layout, [[0]], upload_values=head))).results["train"].updates.values[0]
+    )
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert torch.equal(sent[~inside], plain[~inside])
     assert torch.allclose(sent[inside], (start + plain)[inside], atol=1e-7)
     silent = fit_of(layout, [[0]], upload_values=head, upload=layout.select("conv"))
-    assert not engine.run(plan_of(start[None], silent)).results[0].updates.values[0, inside].any()
+    assert not engine.run(plan_of(start[None], silent)).results["train"].updates.values[0, inside].any()
 
 
 def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
@@ -116,10 +118,14 @@ def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
         fit_of(layout, [[0]], trainable=body, load_local=head, upload=layout.everything),
     )
     report = engine.run(plan_of(start[None], *steps))
-    assert report.results[0].updates.values.abs().sum() == 0
+    assert report.results["train"].updates.values.abs().sum() == 0
     body_moved = report.results[1].updates.values[0]
     assert body_moved[columns].abs().sum() == 0 and body_moved.abs().sum() > 0
-    plain = engine.run(plan_of(start[None], replace(steps[1], load_local=layout.nothing))).results[0].updates.values[0]
+    plain = (
+        engine.run(plan_of(start[None], replace(steps[1], load_local=layout.nothing)))
+        .results["train"]
+        .updates.values[0]
+    )
     assert not torch.equal(body_moved, plain)  # the body was trained under the trained head
 
 
@@ -129,7 +135,7 @@ def test_the_proximal_term_pulls_towards_the_received_model() -> None:
     once = fit_of(layout, [[0]], training=LocalTraining(batch=0, lr=0.1))
     twice = replace(once, training=LocalTraining(batch=0, lr=0.1, epochs=2))
     one, two, pulled = (
-        engine.run(plan_of(start[None], task)).results[0].updates.values[0]
+        engine.run(plan_of(start[None], task)).results["train"].updates.values[0]
         for task in (once, twice, replace(twice, prox_weight=0.5))
     )
     assert torch.allclose(pulled, two - 0.1 * 0.5 * one, atol=1e-6) and not torch.allclose(pulled, two, atol=1e-4)
@@ -140,7 +146,7 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     module.get_submodule("fc").requires_grad_(False)
     engine, layout, start = loop_of([10])
     frozen = type(engine)(module, layout, engine._holdings)
-    update = frozen.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
+    update = frozen.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
 
@@ -155,7 +161,7 @@ def test_the_fits_of_a_client_that_are_offered_the_same_take_the_same() -> None:
 def test_halves_of_the_data_are_disjoint_and_together_complete() -> None:
     engine, layout, start = loop_of([11])
     sizes = [
-        int(engine.run(plan_of(start[None], fit_of(layout, [[0]], fold=part))).results[0].sizes)
+        int(engine.run(plan_of(start[None], fit_of(layout, [[0]], fold=part))).results["train"].sizes)
         for part in ("A", "B", "all")
     ]
     assert sizes == [5, 6, 11]
@@ -163,7 +169,7 @@ def test_halves_of_the_data_are_disjoint_and_together_complete() -> None:
 
 def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
     engine, layout, start = loop_of([11], norm=True)
-    update = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values
+    update = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values
     assert update.isfinite().all()
     statistics = [span for slot, span in zip(layout.tensors, layout.spans, strict=True) if slot.kind == "buffer"]
     assert all(update[0, span].abs().max() > 0 for span in statistics)
@@ -171,9 +177,13 @@ def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
 
 def test_scores_are_of_the_models_before_the_work_of_the_same_plan() -> None:
     engine, layout, start = loop_of([10, 10])
-    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    before = engine.run(replace(plan_of(start[None], fit_of(layout, [[0], [0]])), evaluations=(evaluation,))).scores[0]
-    alone = engine.run(replace(plan_of(start[None], fit_of(layout, [[-1], [-1]])), evaluations=(evaluation,))).scores[0]
+    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
+    before = engine.run(
+        replace(plan_of(start[None], fit_of(layout, [[0], [0]])), evaluations={"client": evaluation})
+    ).scores["client"]
+    alone = engine.run(
+        replace(plan_of(start[None], fit_of(layout, [[-1], [-1]])), evaluations={"client": evaluation})
+    ).scores["client"]
     assert torch.equal(before.loss, alone.loss) and before.samples.tolist() == [4, 4]
     assert ((before.correct >= 0) & (before.correct <= 4)).all()
 
@@ -190,7 +200,7 @@ def test_scores_use_what_a_client_keeps_to_itself() -> None:
         plan_of(torch.stack([start, kept]), fit_of(layout, [[-1]]), round=2), evaluations=(shared, evaluations[1])
     )
     scores = engine.run(later).scores
-    sent = engine.run(replace(later, evaluations=(replace(shared, candidates=torch.tensor([[1]])),))).scores[0]
+    sent = engine.run(replace(later, evaluations=(replace(shared, candidates=torch.tensor([[1]])),))).scores["client"]
     assert torch.equal(scores[1].loss, sent.loss) and not torch.equal(scores[0].loss, sent.loss)
 
 
@@ -216,8 +226,8 @@ def test_dropout_draws_from_the_clients_own_stream() -> None:
     layout = layout_of(module)
     other = type(engine)(module, layout, engine._holdings)
     row = flatten(module, layout)
-    both = other.run(plan_of(row[None], fit_of(layout, [[0], [0]]))).results[0].updates
-    alone = other.run(plan_of(row[None], fit_of(layout, [[0]]), cohort=[1])).results[0].updates
+    both = other.run(plan_of(row[None], fit_of(layout, [[0], [0]]))).results["train"].updates
+    alone = other.run(plan_of(row[None], fit_of(layout, [[0]]), cohort=[1])).results["train"].updates
     assert torch.equal(both.of(torch.tensor([1])), alone.values)
 
 

@@ -18,7 +18,7 @@ def test_updates_that_do_not_fit_into_memory_are_the_same(monkeypatch: pytest.Mo
         # The half of a single sample is no sample: that client has room but no row.
         halves = fit_of(layout, [[0], [0], [0]], fold="A")
         both = engine.run(plan_of(start[None], fit_of(layout, [[0], [-1], [0]]), halves))
-        found.append([result.updates for result in both.results])
+        found.append([result.updates for result in both.results.values()])
     assert [updates.clients.tolist() for updates in found[0]] == [[0, 2], [0, 2]]
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.clients, other.clients)

@@ -57,12 +57,12 @@ def test_a_fit_takes_at_most_so_many_samples_of_its_part_from_each_client() -> N
     engine, layout, start = loop_of([12, 8, 12])
     fit = fit_of(layout, [[0]] * 3, fold="A", max_samples=torch.tensor([4, 100, 6]))
     plan = plan_of(start[None], fit)
-    results = engine.run(plan).results[0]
+    results = engine.run(plan).results["train"]
     assert results.sizes.tolist() == [4, 4, 6]
     # 6 are all of the half that client 2 has, so it trains as it would without a bound.
-    whole = engine.run(plan_of(start[None], fit_of(layout, [[0]], fold="A"), cohort=[2])).results[0]
+    whole = engine.run(plan_of(start[None], fit_of(layout, [[0]], fold="A"), cohort=[2])).results["train"]
     assert torch.equal(whole.updates.values[0], results.updates.values[2])
-    alone = engine.run(plan.only(torch.tensor([False, False, True]))).results[0]
+    alone = engine.run(plan.only(torch.tensor([False, False, True]))).results["train"]
     assert alone.sizes.tolist() == [6] and torch.equal(alone.updates.values[0], results.updates.values[2])
 
 
@@ -73,7 +73,7 @@ def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() 
     told = {
         part: engine.run(
             plan_of(models, fit_of(layout, [[0, 1]], trainable=none, upload=none, fold="B", selection_fold=part))
-        ).results[0]
+        ).results["train"]
         for part in ("all", "A", "B")
     }
     halves = (told["A"].losses + told["B"].losses) / 2
@@ -85,7 +85,7 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
     engine, layout, start = loop_of([12])
     models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
     fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
-    result = engine.run(plan_of(models, fit)).results[0]
+    result = engine.run(plan_of(models, fit)).results["train"]
     inputs, labels = Holdings(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
     wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())

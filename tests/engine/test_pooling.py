@@ -186,8 +186,10 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
         engine = Loop(module, layout, Holdings(noise, deal_of([20, 20]), seed=0))
         row = 3 * flatten(module, layout)
         models = torch.stack([row, 0.5 * row])
-        evaluation = Evaluation("own", torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)
-        report = engine.run(replace(plan_of(models, fit_of(layout, [[0, 1], [0, 1]])), evaluations=(evaluation,)))
+        evaluation = Evaluation(torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)
+        report = engine.run(
+            replace(plan_of(models, fit_of(layout, [[0, 1], [0, 1]])), evaluations={"client": evaluation})
+        )
         return report, engine.predict(models, torch.randn(2, 3, 8, 8))
 
     one, predicted = answers()
@@ -196,9 +198,9 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fedstrata.engine.loop.pooled", lambda module: module)
     other, expected = answers()
     for found in ("given", "sizes"):
-        assert torch.equal(getattr(one.results[0], found), getattr(other.results[0], found))
-    assert torch.equal(one.results[0].updates.values, other.results[0].updates.values)
-    torch.testing.assert_close(one.results[0].losses, other.results[0].losses)
-    torch.testing.assert_close(one.scores[0].loss, other.scores[0].loss)
-    assert torch.equal(one.scores[0].correct, other.scores[0].correct)
+        assert torch.equal(getattr(one.results["train"], found), getattr(other.results["train"], found))
+    assert torch.equal(one.results["train"].updates.values, other.results["train"].updates.values)
+    torch.testing.assert_close(one.results["train"].losses, other.results["train"].losses)
+    torch.testing.assert_close(one.scores["client"].loss, other.scores["client"].loss)
+    assert torch.equal(one.scores["client"].correct, other.scores["client"].correct)
     torch.testing.assert_close(predicted, expected)

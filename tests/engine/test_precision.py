@@ -17,7 +17,7 @@ def engine_of(precision: str = "float32") -> Loop:
 
 
 def updates(precision: str) -> Tensor:
-    return engine_of(precision).run(plan_of(START[None], STEP)).results[0].updates.values
+    return engine_of(precision).run(plan_of(START[None], STEP)).results["train"].updates.values
 
 
 def gradient(forward: Callable[[torch.nn.Module, Tensor], Tensor]) -> Tensor:
@@ -32,7 +32,7 @@ def test_float32_is_untouched_by_what_bfloat16_needs() -> None:
     plain = gradient(lambda module, inputs: module(inputs))
     found = updates("float32")
     torch.testing.assert_close(found[0], -0.1 * plain, rtol=1e-5, atol=1e-7)
-    assert torch.equal(found, engine_of().run(plan_of(START[None], STEP)).results[0].updates.values)
+    assert torch.equal(found, engine_of().run(plan_of(START[None], STEP)).results["train"].updates.values)
 
 
 def test_bfloat16_multiplies_with_eight_bits_and_moves_weights_of_float32() -> None:
@@ -47,18 +47,20 @@ def test_weights_that_moved_are_rounded_anew_in_every_step() -> None:
     """Autocast keeps what it rounded; if that were kept beyond a step, the second one would go as the first."""
     twice = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1, epochs=2))
     one = updates("bfloat16")
-    two = engine_of("bfloat16").run(plan_of(START[None], twice)).results[0].updates.values
-    again = engine_of("bfloat16").run(plan_of((START + one[0])[None], STEP)).results[0].updates.values
+    two = engine_of("bfloat16").run(plan_of(START[None], twice)).results["train"].updates.values
+    again = engine_of("bfloat16").run(plan_of((START + one[0])[None], STEP)).results["train"].updates.values
     torch.testing.assert_close(two[0], one[0] + again[0], rtol=1e-3, atol=1e-5)
     assert not torch.allclose(two, 2 * one, rtol=1e-3, atol=1e-5)
 
 
 def test_scores_and_what_clients_keep_are_float32() -> None:
-    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
+    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
     found = []
     for precision in ("float32", "bfloat16"):
         engine = engine_of(precision)
         plan = plan_of(START[None], STEP)
-        found.append(engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, (evaluation,))).scores[0].loss)
+        found.append(
+            engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, (evaluation,))).scores["client"].loss
+        )
         assert {values.dtype for values in engine.store.tensors().values()} == {torch.float32}
     assert torch.equal(*found)

@@ -195,7 +195,7 @@ def test_a_worker_shows_progress_whenever_it_reads_samples(monkeypatch: pytest.M
         here.close()
         assert left.wait(60)
     # 1 and 2 samples are a batch each, in both of two epochs.
-    assert len(frames) == 4 and answer.report.results[0].sizes.tolist() == [1, 2]
+    assert len(frames) == 4 and answer.report.results["train"].sizes.tolist() == [1, 2]
 
 
 def test_a_worker_that_does_not_read_what_it_is_sent_holds_nobody_up() -> None:

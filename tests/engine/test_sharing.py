@@ -40,7 +40,7 @@ def test_work_that_two_algorithms_ask_for_is_done_once_whatever_they_call_the_mo
     answers = answer(engine, first, second)
     assert answers.done == 3
     assert same(answers.reports[0], alone(first)) and same(answers.reports[1], alone(second))
-    assert answers.reports[1].results[0].chosen.tolist() == [1, 1, 1]
+    assert answers.reports[1].results["train"].chosen.tolist() == [1, 1, 1]
 
 
 def test_after_a_split_the_clients_of_the_clusters_that_still_coincide_are_shared() -> None:
@@ -73,7 +73,7 @@ def test_work_that_differs_in_anything_is_not_shared(changes: dict[str, Any]) ->
     plain = plan_of(start[None], fit_of(layout, [[0]] * 3))
     other = plan_of(start[None], fit_of(layout, [[0]] * 3, **changes))
     answers = answer(engine, plain, other)
-    assert answers.done == sum(len(report.results[0].sizes) for report in answers.reports)
+    assert answers.done == sum(len(report.results["train"].sizes) for report in answers.reports)
     assert same(answers.reports, (alone(plain), alone(other)))
 
 
@@ -96,14 +96,14 @@ def test_several_offers_are_one_job_however_they_are_padded() -> None:
     answers = answer(engine, narrow, wide)
     assert answers.done == 3
     assert same(answers.reports, (alone(narrow), alone(wide)))
-    chosen = answers.reports[0].results[0].chosen[:2]
-    assert torch.equal(answers.reports[1].results[0].chosen, 2 - chosen)
+    chosen = answers.reports[0].results["train"].chosen[:2]
+    assert torch.equal(answers.reports[1].results["train"].chosen, 2 - chosen)
 
 
 def test_of_two_offers_with_the_same_values_the_first_is_taken() -> None:
     engine, layout, start = loop_of(SIZES)
     plan = plan_of(torch.stack([start, start]), fit_of(layout, [[1, 0]] * 3))
-    assert answer(engine, plan).reports[0].results[0].chosen.tolist() == [1, 1, 1]
+    assert answer(engine, plan).reports[0].results["train"].chosen.tolist() == [1, 1, 1]
     assert same(answer(engine, plan).reports[0], alone(plan))
 
 
@@ -115,7 +115,7 @@ def test_what_devices_keep_is_never_shared() -> None:
         fit_of(layout, [[0]] * 3),
         fit_of(layout, [[0]] * 3, load_local=layout.everything, save_local=layout.everything),
     )
-    evaluation = Evaluation("own", torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
+    evaluation = Evaluation(torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
     once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, training=LocalTraining(lr=0.5)))]
     twice = [
         replace(plan, round=2, evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)))
@@ -172,7 +172,7 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
             return engine.run(plan)
 
     def evaluation(clients: list[int], offers: list[list[int]]) -> Evaluation:
-        return Evaluation("x", torch.tensor(clients), torch.tensor(offers), layout.nothing)
+        return Evaluation(torch.tensor(clients), torch.tensor(offers), layout.nothing)
 
     asks = [
         {"classes": torch.tensor(rows), "entropy": torch.zeros(3, dtype=torch.bool)} for rows in ([1, 1, 0], [0, 1, 1])
@@ -181,7 +181,7 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
         replace(
             plan_of(moved(start, 2), fit_of(layout, [[-1]] * 3)),
             client_stats={name: rows.bool() for name, rows in ask.items()},
-            evaluations=(score,),
+            evaluations={"client": score},
         )
         for ask, score in zip(asks, (evaluation([0, 2], [[0], [0]]), evaluation([2, 0], [[0], [1]])), strict=True)
     ]
@@ -190,7 +190,7 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
     (merged,) = runs
     assert (
         merged.client_stats["classes"].tolist() == [True] * 3
-        and sum(len(score.clients) for score in merged.evaluations) == 3
+        and sum(len(score.clients) for score in merged.evaluations.values()) == 3
     )
     assert answers.done == 0
 
@@ -204,9 +204,9 @@ def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
 
     nobody = torch.empty(0, dtype=torch.int64)
     idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
-    idle = replace(idle, evaluations=(Evaluation("x", nobody, nobody.reshape(0, 1), layout.nothing),))
+    idle = replace(idle, evaluations=(Evaluation(nobody, nobody.reshape(0, 1), layout.nothing),))
     answers = together([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
-    assert same(answers.reports, (alone(idle), Report(())))
+    assert same(answers.reports, (alone(idle), Report()))
     assert answers.seconds[0] < 1 and answers.done == 0
 
 
@@ -226,9 +226,11 @@ def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
     """
     engine, layout, start = loop_of(SIZES)
     models = moved(start, 2)
-    evaluation = Evaluation("x", torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
-    first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), evaluations=(evaluation,))
-    second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations=(evaluation,))
+    evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
+    first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), evaluations={"client": evaluation})
+    second = replace(
+        plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations={"client": evaluation}
+    )
     merged, wishes = merge([first, second])
     assert merged is not None
     assert costs(merged, wishes, engine.run(merged)) == (32, 88)
@@ -274,4 +276,4 @@ def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
         plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], tasks=tuple(work)))
     answers = answer(engine, *plans)
     assert same(answers.reports, tuple(map(alone, plans)))
-    assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results)
+    assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results.values())

@@ -315,7 +315,7 @@ def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
     setting = here.setting
     state = setting.algorithm.init(setting.problem)
     report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
-    assert report.results[0].updates.clients.tolist() == [0, 1]
+    assert report.results["train"].updates.clients.tolist() == [0, 1]
     assert remote.journey.absent == dict.fromkeys((2, 3), "the first 2 had answered")
 
 

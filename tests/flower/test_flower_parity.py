@@ -50,7 +50,7 @@ def by_simulator(setting: Setting) -> Ask:
     setting.clients.store.restore({})
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
-        score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations]
+        score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations.values()]
         there = tuple(
             replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
             for evaluation, rows in score
@@ -85,7 +85,7 @@ def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(h
         *_, end = play(here.setting, by_simulator(here.setting), name)
         return end
 
-    assert bool((~last("ifca")[0].results[0].losses.isnan()).sum(dim=1).eq(3).all())
+    assert bool((~last("ifca")[0].results["train"].losses.isnan()).sum(dim=1).eq(3).all())
     last("fedper")
     assert here.setting.clients.store.tensors()
     assert any(len(last(name)[1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))

@@ -242,7 +242,7 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
         Plan(1, 0, ids, torch.ones(1, LAYOUT.p), (task,), client_stats={"units": torch.tensor([True])}), 0, LAYOUT, ()
     )
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[wrong]]))
-    told = Answer(Report((result,), client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
+    told = Answer(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
     with pytest.raises(InputError, match=message):
         read_answer(write_answer(told, asked, LAYOUT, "run"), asked, LAYOUT, Bounds("run", 9, 5, SIZES))
 
@@ -272,7 +272,7 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
 )
 def test_a_letter_that_is_no_order_is_refused(spoil: Any, message: str) -> None:
     task = whole_fit()
-    evaluation = Evaluation("all", torch.tensor([0]), torch.tensor([[0]]), LAYOUT.nothing)
+    evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), LAYOUT.nothing)
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), (task,), (evaluation,))
     letter = write_order(order(plan, 0, LAYOUT, ()), LAYOUT)
     settings = {name: dict(record) for name, record in letter.settings.items()}

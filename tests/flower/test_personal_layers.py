@@ -58,7 +58,7 @@ def simulated(here: Federation, absent: dict[int, int]) -> Callable[[Plan], Repo
 
     def ask(plan: Plan) -> Report:
         gone = torch.tensor([absent[plan.round]] if plan.round in absent else [], dtype=torch.int64)
-        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations]
+        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations.values()]
         there = tuple(
             replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
             for evaluation, rows in score

@@ -141,7 +141,7 @@ def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
 
     def answer(plan: Plan) -> Report:
         gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
-        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations]
+        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations.values()]
         there = tuple(
             replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
             for evaluation, rows in score

@@ -20,7 +20,7 @@ def plan_and_report(clients: list[int]) -> tuple[Plan, Report]:
     plan = Plan(1, 0, plan.cohort, START[None], plan.tasks)
     m = len(clients)
     rows = Rows(torch.tensor(clients), UPDATES[clients])
-    return plan, Report((Result(rows, torch.zeros(m, dtype=torch.int64), torch.ones(m), torch.zeros(m, 1)),))
+    return plan, Report({"train": Result(rows, torch.zeros(m, dtype=torch.int64), torch.ones(m), torch.zeros(m, 1))})
 
 
 def test_the_gap_of_every_layer_reproduces_golden_case_2() -> None:
@@ -50,7 +50,7 @@ def test_without_two_groups_among_those_who_answered_there_is_no_gap() -> None:
 def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    plan = replace(plan, tasks=(replace(plan.tasks[0], upload_values=layout.select("fc")),))
+    plan = replace(plan, tasks=(replace(plan.tasks["train"], upload_values=layout.select("fc")),))
     records = gaps(layout, plan, report, truth, ["cos", "dcos"])
     found = {(record["layer"], record["measure"]): float(record["gap"]) for record in records}
     assert found["fc", "cos"] == pytest.approx(-1.0)  # the cosines of golden case 1's updates, not of its weights
@@ -61,10 +61,10 @@ def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> No
 def test_what_is_not_sent_is_not_measured() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    silent = replace(plan.tasks[0], upload=layout.nothing)
-    assert gaps(layout, replace(plan, tasks=(silent,)), report, truth, ["dcos"]) == []
-    base = replace(plan.tasks[0], upload=(True, False))
-    both = replace(report, results=(report.results[0], report.results[0]))
+    silent = replace(plan.tasks["train"], upload=layout.nothing)
+    assert gaps(layout, replace(plan, tasks={"train": silent}), report, truth, ["dcos"]) == []
+    base = replace(plan.tasks["train"], upload=(True, False))
+    both = replace(report, results=(report.results["train"], report.results["train"]))
     records = gaps(layout, replace(plan, tasks=(silent, base)), both, truth, ["dcos", "cos"])
     assert [str(record["layer"]) for record in records if math.isnan(float(record["gap"]))] == ["fc", "fc"]
 

@@ -73,9 +73,9 @@ def sighting_of(n: int, rounds: int = 1, folds: int = 2, **given: Any) -> Sighti
 def test_twins_train_on_the_two_halves_from_the_model_that_the_client_was_given() -> None:
     problem = toy_problem(4, LAYOUT)
     plan = twins(fedavg_plan(problem, initial_state(problem), torch.arange(4)), LAYOUT.select("conv"))
-    assert [(task.fold, task.stream) for task in plan.tasks] == [("all", "train"), ("A", "A"), ("B", "B")]
+    assert [(task.fold, task.stream) for task in plan.tasks.values()] == [("all", "train"), ("A", "A"), ("B", "B")]
     assert plan.tasks[1].upload == LAYOUT.select("conv") and plan.tasks[1].trainable == LAYOUT.everything
-    assert all(torch.equal(task.candidates, plan.tasks[0].candidates) for task in plan.tasks)
+    assert all(torch.equal(task.candidates, plan.tasks["train"].candidates) for task in plan.tasks.values())
 
 
 def test_twins_are_the_second_and_third_result_whatever_comes_after() -> None:
@@ -231,7 +231,7 @@ def test_looks_come_ever_more_rarely_and_spend_the_level_together() -> None:
 def test_what_is_seen_is_the_same_whatever_the_order_of_the_rows() -> None:
     report = answer(half(12, seed=3), half(12, seed=1), half(12, seed=2))
     order = torch.randperm(12, generator=seeded())
-    mixed = Report(tuple(result.only(order) for result in report.results))
+    mixed = Report(tuple(result.only(order) for result in report.results.values()))
     once, again = (see(LAYOUT, unseen(LAYOUT, 12), each, hear(12), done=1) for each in (report, mixed))
     assert once.layers is not None and again.layers is not None
     assert torch.equal(once.layers.alike, again.layers.alike) and torch.equal(once.common, again.common)
@@ -310,7 +310,7 @@ def test_plan_of_the_scout_is_fedavgs() -> None:
     """The trunk is FedAvg's: twins change no model."""
     problem = toy_problem(3, LAYOUT)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(3))
-    assert isinstance(plan, Plan) and twins(plan, LAYOUT.everything).tasks[0] == plan.tasks[0]
+    assert isinstance(plan, Plan) and twins(plan, LAYOUT.everything).tasks["train"] == plan.tasks["train"]
 
 
 def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:

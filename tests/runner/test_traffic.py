@@ -27,10 +27,12 @@ def test_an_absent_client_is_charged_the_way_down() -> None:
 def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> None:
     problem = toy_problem(1)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))
-    task = replace(plan.tasks[0], candidates=torch.tensor([[0, 1, -1]]))
+    task = replace(plan.tasks["train"], candidates=torch.tensor([[0, 1, -1]]))
     plan = replace(plan, models=torch.zeros(3, 6), tasks=(task, task))
     report = Scripted([torch.zeros(1, 6)]).run(plan)
-    chosen = Report(tuple(replace(result, losses=torch.tensor([[0.1, 0.2, torch.nan]])) for result in report.results))
+    chosen = Report(
+        tuple(replace(result, losses=torch.tensor([[0.1, 0.2, torch.nan]])) for result in report.results.values())
+    )
     sent = traffic(problem.layout, plan, chosen)
     assert (sent.down, sent.up) == (2 * 24, 2 * (24 + 4))
 
@@ -39,11 +41,11 @@ def test_models_that_are_only_compared_come_back_as_their_losses() -> None:
     problem = toy_problem(2)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
     none = problem.layout.nothing
-    task = replace(plan.tasks[0], candidates=torch.tensor([[0, 1, 2], [0, 1, -1]]), trainable=none, upload=none)
-    plan = replace(plan, models=torch.zeros(3, 6), tasks=(task,))
+    task = replace(plan.tasks["train"], candidates=torch.tensor([[0, 1, 2], [0, 1, -1]]), trainable=none, upload=none)
+    plan = replace(plan, models=torch.zeros(3, 6), tasks={"train": task})
     losses = torch.tensor([[0.1, 0.2, 0.3], [0.1, 0.2, torch.nan]])
     report = Scripted([torch.zeros(2, 6)]).run(plan)
-    answer = Report(tuple(replace(result, losses=losses) for result in report.results))
+    answer = Report(tuple(replace(result, losses=losses) for result in report.results.values()))
     sent = traffic(problem.layout, plan, answer)
     assert (sent.down, sent.up) == ((3 + 2) * 24, (3 + 2) * 4)
 
@@ -56,8 +58,8 @@ def test_what_a_client_keeps_is_not_sent_and_statistics_are_counted_apart() -> N
     )
     problem = toy_problem(1, Layout(slots))
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))
-    task = replace(plan.tasks[0], load_local=(False, True, False), upload=(True, False, True))
-    plan = replace(plan, tasks=(task,))
+    task = replace(plan.tasks["train"], load_local=(False, True, False), upload=(True, False, True))
+    plan = replace(plan, tasks={"train": task})
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(1, 10)]).run(plan))
     assert (sent.down, sent.up, sent.buffers) == (12, 12, 40)
 
@@ -67,7 +69,7 @@ def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
     slots = (TensorSpec("a", "a", "conv", (3,)), TensorSpec("b", "b", "linear", (2,)))
     problem = toy_problem(2, Layout(slots))
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
-    plan = replace(plan, tasks=(replace(plan.tasks[0], load_local=(False, True)),))
+    plan = replace(plan, tasks=(replace(plan.tasks["train"], load_local=(False, True)),))
     devices: dict[int, list[int]] = {0: [1], 1: []}
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(2, 5)]).run(plan), lambda client: devices[client])
     assert sent.down == 12 + 20

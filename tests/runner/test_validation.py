@@ -48,7 +48,7 @@ def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, 
 def result_of(plan: Plan, values: Tensor, sizes: list[int] | None = None) -> Result:
     m = len(plan.cohort)
     samples = torch.tensor(sizes or [1] * m)
-    given = plan.tasks[0].candidates[:, 0]
+    given = plan.tasks["train"].candidates[:, 0]
     return Result(Rows(plan.cohort, values), given, samples, torch.full((m, 1), torch.nan))
 
 
@@ -145,7 +145,7 @@ def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
         poisoned = values.clone()
         poisoned[2, column] = 40.0
         plan = plan_of(list(range(6)))
-        (event,) = validate(LAYOUT, plan, Report((result_of(plan, poisoned),))).events
+        (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, poisoned)})).events
         assert event == {
             "kind": "rejected",
             "reason": "norm",
@@ -162,11 +162,11 @@ def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
     """Weights of 30 beside updates of 1 are no outliers; weights of 400 are."""
     values = torch.tensor([[1.0, 1.0, 1.0, 1.0, 30.0, 30.0]] * 6)
     plan = plan_of(list(range(6)), upload_values=LAYOUT.select("fc"))
-    parts = {norms.part for norms in measure(LAYOUT, plan, Report((result_of(plan, values),)))}
+    parts = {norms.part for norms in measure(LAYOUT, plan, Report({"train": result_of(plan, values)}))}
     assert parts == {"weights", "normalisation layers", "buffers", "values of weights"}
-    assert validate(LAYOUT, plan, Report((result_of(plan, values),))).rejected == ()
+    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == ()
     values[4, 4:] = 400.0
-    assert validate(LAYOUT, plan, Report((result_of(plan, values),))).rejected == (4,)
+    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == (4,)
 
 
 def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:

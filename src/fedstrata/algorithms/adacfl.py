@@ -19,6 +19,7 @@ from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, ne
 from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
@@ -110,7 +111,7 @@ class AdaCFL:
             if name in report.client_stats:
                 facts[report.client_stats[name].clients, place] = report.client_stats[name].values[:, 0]
         known = (facts >= 0).all(dim=1) | (not self.precluster)
-        fresh = report.results[0].only(report.results[0].updates.clients.argsort())
+        fresh = report.results[TRAIN].only(report.results[TRAIN].updates.clients.argsort())
         fresh = fresh.only(known[fresh.updates.clients])
         weights = Rows(fresh.updates.clients, state.models[0, columns] + fresh.updates.values[:, columns])
         told, quorum = replace(state, facts=facts), answering(self.quorum, report, labels, first=self.round)
@@ -144,7 +145,7 @@ class AdaCFL:
             return assign_pending(state, report)
         return nearest(state, report, *self._near(problem, state))[0].clamp(max=len(state.models))
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
         return cluster_evaluation(problem, state, clients)
 

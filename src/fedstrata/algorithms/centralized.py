@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -47,25 +48,25 @@ class Centralized:
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """The holder of the union trains the one model, whoever takes part."""
         plan = fedavg_plan(problem, state, cohort[:1])
-        (task,) = plan.tasks
+        task = plan.tasks[TRAIN]
         batch = task.training.batch * (problem.clients if self.steps == "equal" else 1)
         union = replace(
             task, candidates=torch.zeros(1, 1, dtype=torch.int64), training=replace(task.training, batch=batch)
         )
-        return replace(plan, cohort=torch.tensor([problem.clients]), tasks=(union,))
+        return replace(plan, cohort=torch.tensor([problem.clients]), tasks={TRAIN: union})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Take over what the holder of the union trained."""
-        (result,) = report.results
+        result = report.results[TRAIN]
         # Labels have no place for the reserved id; in one cluster any client can stand for it.
         stand_in = replace(result.updates, clients=torch.zeros_like(result.updates.clients))
-        union = replace(report, results=(replace(result, updates=stand_in),))
+        union = replace(report, results={TRAIN: replace(result, updates=stand_in)})
         return aggregate(problem, state, union, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """Everyone belongs to the one cluster."""
         return torch.zeros_like(state.labels)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)

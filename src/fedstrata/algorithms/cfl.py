@@ -106,12 +106,12 @@ class CFL:
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
         moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        return moved, replace(diagnostics, metrics={**diagnostics.metrics, **trigger.figures})
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *trigger.metrics))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)

@@ -12,6 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Norm
 from fedstrata.core import (
+    CLIENT,
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -53,7 +55,7 @@ class Ditto:
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the global model, then its own: v <- v - eta (grad F_i(v) + lambda (v - w^t))."""
         plan, layout = fedavg_plan(problem, state, cohort), problem.layout
-        (shared,) = plan.tasks
+        shared = plan.tasks[TRAIN]
         # The same random stream: without the pull the personal model sees the very batches of training alone.
         personal = replace(
             shared,
@@ -63,7 +65,7 @@ class Ditto:
             upload=layout.nothing,
             prox_weight=self.lam,
         )
-        return replace(plan, tasks=(shared, personal))
+        return replace(plan, tasks={TRAIN: shared, "personal": personal})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the global updates; nothing is decided."""
@@ -73,8 +75,7 @@ class Ditto:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its personal model; the global one is recorded beside it."""
-        (shared,) = cluster_evaluation(problem, state, clients)
-        personal = replace(shared, name="personal", load_local=problem.layout.everything)
-        return (personal, replace(shared, name="global"))
+        shared = cluster_evaluation(problem, state, clients)[CLIENT]
+        return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}

@@ -12,7 +12,16 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
-from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
+from fedstrata.algorithms.parts.oneshot.signatures import (
+    SIGNATURE,
+    Signed,
+    gathered,
+    nearest,
+    register,
+    sign,
+    signed,
+    unsigned,
+)
 from fedstrata.clustering import euclidean
 from fedstrata.core import (
     Diagnostics,
@@ -74,7 +83,7 @@ class FedClust:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""
         return nearest(state, self._sent(problem, report), euclidean, self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
@@ -83,4 +92,4 @@ class FedClust:
 
     def _sent(self, problem: Problem, report: Report) -> Rows:
         # All start from the same layer, so distances of what it moved by are distances of the layers.
-        return report.results[1].updates.only(problem.layout.columns(self._mask(problem)))
+        return report.results[SIGNATURE].updates.only(problem.layout.columns(self._mask(problem)))

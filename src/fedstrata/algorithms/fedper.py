@@ -58,6 +58,6 @@ class FedPer:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its personal layers on the shared base."""
         return serve_personal(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Norm
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -49,7 +50,7 @@ class FedProx:
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the one model on F_i(w) + mu / 2 * ||w - w^t||^2."""
         plan = fedavg_plan(problem, state, cohort)
-        return replace(plan, tasks=(replace(plan.tasks[0], prox_weight=self.mu),))
+        return replace(plan, tasks={TRAIN: replace(plan.tasks[TRAIN], prox_weight=self.mu)})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average; nothing is decided."""
@@ -59,6 +60,6 @@ class FedProx:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)

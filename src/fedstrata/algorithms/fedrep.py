@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Count
 from fedstrata.algorithms.parts.personal import Personal, keep_local, others, personal_mask, serve_personal
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -53,22 +54,20 @@ class FedRep:
         """Everyone trains its head with the body frozen, then the body with its head frozen."""
         personal = personal_mask(problem.layout, self.personal)
         plan = keep_local(problem, state, cohort, personal)
-        (both,) = plan.tasks
+        both = plan.tasks[TRAIN]
         training = replace(both.training, epochs=self.head_epochs)
         head = replace(both, training=training, trainable=personal, upload=problem.layout.nothing, stream="head")
         body = replace(both, trainable=others(personal), save_local=problem.layout.nothing)
-        return replace(plan, tasks=(head, body))
+        return replace(plan, tasks={"head": head, TRAIN: body})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the bodies; nothing is decided."""
-        labels = self.place(problem, state, report)
-        bodies = replace(report, results=report.results[1:])
-        return aggregate(problem, state, bodies, labels)
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own head on the shared body."""
         return serve_personal(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -18,10 +18,13 @@ from fedstrata.algorithms.parts.tsdp.layering import above
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup, restarted
 from fedstrata.algorithms.parts.tsdp.sampling import Part, Sampled, amended, infer, tendency, unamended
 from fedstrata.core import (
+    CLIENT,
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
     Mask,
+    Metric,
     Plan,
     Problem,
     Report,
@@ -96,11 +99,13 @@ class FedTSDP:
         """
         plan, own = fedavg_plan(problem, state, cohort), self._personal(problem, state.shared)
         store = self._personal(problem, self._fewer(state))
-        return replace(plan, tasks=(replace(plan.tasks[0], load_local=own, upload_values=own, save_local=store),))
+        return replace(
+            plan, tasks={TRAIN: replace(plan.tasks[TRAIN], load_local=own, upload_values=own, save_local=store)}
+        )
 
     def update(self, problem: Problem, state: Sampled, report: Report) -> tuple[Sampled, Diagnostics]:
         """Lines 13 to 32, for the clients that answered."""
-        result = report.results[0].only(report.results[0].updates.clients.argsort())
+        result = report.results[TRAIN].only(report.results[TRAIN].updates.clients.argsort())
         clients, sent, own = result.updates.clients, result.updates.values, self._personal(problem, state.shared)
         # Personal tensors are sent as they are, the others as updates of what was received.
         starts = state.models[result.chosen].index_fill(1, problem.layout.columns(own), 0.0)
@@ -119,24 +124,24 @@ class FedTSDP:
                 weights, triggers = amended(state.weights, batch, self.amend), state.triggers + 1
                 state = replace(state, weights=weights, shared=self._fewer(state), triggers=triggers)
             why = f"Hopkins statistic {value:.3f} is above {self.threshold:g}: {found.why}"
-            decision = Decision(why, found.layer, {**seen, **found.radii, **found.figures})
-        moved = replace(report, results=(restarted(result, starts, state.models, parents[labels[clients]]),))
+            decision = Decision(why, found.layer, {**seen, **found.radii, **found.metrics})
+        moved = replace(report, results={TRAIN: restarted(result, starts, state.models, parents[labels[clients]])})
         after, diagnostics = aggregate(
             problem, state, moved, labels, parents, dict.fromkeys(range(len(state.models)), decision)
         )
-        figures = {"hopkins": value, "shared_layers": after.shared, "triggers": float(after.triggers)}
+        metrics = {"hopkins": value, "shared_layers": after.shared, "triggers": float(after.triggers)}
         if found is not None:
-            figures, diagnostics = {**figures, **found.figures}, replace(diagnostics, matrices=found.matrices)
-        return after, replace(diagnostics, metrics={**diagnostics.metrics, **figures})
+            metrics, diagnostics = {**metrics, **found.metrics}, replace(diagnostics, matrices=found.matrices)
+        return after, replace(diagnostics, metrics=(*diagnostics.metrics, *(Metric(*each) for each in metrics.items())))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: Sampled, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: Sampled, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the shared tensors of its cluster with its own personal ones."""
         own = self._personal(problem, state.shared)
-        return tuple(replace(evaluation, load_local=own) for evaluation in cluster_evaluation(problem, state, clients))
+        return {CLIENT: replace(cluster_evaluation(problem, state, clients)[CLIENT], load_local=own)}
 
     def _personal(self, problem: Problem, shared: float) -> Mask:
         return above(problem.layout, shared, halves=self.granularity == "tensor")

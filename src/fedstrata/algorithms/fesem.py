@@ -16,10 +16,12 @@ from fedstrata.algorithms.parts.keys import STRICT, Count, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Groups, answering, divide
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
     Matrix,
+    Metric,
     Plan,
     Problem,
     Report,
@@ -74,21 +76,22 @@ class FeSEM:
 
     def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Diagnostics]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
-        labels, result = self.place(problem, state, report), report.results[0]
+        labels, result = self.place(problem, state, report), report.results[TRAIN]
         result = result if self.weighted else replace(result, sizes=torch.ones_like(result.sizes))
         if len(state.models) == 1 and self.k > 1:
-            return self._begin(problem, state, replace(report, results=(result,)), labels)
+            return self._begin(problem, state, replace(report, results={TRAIN: result}), labels)
         clients = result.updates.clients
         nearest = labels.index_copy(0, clients, _away(problem, state, result).argmin(dim=1))
-        counted = Report((_seen_from(state, result, nearest[clients]),))
+        counted = Report({TRAIN: _seen_from(state, result, nearest[clients])})
         moved, diagnostics = aggregate(problem, state, counted, nearest)
-        return moved, replace(diagnostics, metrics={**diagnostics.metrics, "moved": float((nearest != labels).sum())})
+        moves = Metric("moved", float((nearest != labels).sum()))
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, moves))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the model of the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
@@ -96,7 +99,7 @@ class FeSEM:
         self, problem: Problem, state: Clustered, report: Report, labels: torch.Tensor
     ) -> tuple[Clustered, Diagnostics]:
         """Make the k models: k-means of what the clients made of the common start."""
-        result, quorum = report.results[0], answering(self.quorum, report, labels, least=self.k)
+        result, quorum = report.results[TRAIN], answering(self.quorum, report, labels, least=self.k)
         sizes = result.sizes[result.updates.clients.argsort()]
 
         def group(rows: Rows) -> Groups:

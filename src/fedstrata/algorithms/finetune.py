@@ -13,6 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Count
 from fedstrata.core import (
+    CLIENT,
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -52,12 +54,12 @@ class FineTune:
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the one model for the server, then tunes it for itself."""
         plan, layout = fedavg_plan(problem, state, cohort), problem.layout
-        (shared,) = plan.tasks
+        shared = plan.tasks[TRAIN]
         training = replace(shared.training, epochs=self.epochs)
         tuning = replace(
             shared, training=training, save_local=layout.everything, upload=layout.nothing, stream="tuning"
         )
-        return replace(plan, tasks=(shared, tuning))
+        return replace(plan, tasks={TRAIN: shared, "finetune": tuning})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average; nothing is decided."""
@@ -67,7 +69,7 @@ class FineTune:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model that it tuned; the global one is recorded beside it."""
-        (shared,) = cluster_evaluation(problem, state, clients)
-        return (replace(shared, name="tuned", load_local=problem.layout.everything), replace(shared, name="global"))
+        shared = cluster_evaluation(problem, state, clients)[CLIENT]
+        return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}

@@ -14,6 +14,7 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, 
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Clustered, answering, divide
 from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -66,7 +67,7 @@ class FLHC:
         if state.clustered:
             return aggregate(problem, state, report, labels)
         columns = problem.layout.columns(problem.layout.select("all"))
-        updates = report.results[0].updates.only(columns)
+        updates = report.results[TRAIN].updates.only(columns)
         quorum = answering(self.quorum, report, labels, first=self.round)
         agglomeration = Agglomeration(self.cut, self.linkage, self._distance, f"d{self.metric}", "all")
         return divide(problem, state, report, labels, updates, quorum, agglomeration.groups)
@@ -75,7 +76,7 @@ class FLHC:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 

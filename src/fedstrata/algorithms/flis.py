@@ -15,8 +15,28 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
-from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
-from fedstrata.core import Diagnostics, Evaluation, Plan, Problem, Report, Rows, State, aggregate, cluster_evaluation
+from fedstrata.algorithms.parts.oneshot.signatures import (
+    SIGNATURE,
+    Signed,
+    gathered,
+    nearest,
+    register,
+    sign,
+    signed,
+    unsigned,
+)
+from fedstrata.core import (
+    TRAIN,
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    aggregate,
+    cluster_evaluation,
+)
 from fedstrata.errors import ContractError, ExperimentError
 from fedstrata.lazy_torch import torch
 
@@ -73,8 +93,8 @@ class FLIS:
         rows, quorum = signed(state, labels), gathered(self.quorum, labels)
         if not quorum.lacks(len(rows.clients), state.round + 1):
             # Until now the only cluster stood at the common start, so first models are updates of it.
-            start = report.results[1]
-            report = replace(report, results=(replace(start, chosen=torch.zeros_like(start.chosen)),))
+            start = report.results[SIGNATURE]
+            report = replace(report, results={TRAIN: replace(start, chosen=torch.zeros_like(start.chosen))})
         finest = resolution(rows.values.shape[1])
         agglomeration = Agglomeration(self.cut, self.linkage, disagreement, "angle", "predictions", finest)
         return divide(problem, state, report, labels, rows, quorum, agglomeration.groups)
@@ -83,13 +103,13 @@ class FLIS:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""
         return nearest(state, self._predicted(problem, report), disagreement, self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
     def _predicted(self, problem: Problem, report: Report) -> Rows:
         """The class that each first model predicts for every public sample, (m, samples)."""
-        updates = report.results[1].updates
+        updates = report.results[SIGNATURE].updates
         if problem.predict is None or problem.public is None:
             raise ContractError("expected public samples and an engine that predicts, found a problem without")
         if not len(updates.clients):

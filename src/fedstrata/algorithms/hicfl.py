@@ -142,7 +142,7 @@ class HiCFL:
         first, rules = 1 if round % self.stride == 0 else round + 1, (self.quorum, self.min_split, ready)
         everything = problem.layout.columns(problem.layout.select("all"))
         moved, diagnostics = recurse(problem, state, report, everything, passing(state, judge), first, *rules)
-        figures, events = {**diagnostics.metrics, **curves(problem, state, steady)}, diagnostics.events
+        metrics, events = (*diagnostics.metrics, *curves(problem, state, steady)), diagnostics.events
         if self.ending == "reorganise" and closed == round:
             moved, merges = reorganise(problem, state, moved, report)
             events = (*events, *merges)
@@ -150,12 +150,12 @@ class HiCFL:
         quiet = bool(ready.any()) and bool((timing.watched(steady[ready]) < timing.epsilon).all())
         begun = state.calm > 0 or moved.tree[0].split is not None or quiet
         calm = state.calm + 1 if begun and not any(event["kind"] == "split" for event in events) else 0
-        return replace(moved, calm=calm, closed=closed), replace(diagnostics, events=events, metrics=figures)
+        return replace(moved, calm=calm, closed=closed), replace(diagnostics, events=events, metrics=metrics)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)

@@ -17,8 +17,10 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Share
 from fedstrata.algorithms.parts.personal import others, personal_mask
 from fedstrata.algorithms.random_groups import draw_groups
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Evaluation,
+    Metric,
     Plan,
     Problem,
     Report,
@@ -95,18 +97,18 @@ class IFCA:
     def plan(self, problem: Problem, state: Chosen, cohort: torch.Tensor) -> Plan:
         """Everyone is offered all models; in warm rounds, the one of its random group."""
         plan = fedavg_plan(problem, state, cohort)
-        (task,) = plan.tasks
+        task = plan.tasks[TRAIN]
         offers = torch.arange(self.k).repeat(len(cohort), 1)
         if self.start == "warm" and state.round < self.warm_rounds:
             offers = draw_groups(problem, self.k)[cohort, None]
         # One full-batch step moves by -lr times the gradient.
         step = replace(task.training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
         training = step if self.average == "gradient" else task.training
-        return replace(plan, tasks=(replace(task, candidates=offers, training=training),))
+        return replace(plan, tasks={TRAIN: replace(task, candidates=offers, training=training)})
 
     def update(self, problem: Problem, state: Chosen, report: Report) -> tuple[Chosen, Diagnostics]:
         """Average what the clients trained inside their own choice."""
-        result, labels = report.results[0], self.place(problem, state, report)
+        result, labels = report.results[TRAIN], self.place(problem, state, report)
         sizes, m = result.chosen.bincount(minlength=self.k), len(result.chosen)  # |S_j|
         if self._lopsided(state, sizes):
             again = state.redraws + 1
@@ -121,7 +123,7 @@ class IFCA:
             scaled[:, statistics] = result.updates.values[:, statistics]
             result = replace(together, updates=Rows(result.updates.clients, scaled))
         parents = torch.arange(self.k)
-        moved, diagnostics = aggregate(problem, state, replace(report, results=(result,)), labels, parents)
+        moved, diagnostics = aggregate(problem, state, replace(report, results={TRAIN: result}), labels, parents)
         if self.share_body:
             everyone = problem.aggregation(together.updates, together.sizes, torch.zeros_like(result.chosen), 1)
             body, models = self._body(problem), moved.models.clone()
@@ -130,15 +132,15 @@ class IFCA:
         idle = torch.where(sizes > 0, 0, state.idle + (m > 0))
         left = ((idle == self.patience) & (state.idle < idle)).nonzero().flatten()
         collapse = {"kind": "collapse", "nodes": state.nodes[left].tolist(), "rounds": self.patience}
-        figures = {**diagnostics.metrics, "chosen": float((sizes > 0).sum())}
-        return replace(moved, idle=idle), Diagnostics((collapse,) * bool(len(left)), figures)
+        metrics = (*diagnostics.metrics, Metric("chosen", float((sizes > 0).sum())))
+        return replace(moved, idle=idle), Diagnostics((collapse,) * bool(len(left)), metrics)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """Everyone that answered belongs to the model that it chose."""
-        result = report.results[0]
+        result = report.results[TRAIN]
         return state.labels.index_copy(0, result.updates.clients, result.chosen)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model that it chose last."""
         return cluster_evaluation(problem, state, clients)
 

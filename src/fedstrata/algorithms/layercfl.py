@@ -118,7 +118,7 @@ class LayerCFL:
     def update(self, problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, Diagnostics]:
         """Algorithm 2 for every cluster, then average."""
         layout, state = problem.layout, weigh(problem, state, report, self.alpha)
-        state, events = scouted(problem, state, report, 3 if self.gamma == "bootstrap" else 1)
+        state, events = scouted(problem, state, report)
         state, compared = travel(problem, state, report)
         chosen = mask_of(problem, state.compared)
         state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, chosen)
@@ -144,13 +144,13 @@ class LayerCFL:
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
         moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        figures = {**diagnostics.metrics, **trigger.figures}
-        return moved, replace(diagnostics, events=(*events, *diagnostics.events), metrics=figures)
+        metrics = (*diagnostics.metrics, *trigger.metrics)
+        return moved, replace(diagnostics, events=(*events, *diagnostics.events), metrics=metrics)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)

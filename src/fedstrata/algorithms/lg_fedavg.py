@@ -62,7 +62,7 @@ class LGFedAvg:
         """A client that joins belongs to the one cluster."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the shared layers on its own ones."""
         return serve_personal(problem, state, clients, self._mask(problem))
 

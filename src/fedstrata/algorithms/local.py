@@ -48,6 +48,6 @@ class Local:
         """A client that joins has the same start."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own model."""
         return serve_personal(problem, state, clients, problem.layout.everything)

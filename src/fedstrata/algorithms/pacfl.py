@@ -18,6 +18,7 @@ from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, near
 from fedstrata.clustering import principal_angles
 from fedstrata.core import (
     SINGULAR_VECTORS,
+    TRAIN,
     Diagnostics,
     Evaluation,
     Plan,
@@ -72,8 +73,8 @@ class PACFL:
     def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; the unknown send their vectors, and pending ones only those."""
         plan = fedavg_plan(problem, state, cohort)
-        task = replace(plan.tasks[0], candidates=state.labels[cohort][:, None])
-        return replace(plan, tasks=(task,), client_stats={"subspaces": unknown(state, cohort)})
+        task = replace(plan.tasks[TRAIN], candidates=state.labels[cohort][:, None])
+        return replace(plan, tasks={TRAIN: task}, client_stats={"subspaces": unknown(state, cohort)})
 
     def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
         """Group the clients as soon as enough of them have sent their vectors; average inside the clusters."""
@@ -89,7 +90,7 @@ class PACFL:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""
         return nearest(state, _sent(report), self._angles(problem), self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 

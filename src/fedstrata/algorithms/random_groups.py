@@ -69,6 +69,6 @@ class RandomGroups:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return assign_pending(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its group."""
         return cluster_evaluation(problem, state, clients)

@@ -87,7 +87,7 @@ class Strata:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
         round, before, state = state.round + 1, state, recalled(state)
         layout, labels, newcomers, tests = problem.layout, settled(state, report), state.newcomers, state.tests
-        trials, done = weighed(report, round, [memory.trial for memory in state.memories])
+        trials = weighed(report, round, [memory.trial for memory in state.memories])
         hearings = docket(problem, state, self.alpha, self.folds)
         decisions = {
             each: unheard(state, state.sizes, each, self.folds)
@@ -103,7 +103,7 @@ class Strata:
                 memories[cluster], decisions[cluster] = memory.after(trial, made=split.count > 1), split.decision
                 if split.count > 1:
                     splits[cluster] = split
-        for cluster, sent in heard(report, hearings, done).items():
+        for cluster, sent in heard(report, hearings).items():
             memory, node, members = memories[cluster], int(state.nodes[cluster]), labels == cluster
             attempt = partial(tried, problem, round, state.models[cluster], sent)
             if cluster in few:
@@ -129,13 +129,13 @@ class Strata:
                 told = replace(decision, why=decision.why + proven.told)
                 memory = memory.on(attempt(ruling.clients, proven.groups, spend, told, inside=inside))
             memories[cluster] = memory
-        sizes = counted(state.sizes, report, hearings, done)
+        sizes = counted(state.sizes, report, hearings)
         state = replace(state, memories=tuple(memories), sizes=sizes, tests=tests, newcomers=newcomers)
         moved, diagnostics = divide(problem, state, report, labels, splits, decisions, self.settle)
         calm, curves = state.calm, diagnostics.metrics
         if calm is not None:
             calm, steady = listened(problem, calm, before, report)
-            curves = {**curves, **steady}
+            curves = (*curves, *steady)
         events = (*moves(state, labels), *diagnostics.events)
         return noted(before, replace(moved, calm=calm), report), Diagnostics(events, curves, tuple(matrices))
 
@@ -143,6 +143,6 @@ class Strata:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return settled(state, report)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)

@@ -11,13 +11,16 @@ of a row), l tensors, c offers. One round, whatever the algorithm and wherever t
 from fedstrata.core.aggregation import aggregate
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.messages import (
+    CLIENT,
     CLIENT_STATS,
     FOLDS,
     SINGULAR_VECTORS,
+    TRAIN,
     Diagnostics,
     Evaluation,
     LocalTask,
     Matrix,
+    Metric,
     Plan,
     Report,
     Result,
@@ -39,9 +42,11 @@ from fedstrata.core.state import State, make_pending, reassign
 from fedstrata.core.tree import Decision, Node, Tree, descends
 
 __all__ = [
+    "CLIENT",
     "CLIENT_STATS",
     "FOLDS",
     "SINGULAR_VECTORS",
+    "TRAIN",
     "Algorithm",
     "Clients",
     "Decision",
@@ -53,6 +58,7 @@ __all__ = [
     "LocalTraining",
     "Mask",
     "Matrix",
+    "Metric",
     "Node",
     "Plan",
     "Problem",

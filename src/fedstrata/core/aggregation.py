@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedstrata.core.messages import Diagnostics, Report
+from fedstrata.core.messages import TRAIN, Diagnostics, Metric, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import S, State
 from fedstrata.core.tree import Decision, Tree, nearest_open_ancestor, with_children, with_decisions, with_members
@@ -26,7 +26,7 @@ def aggregate(
     Args:
         problem: fixed for the run.
         state: before the round.
-        report: its first result holds the updates.
+        report: its result of the task ``"train"`` holds the updates.
         labels: new cluster of each client, (n,) in 0..k'-1 or -1 = pending.
         parents: the old cluster whose model each new cluster starts from, (k',); by default each goes on from its
             own. One that is named more than once was split, and its members that are now pending wait at its node;
@@ -35,7 +35,7 @@ def aggregate(
         founded: the models of the clusters whose parent is -1, in their order, (f, p).
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
-    result = report.results[0]
+    result = report.results[TRAIN]
     label = labels[result.updates.clients]
     # A row trained from another model (a newcomer's, a settling client's) would drag the mean to that model.
     counted = (label >= 0) & (result.chosen == parents[label])
@@ -63,7 +63,7 @@ def aggregate(
     )
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
     events = (*_splits(tree, round), *_dissolutions(state, moved), *foundings)
-    return moved, Diagnostics(events, {"left_out": float((~counted).sum())})
+    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
 
 
 def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:

@@ -18,21 +18,23 @@ class LocalTask:
     """One piece of local work, for every client of the cohort.
 
     Attributes:
-        candidates: models that each client may start from, (m, c) indices into the plan's models, -1 for none; of
-            several it takes the one that is least wrong on its training data; a row of -1 has nothing to do.
-        training: how it trains.
-        trainable: tensors that move, (l,).
-        upload: tensors whose update is sent back, (l,); the others are 0 in the report.
-        load_local: tensors that start from the client's own store, (l,); one it does not have is the received value.
-        save_local: tensors that are left in the client's store afterwards, (l,).
-        prox_weight: weight of the proximal term that pulls towards the received model.
-        fold: a fixed part of the client's training data, of ``FOLDS``: all of it, a random half, or half of a half.
-        max_samples: samples of the part that each client uses at most, (m,), the same ones every time; None for all.
-        selection_fold: the part on which several offers are compared.
-        selection_metric: how wrong a model is: its mean cross-entropy, "loss", or its share of misclassified samples, "errors".
-        stream: name of its random stream.
-        upload_values: of the uploaded tensors those that are sent as they are and not as updates, (l,), or () for none: what
-            a kept tensor started from is known to its client alone.
+        candidates: The models that each client may start from, (m, c) indices into the plan's models, -1 for none. A
+            client with several candidates takes the one that fits its training data best. A row of -1 has no work.
+        training: How the client trains.
+        trainable: The tensors that training changes, (l,).
+        upload: The tensors whose update is sent back, (l,). The others are 0 in the report.
+        load_local: The tensors that start from the client's own stored values, (l,). A client without stored values
+            starts from the received ones.
+        save_local: The tensors that the client stores afterwards, (l,).
+        prox_weight: The weight of the proximal term that pulls towards the received model (FedProx, mu).
+        fold: A fixed part of the client's training data, one of ``FOLDS``.
+        max_samples: The number of samples of the fold that each client uses at most, (m,). They are the same ones in
+            every round. None is no limit.
+        selection_fold: The fold on which several candidates are compared.
+        selection_metric: What is compared: the mean cross-entropy, "loss", or the share of errors, "errors".
+        stream: The name of the client's random stream.
+        upload_values: The uploaded tensors that are sent as values and not as updates, (l,), or () for none. The
+            server cannot know from which values a locally loaded tensor started.
     """
 
     candidates: torch.Tensor
@@ -50,77 +52,89 @@ class LocalTask:
     upload_values: Mask = ()
 
     def only(self, rows: torch.Tensor) -> LocalTask:
-        """The work of some of the cohort, by a bool (m,)."""
-        return replace(self, candidates=self.candidates[rows], max_samples=None if self.max_samples is None else self.max_samples[rows])
+        """The same work for some of the cohort, given as a bool (m,)."""
+        max_samples = None if self.max_samples is None else self.max_samples[rows]
+        return replace(self, candidates=self.candidates[rows], max_samples=max_samples)
 
 
 FOLDS = ("all", "A", "B", "A1", "A2", "B1", "B2")
-"""Parts of a client's training data: two halves that share no sample, and two halves of each."""
+"""Parts of a client's training data: all of it, two halves that share no sample, and the two halves of each half."""
+
+TRAIN = "train"
+"""The task whose updates move the models of the clusters."""
+
+CLIENT = "client"
+"""The evaluation that defines a client's accuracy: the model that this client would use."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Which model each of some clients would use, to be scored on their test data.
+    """Which model some clients would use. They score it on their test data.
 
     Attributes:
-        name: what this way of using the models is called.
-        clients: who is scored, (s,) int64.
-        candidates: as in `LocalTask`, (s, c).
-        load_local: tensors that come from the client's own store, (l,).
+        clients: The clients that score, (s,) int64.
+        candidates: As in `LocalTask`, (s, c).
+        load_local: The tensors that come from the client's own stored values, (l,).
     """
 
-    name: str
     clients: torch.Tensor
     candidates: torch.Tensor
     load_local: Mask
 
+    def only(self, rows: torch.Tensor) -> Evaluation:
+        """The same evaluation for some of its clients, given as a bool (s,)."""
+        return replace(self, clients=self.clients[rows], candidates=self.candidates[rows])
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of one round are asked.
+    """What the server asks of all clients in one round.
 
     Attributes:
-        round: counted from 1.
-        seed: of the run.
-        cohort: who takes part, ascending client ids (m,) int64.
-        models: what may be offered, (k, p).
-        tasks: the Fits in order; each starts from its own offered model.
-        evaluations: what is scored, before any work.
-        client_stats: facts about their training data, of ``CLIENT_STATS``, and who of the cohort sends each along, bool (m,).
+        round: The number of the round, counted from 1.
+        seed: The seed of the run.
+        cohort: The clients that take part, ascending ids (m,) int64.
+        models: The models that clients may receive, (k, p).
+        tasks: The local tasks by name. Every client does them in this order; each starts from its own candidate.
+        evaluations: What is scored before any work, by name. `CLIENT` is what accuracy means.
+        client_stats: Statistics of the training data, of ``CLIENT_STATS``, and which clients of the cohort send each
+            along, bool (m,).
     """
 
     round: int
     seed: int
     cohort: torch.Tensor
     models: torch.Tensor
-    tasks: tuple[LocalTask, ...] = ()
-    evaluations: tuple[Evaluation, ...] = ()
+    tasks: Mapping[str, LocalTask] = field(default_factory=dict)
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     client_stats: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse offers of models that the plan does not carry."""
-        for offers in [fit.candidates for fit in self.tasks] + [use.candidates for use in self.evaluations]:
-            worst = int(offers.max()) if offers.numel() else -1
+        """Refuse candidates that are not models of the plan."""
+        works: list[LocalTask | Evaluation] = [*self.tasks.values(), *self.evaluations.values()]
+        for each in works:
+            worst = int(each.candidates.max()) if each.candidates.numel() else -1
             if worst >= len(self.models):
-                raise ContractError(f"an offer names model {worst}, but the plan carries {len(self.models)}")
+                raise ContractError(f"a candidate is model {worst}, but the plan carries {len(self.models)}")
 
     def only(self, rows: torch.Tensor) -> Plan:
-        """The plan for some of the cohort, by a bool (m,); who is scored stays the same."""
-        work = tuple(fit.only(rows) for fit in self.tasks)
-        ask = {name: asked[rows] for name, asked in self.client_stats.items()}
-        return replace(self, cohort=self.cohort[rows], tasks=work, client_stats=ask)
+        """The plan for some of the cohort, given as a bool (m,). The evaluations stay the same."""
+        tasks = {name: task.only(rows) for name, task in self.tasks.items()}
+        client_stats = {name: selected[rows] for name, selected in self.client_stats.items()}
+        return replace(self, cohort=self.cohort[rows], tasks=tasks, client_stats=client_stats)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came back for one Fit; an absent client is an absent row.
+    """What came back for one task. An absent client has no row.
 
     Attributes:
-        updates: local model minus the model it started from, (m', p); in the columns of ``LocalTask.values`` the local model.
-        chosen: the offered model that each took, (m',).
-        sizes: training samples of each, (m',).
-        losses: how wrong each offered model is on training data, as `LocalTask.by` has it, (m', c); nan where nothing had to
-            be chosen.
+        updates: The local model minus the model it started from, (m', p). In the columns of
+            ``LocalTask.upload_values`` it is the local model itself.
+        chosen: The candidate that each client took, (m',).
+        sizes: The number of training samples of each client, (m',).
+        losses: How wrong each candidate is on the selection fold, by `LocalTask.selection_metric`, (m', c); nan where
+            a client had no choice.
     """
 
     updates: Rows
@@ -135,13 +149,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Score:
-    """How one Use did on the test data of each client.
+    """The scores of one evaluation on the test data of each client.
 
     Attributes:
-        clients: who was scored, (s,).
-        correct: samples classified correctly, (s,).
-        samples: test samples, (s,).
-        loss: mean cross-entropy in nats, (s,).
+        clients: The clients that scored, (s,).
+        correct: The number of samples classified correctly, (s,).
+        samples: The number of test samples, (s,).
+        loss: The mean cross-entropy in nats, (s,).
     """
 
     clients: torch.Tensor
@@ -151,9 +165,10 @@ class Score:
 
 
 CLIENT_STATS = ("classes", "entropy", "subspaces", "units")
-"""What a plan may ask: number of classes present, (m, 1); Shannon entropy of the classes in bits, (m, 1); the first
-left singular vectors of the samples of each class, (m, classes * vectors * features), zero for an absent class; how
-many independent samples half B is worth, on which models are judged that half A made, (m, 1)."""
+"""What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the
+Shannon entropy of the classes in bits, (m, 1). "subspaces" holds the first left singular vectors of the samples of each
+class, (m, classes * vectors * features), zero for an absent class. "units" is the number of independent samples in fold
+B, on which models are compared that fold A trained, (m, 1)."""
 
 SINGULAR_VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""
@@ -161,17 +176,17 @@ SINGULAR_VECTORS = 3
 
 @dataclass(frozen=True)
 class Report:
-    """What came back.
+    """What came back from the clients.
 
     Attributes:
-        results: in the order of the plan's work.
-        scores: in the order of the plan's Uses.
-        client_stats: what was asked, by name; a row per client that answered.
-        cohort: who was asked, whether it answered or not, (m,) int64; None where nobody noted it.
+        results: The results by the name of their task.
+        scores: The scores by the name of their evaluation.
+        client_stats: The statistics that were asked for, by name; a row for each client that answered.
+        cohort: The clients that were selected, whether they answered or not, (m,) int64; None where nobody noted it.
     """
 
-    results: tuple[Result, ...]
-    scores: tuple[Score, ...] = ()
+    results: Mapping[str, Result] = field(default_factory=dict)
+    scores: Mapping[str, Score] = field(default_factory=dict)
     client_stats: Mapping[str, Rows] = field(default_factory=dict)
     cohort: torch.Tensor | None = None
 
@@ -188,9 +203,26 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A number that an algorithm looked at in a round, for people to see.
+
+    Attributes:
+        name: What it is, such as ``"p"`` or ``"stability"``.
+        value: The number.
+        node: The tree node that it is about; None where it is about the whole round.
+        layer: The layer that it is about; None where it is about none.
+    """
+
+    name: str
+    value: float
+    node: int | None = None
+    layer: str | None = None
+
+
+@dataclass(frozen=True)
 class Diagnostics:
     """What a round's decision leaves behind for people; no part of equality or resume."""
 
     events: tuple[Mapping[str, Any], ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
     matrices: tuple[Matrix, ...] = ()

@@ -32,8 +32,8 @@ class Algorithm(Protocol[S]):
         A label of k, the number of clusters, says that a client belongs to none of them.
         """
 
-    def evaluations(self, problem: Problem, state: S, clients: torch.Tensor) -> tuple[Evaluation, ...]:
-        """Which model each client would use; the first evaluation is what accuracy means."""
+    def evaluations(self, problem: Problem, state: S, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Which models the clients would use, by name. The evaluation `CLIENT` is what accuracy means."""
 
 
 class Clients(Protocol):

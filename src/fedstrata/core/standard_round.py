@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.core.messages import Evaluation, LocalTask, Plan, Report
+from fedstrata.core.messages import CLIENT, TRAIN, Evaluation, LocalTask, Plan, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import State
 from fedstrata.core.tree import Decision, Node, descends, with_children, with_decisions, with_members
@@ -73,12 +73,12 @@ def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         load_local=layout.nothing,
         save_local=layout.nothing,
     )
-    return Plan(round=round, seed=problem.seed, cohort=cohort, models=state.models, tasks=(task,))
+    return Plan(round=round, seed=problem.seed, cohort=cohort, models=state.models, tasks={TRAIN: task})
 
 
-def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
-    """Everyone uses the model of its cluster."""
-    return (Evaluation("cluster", clients, candidate_models(state, clients), problem.layout.nothing),)
+def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    """Every client uses the model of its cluster."""
+    return {CLIENT: Evaluation(clients, candidate_models(state, clients), problem.layout.nothing)}
 
 
 def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
 
 def assign_pending(state: State, report: Report) -> torch.Tensor:
     """The labels (n,) once every pending client that answered has joined the leaf that it chose."""
-    result = report.results[0]
+    result = report.results[TRAIN]
     labels, clients = state.labels.clone(), result.updates.clients
     pending = labels[clients] < 0
     labels[clients[pending]] = result.chosen[pending]

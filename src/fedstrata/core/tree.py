@@ -12,14 +12,16 @@ class Decision:
     """What was decided about a cluster in one round.
 
     Attributes:
-        why: one sentence.
-        layer: the layers that were compared, None if none were.
-        values: the values that decided, by name.
+        why: A sentence. Decisions that have a `kind` need none: `fedstrata.report.decisions` has its words.
+        layer: The layers that were compared; None if none were.
+        values: The numbers that decided, by name.
+        kind: What was decided, as a snake_case name.
     """
 
-    why: str
+    why: str = ""
     layer: str | None = None
     values: Mapping[str, float] = field(default_factory=dict)
+    kind: str = ""
 
 
 @dataclass(frozen=True)

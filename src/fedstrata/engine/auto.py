@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedstrata.core import Clients, LocalTask, LocalTraining, Plan
+from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.batched import Batched
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers import Processes, Workers
@@ -187,12 +187,12 @@ def _trial(site: Site, work: Work, clients: int) -> Plan:
         max_samples=torch.full((len(places),), BATCHES * work.training.batch) if work.training.batch else None,
         stream="auto",
     )
-    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], (task,))
+    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], {TRAIN: task})
 
 
 def _steps(site: Site, trial: Plan) -> int:
     """Steps of all clients in a trial."""
-    (task,) = trial.tasks
+    task = trial.tasks[TRAIN]
     sizes = [len(site.holdings.train(client)) for client in trial.cohort.tolist()]
     mosts = sizes if task.max_samples is None else task.max_samples.tolist()
     return sum(_batches(task.training, min(size, most)) for size, most in zip(sizes, mosts, strict=True))

@@ -62,7 +62,7 @@ class Loop:
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
         with torch.random.fork_rng(devices=[]):
-            scores = tuple(self._score(plan, evaluation) for evaluation in plan.evaluations)
+            scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
             return Report(self._work(plan), scores, facts_of(plan, self._holdings))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -75,14 +75,17 @@ class Loop:
                 predictions.append(self._scorer(inputs).softmax(1))
         return torch.stack(predictions)
 
-    def _work(self, plan: Plan) -> tuple[Result, ...]:
+    def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order; between two of them only what it stores passes."""
-        done: list[list[tuple[int, int, int, Tensor]]] = [[] for _ in plan.tasks]
-        rooms = [empty_rows(int((task.candidates >= 0).any(dim=1).sum()), self._layout.p) for task in plan.tasks]
+        done: dict[str, list[tuple[int, int, int, Tensor]]] = {name: [] for name in plan.tasks}
+        rooms = {
+            name: empty_rows(int((task.candidates >= 0).any(dim=1).sum()), self._layout.p)
+            for name, task in plan.tasks.items()
+        }
         for row, client in enumerate(plan.cohort.tolist()):
             own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
             judged = dict[str, Judged]()
-            for results, room, task in zip(done, rooms, plan.tasks, strict=True):
+            for name, task in plan.tasks.items():
                 if bool((task.candidates[row] < 0).all()):
                     continue
                 index = self._holdings.train(client, task.fold, plan.round)
@@ -103,13 +106,13 @@ class Loop:
                 own, stored = own | left, stored | left
                 astray |= any(task.load_local) and not bool(end.isfinite().all())
                 origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
-                room[len(results)] = torch.where(self._columns(task.upload), end - origin, 0.0)
-                results.append((client, taken, len(index), losses))
+                rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
+                done[name].append((client, taken, len(index), losses))
             if astray:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
             self.store.write(client, plan.round, stored)
-        return tuple(self._result(*each) for each in zip(plan.tasks, done, rooms, strict=True))
+        return {name: self._result(task, done[name], rooms[name]) for name, task in plan.tasks.items()}
 
     def _choose(
         self, plan: Plan, offers: Tensor, index: Tensor, kept: dict[int, Tensor], known: Judged, by: str = "loss"

@@ -37,24 +37,22 @@ class Wish:
 
     plan: Plan
     models: Mapping[int, int]
-    work: Sequence[Mapping[int, int] | None]
-    score: Sequence[Mapping[int, int] | None]
+    work: Mapping[str, Mapping[int, int] | None]
+    score: Mapping[str, Mapping[int, int] | None]
 
     @property
     def private(self) -> Plan | None:
         """What only this algorithm's own devices can do; None if nothing."""
-        work = tuple(task for task, slots in zip(self.plan.tasks, self.work, strict=True) if slots is None)
-        score = tuple(
-            evaluation for evaluation, slots in zip(self.plan.evaluations, self.score, strict=True) if slots is None
-        )
+        work = {name: task for name, task in self.plan.tasks.items() if self.work[name] is None}
+        score = {name: evaluation for name, evaluation in self.plan.evaluations.items() if self.score[name] is None}
         return replace(self.plan, tasks=work, evaluations=score, client_stats={}) if work or score else None
 
     @property
     def places(self) -> Iterator[Place]:
         """Where its shared jobs are done."""
-        for task in self.work:
+        for task in self.work.values():
             yield from (("work", slot, client) for client, slot in (task or {}).items())
-        for evaluation in self.score:
+        for evaluation in self.score.values():
             yield from (("score", slot, client) for client, slot in (evaluation or {}).items())
 
 
@@ -85,10 +83,14 @@ def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[Wish, ...]]:
         plans[0],
         cohort=torch.tensor(cohort, dtype=torch.int64),
         models=torch.stack(models.rows) if models.rows else plans[0].models[:0],
-        tasks=tuple(
-            _fit(task, [jobs.get(c) for c in cohort]) for task, jobs in zip(work.pieces, work.jobs, strict=True)
-        ),
-        evaluations=tuple(_use(evaluation, jobs) for evaluation, jobs in zip(score.pieces, score.jobs, strict=True)),
+        tasks={
+            str(slot): _fit(task, [jobs.get(c) for c in cohort])
+            for slot, (task, jobs) in enumerate(zip(work.pieces, work.jobs, strict=True))
+        },
+        evaluations={
+            str(slot): _use(evaluation, jobs)
+            for slot, (evaluation, jobs) in enumerate(zip(score.pieces, score.jobs, strict=True))
+        },
         client_stats={
             name: torch.tensor([client in clients for client in cohort]) for name, clients in telling.items()
         },
@@ -145,22 +147,21 @@ class _Slots(Generic[P]):
 
 def _wish(plan: Plan, models: _Models, work: _Slots[LocalTask], score: _Slots[Evaluation]) -> Wish:
     """Place every job of a plan that is not private."""
-    fits = [None if any(task.load_local) or any(task.save_local) else task for task in plan.tasks]
-    evaluations = [None if any(evaluation.load_local) else evaluation for evaluation in plan.evaluations]
-    known = models.of(plan, [piece for piece in (*fits, *evaluations) if piece is not None])
+    tasks = {name: task for name, task in plan.tasks.items() if not (any(task.load_local) or any(task.save_local))}
+    evaluations = {name: each for name, each in plan.evaluations.items() if not any(each.load_local)}
+    known = models.of(plan, [*tasks.values(), *evaluations.values()])
+    shared_tasks = {name: _placed(task, plan.cohort, known, task.max_samples, work) for name, task in tasks.items()}
+    shared_scores = {name: _placed(each, each.clients, known, None, score) for name, each in evaluations.items()}
     return Wish(
         plan,
         known,
-        [None if task is None else _placed(task, plan.cohort, known, task.max_samples, work) for task in fits],
-        [
-            None if evaluation is None else _placed(evaluation, evaluation.clients, known, None, score)
-            for evaluation in evaluations
-        ],
+        {name: shared_tasks.get(name) for name in plan.tasks},
+        {name: shared_scores.get(name) for name in plan.evaluations},
     )
 
 
-OF_CLIENT = ("name", "clients", "candidates", "max_samples")
-"""Fields of a task or evaluation that do not say what kind of job it is; the name of a evaluation is for people."""
+OF_CLIENT = ("clients", "candidates", "max_samples")
+"""Fields of a task or evaluation that do not say what kind of job it is."""
 
 
 def _placed(

@@ -67,7 +67,7 @@ class Answers:
     done: int
 
 
-NOTHING = Report(())
+NOTHING = Report()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def all_together(asked: Sequence[Asked]) -> tuple[Answers, ...]:
 
 def jobs(report: Report) -> int:
     """Number of local jobs that a report is about."""
-    return sum(len(result.sizes) for result in report.results)
+    return sum(len(result.sizes) for result in report.results.values())
 
 
 def _told(shared: Sequence[tuple[Clients, Plan]]) -> tuple[Report, ...]:
@@ -148,13 +148,15 @@ def costs(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[
     training step counts as three. What clients tell about their data is free.
     """
     known: dict[Place, float] = {}
-    for slot, (task, result) in enumerate(zip(merged.tasks if merged else (), common.results, strict=True)):
+    for name, result in common.results.items():
+        assert merged is not None  # there are no results without it
+        task = merged.tasks[name]
         passes = STEP * task.training.epochs * any(task.trainable) + (~result.losses.isnan()).sum(dim=1)
         spent = zip(result.updates.clients.tolist(), (result.sizes * passes).tolist(), strict=True)
-        known |= {("work", slot, client): cost for client, cost in spent}
-    for slot, score in enumerate(common.scores):
+        known |= {("work", int(name), client): cost for client, cost in spent}
+    for name, score in common.scores.items():
         spent = zip(score.clients.tolist(), score.samples.tolist(), strict=True)
-        known |= {("score", slot, client): cost for client, cost in spent}
+        known |= {("score", int(name), client): cost for client, cost in spent}
     askers = Counter(place for wish in wishes for place in wish.places)
     return tuple(sum(known.get(place, 0.0) / askers[place] for place in wish.places) for wish in wishes)
 
@@ -167,18 +169,22 @@ def cut(wishes: Sequence[Wish], common: Report, private: Sequence[Report]) -> tu
         common: of the merged plan; an empty one if there is none.
         private: of each private plan; an empty one if there is none.
     """
-    trained = [_rows(result.updates.clients) for result in common.results]
-    scored = [_rows(score.clients) for score in common.scores]
+    common_results, common_scores = list(common.results.values()), list(common.scores.values())
+    trained = [_rows(result.updates.clients) for result in common_results]
+    scored = [_rows(score.clients) for score in common_scores]
     reports = []
     for wish, own in zip(wishes, private, strict=True):
-        results, scores, plan = iter(own.results), iter(own.scores), wish.plan
-        work, score = zip(plan.tasks, wish.work, strict=True), zip(plan.evaluations, wish.score, strict=True)
+        plan = wish.plan
         asked = {name: plan.cohort[rows] for name, rows in plan.client_stats.items() if bool(rows.any())}
         report = Report(
-            tuple(next(results) if s is None else _result(wish, task, s, common.results, trained) for task, s in work),
-            tuple(
-                next(scores) if s is None else _score(evaluation, s, common.scores, scored) for evaluation, s in score
-            ),
+            {
+                name: own.results[name] if slots is None else _result(wish, task, slots, common_results, trained)
+                for (name, task), slots in zip(plan.tasks.items(), wish.work.values(), strict=True)
+            },
+            {
+                name: own.scores[name] if slots is None else _score(evaluation, slots, common_scores, scored)
+                for (name, evaluation), slots in zip(plan.evaluations.items(), wish.score.values(), strict=True)
+            },
             {name: Rows(clients, common.client_stats[name].of(clients)) for name, clients in asked.items()},
         )
         reports.append(report)

@@ -9,6 +9,7 @@ from math import ceil, inf, isnan, prod
 import torch
 
 from fedstrata.core import Evaluation, Layout, LocalTask, Report, Result, Rows, Score
+from fedstrata.engine.workers.sharding import empty_result
 from fedstrata.errors import InputError
 from fedstrata.flower.exchange import CHUNK, ReplyLimit
 from fedstrata.flower.letter import Letter, Record, chosen, mask_of, named, one, several, unnamed
@@ -67,16 +68,17 @@ def write_answer(answer: Answer, order: Order, layout: Layout, run: str) -> Lett
         }
     }
     arrays: dict[str, Mapping[str, torch.Tensor]] = {}
-    for place, (task, result) in enumerate(zip(order.plan.tasks, answer.report.results, strict=True)):
+    for name, result in answer.report.results.items():
+        task = order.plan.tasks[name]
         if len(result.sizes):
             losses = result.losses[0].tolist()
-            settings[f"result-{place}"] = {"given": int(result.chosen), "size": int(result.sizes), "losses": losses}
+            settings[f"result-{name}"] = {"given": int(result.chosen), "size": int(result.sizes), "losses": losses}
             if any(task.upload):
-                arrays[f"update-{place}"] = named(result.updates.values[0], task.upload, layout)
-    for place, score in enumerate(answer.report.scores):
+                arrays[f"update-{name}"] = named(result.updates.values[0], task.upload, layout)
+    for name, score in answer.report.scores.items():
         if len(score.clients):
             counts = {"correct": int(score.correct), "samples": int(score.samples)}
-            settings[f"score-{place}"] = {**counts, "loss": float(score.loss)}
+            settings[f"score-{name}"] = {**counts, "loss": float(score.loss)}
     if answer.report.client_stats:
         arrays["facts"] = {name: rows.values[0] for name, rows in answer.report.client_stats.items()}
     return Letter(settings, arrays)
@@ -94,8 +96,8 @@ def read_answer(letter: Letter, order: Order, layout: Layout, bounds: Bounds) ->
         if found[key] != expected:
             raise InputError(f"expected an answer of {key} {expected}, found {key} {found[key]}")
     _nothing_else(letter, plan.tasks, plan.evaluations)
-    results = tuple(_result(letter, place, task, order, layout, bounds) for place, task in enumerate(plan.tasks))
-    scores = tuple(_score(letter, place, evaluation, bounds) for place, evaluation in enumerate(plan.evaluations))
+    results = {name: _result(letter, name, task, order, layout, bounds) for name, task in plan.tasks.items()}
+    scores = {name: _score(letter, name, evaluation, bounds) for name, evaluation in plan.evaluations.items()}
     facts = _facts(letter, order, bounds)
     stored = chosen(mask_of(head, "stored", layout))
     return Answer(Report(results, scores, facts), tuple(stored), one(head, "spoilt", bool))
@@ -111,16 +113,16 @@ def expected_reply(order: Order, layout: Layout, facts: Mapping[str, int]) -> Ex
     """
     plan = order.plan
     arrays: dict[str, dict[str, tuple[int, ...]]] = {
-        f"update-{place}": {
+        f"update-{name}": {
             slot.name: slot.shape for slot, sent in zip(layout.tensors, task.upload, strict=True) if sent
         }
-        for place, task in enumerate(plan.tasks)
+        for name, task in plan.tasks.items()
     }
     arrays["facts"] = {name: (facts[name],) for name in plan.client_stats}
     records = {"answer", "lacking", "failed"}
-    records |= {f"result-{place}" for place in range(len(plan.tasks))}
-    records |= {f"score-{place}" for place in range(len(plan.evaluations))}
-    longest = max(len(layout.tensors), *(task.candidates.shape[1] for task in plan.tasks), 0)
+    records |= {f"result-{name}" for name in plan.tasks}
+    records |= {f"score-{name}" for name in plan.evaluations}
+    longest = max(len(layout.tensors), *(task.candidates.shape[1] for task in plan.tasks.values()), 0)
     return Expected(frozenset(records), arrays, longest)
 
 
@@ -136,38 +138,32 @@ def limit_of(expected: Expected) -> ReplyLimit:
     return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
 
 
-def nobody(task: LocalTask, layout: Layout) -> Result:
-    """The result of a task that nobody did."""
-    ids = torch.empty(0, dtype=torch.int64)
-    return Result(Rows(ids, torch.empty(0, layout.p)), ids, ids, torch.empty(0, task.candidates.shape[1]))
-
-
-def _nothing_else(letter: Letter, work: tuple[LocalTask, ...], score: tuple[Evaluation, ...]) -> None:
+def _nothing_else(letter: Letter, work: Mapping[str, LocalTask], score: Mapping[str, Evaluation]) -> None:
     """Refuse parts that were not asked for; they would pass unread."""
-    updates = {f"update-{place}" for place in range(len(work)) if f"result-{place}" in letter.settings}
-    known = {"answer", *(f"result-{place}" for place in range(len(work)))}
-    known |= {f"score-{place}" for place, evaluation in enumerate(score) if len(evaluation.clients)}
+    updates = {f"update-{name}" for name in work if f"result-{name}" in letter.settings}
+    known = {"answer", *(f"result-{name}" for name in work)}
+    known |= {f"score-{name}" for name, evaluation in score.items() if len(evaluation.clients)}
     if strange := sorted((set(letter.settings) - known) | (set(letter.arrays) - updates - {"facts"})):
         raise InputError(f"expected no part {strange[0]}: it was not asked for")
 
 
-def _result(letter: Letter, place: int, task: LocalTask, order: Order, layout: Layout, bounds: Bounds) -> Result:
-    if f"result-{place}" not in letter.settings:
+def _result(letter: Letter, name: str, task: LocalTask, order: Order, layout: Layout, bounds: Bounds) -> Result:
+    if f"result-{name}" not in letter.settings:
         # A client without a sample in the part that it was to train on has nothing to say.
-        return nobody(task, layout)
-    record, width = letter.record(f"result-{place}"), task.candidates.shape[1]
+        return empty_result(task, layout.p)
+    record, width = letter.record(f"result-{name}"), task.candidates.shape[1]
     given, size, losses = one(record, "given", int), one(record, "size", int), several(record, "losses", float)
     if given < 0 or given not in task.candidates[0].tolist():
-        raise InputError(f"expected result {place} to be trained from an offered model, found {given}")
+        raise InputError(f"expected result {name} to be trained from an offered model, found {given}")
     if not 1 <= size <= bounds.train:
-        raise InputError(f"expected result {place} to be of 1 to {bounds.train} samples, found {size}")
+        raise InputError(f"expected result {name} to be of 1 to {bounds.train} samples, found {size}")
     most = 1.0 if task.selection_metric == "errors" else inf
     if len(losses) != width or any(not (isnan(loss) or 0 <= loss <= most) for loss in losses):
         raise InputError(
-            f"expected result {place} to have {width} {task.selection_metric}, each of 0 to {most:g}, found {losses}"
+            f"expected result {name} to have {width} {task.selection_metric}, each of 0 to {most:g}, found {losses}"
         )
     row = torch.zeros(layout.p)
-    unnamed(letter.arrays.get(f"update-{place}", {}), task.upload, layout, row)
+    unnamed(letter.arrays.get(f"update-{name}", {}), task.upload, layout, row)
     for slot, span in zip(layout.tensors, layout.spans, strict=True):
         if not bool(row[span].isfinite().all()):
             raise NotFiniteError(f"expected finite numbers in {slot.name}, found others")
@@ -176,10 +172,10 @@ def _result(letter: Letter, place: int, task: LocalTask, order: Order, layout: L
     return Result(Rows(ids, row[None]), model, of, torch.tensor([losses]))
 
 
-def _score(letter: Letter, place: int, evaluation: Evaluation, bounds: Bounds) -> Score:
+def _score(letter: Letter, name: str, evaluation: Evaluation, bounds: Bounds) -> Score:
     if not len(evaluation.clients):
         return Score(evaluation.clients, evaluation.clients, evaluation.clients, torch.empty(0))
-    record = letter.record(f"score-{place}")
+    record = letter.record(f"score-{name}")
     correct, samples, loss = one(record, "correct", int), one(record, "samples", int), one(record, "loss", float)
     if samples != bounds.test or not 0 <= correct <= samples:
         raise InputError(f"expected a score of {bounds.test} test samples, found {correct} right of {samples}")

@@ -45,15 +45,11 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
     """
     mine = plan.only(plan.cohort == client)
     if not len(mine.cohort):
-        mine = replace(mine, tasks=(), client_stats={})
-    score = [(evaluation, evaluation.clients == client) for evaluation in plan.evaluations]
+        mine = replace(mine, tasks={}, client_stats={})
     mine = replace(
         mine,
         client_stats={name: asked for name, asked in mine.client_stats.items() if bool(asked.any())},
-        evaluations=tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in score
-        ),
+        evaluations={name: each.only(each.clients == client) for name, each in plan.evaluations.items()},
     )
     wanted = needed(mine, layout, own)
     models = tuple(sorted(wanted))
@@ -66,10 +62,10 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
     mine = replace(
         mine,
         models=rows,
-        tasks=tuple(replace(task, candidates=places[task.candidates]) for task in mine.tasks),
-        evaluations=tuple(
-            replace(evaluation, candidates=places[evaluation.candidates]) for evaluation in mine.evaluations
-        ),
+        tasks={name: replace(task, candidates=places[task.candidates]) for name, task in mine.tasks.items()},
+        evaluations={
+            name: replace(each, candidates=places[each.candidates]) for name, each in mine.evaluations.items()
+        },
     )
     return Order(client, mine, models, tuple(wanted[model] for model in models), tuple(sorted(counted)))
 
@@ -77,7 +73,7 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
 def needed(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int, Mask]:
     """Which tensors of which models a client has to be sent: model -> mask (l,)."""
     wanted: dict[int, Mask] = {}
-    pieces: tuple[LocalTask | Evaluation, ...] = (*plan.tasks, *plan.evaluations)
+    pieces: tuple[LocalTask | Evaluation, ...] = (*plan.tasks.values(), *plan.evaluations.values())
     for piece in pieces:
         # A pull goes towards the received values, so that they are needed beside a client's own.
         pulled = piece.trainable if isinstance(piece, LocalTask) and piece.prox_weight else layout.nothing
@@ -100,15 +96,15 @@ def write_order(order: Order, layout: Layout) -> Letter:
             "round": plan.round,
             "seed": plan.seed,
             "works": bool(len(plan.cohort)),
-            "fits": len(plan.tasks),
-            "uses": len(plan.evaluations),
+            "tasks": list(plan.tasks),
+            "evaluations": list(plan.evaluations),
             "models": list(order.models),
             "counted": list(order.counted),
             "ask": list(plan.client_stats),
         }
     }
-    settings |= {f"fit-{place}": _fit(task) for place, task in enumerate(plan.tasks)}
-    settings |= {f"use-{place}": _use(evaluation) for place, evaluation in enumerate(plan.evaluations)}
+    settings |= {f"task-{name}": _fit(task) for name, task in plan.tasks.items()}
+    settings |= {f"evaluation-{name}": _use(each) for name, each in plan.evaluations.items()}
     settings |= {f"model-{place}": {"sent": chosen(sent)} for place, sent in enumerate(order.sent)}
     arrays = {
         f"model-{place}": named(row, sent, layout)
@@ -136,10 +132,11 @@ def read_order(letter: Letter, layout: Layout) -> Order:
             seed=one(head, "seed", int),
             cohort=torch.tensor([client] if works else [], dtype=torch.int64),
             models=rows,
-            tasks=tuple(_read_fit(letter.record(f"fit-{place}"), layout) for place in range(one(head, "fits", int))),
-            evaluations=tuple(
-                _read_use(letter.record(f"use-{place}"), client, layout) for place in range(one(head, "uses", int))
-            ),
+            tasks={name: _read_fit(letter.record(f"task-{name}"), layout) for name in several(head, "tasks", str)},
+            evaluations={
+                name: _read_use(letter.record(f"evaluation-{name}"), client, layout)
+                for name in several(head, "evaluations", str)
+            },
             client_stats={name: torch.tensor([True]) for name in several(head, "ask", str)},
         )
     except ContractError as error:
@@ -204,7 +201,6 @@ MASKS = ("trainable", "upload", "load_local", "save_local", "upload_values")
 
 def _use(evaluation: Evaluation) -> Record:
     return {
-        "name": evaluation.name,
         "scored": bool(len(evaluation.clients)),
         "candidates": evaluation.candidates.flatten().tolist(),
         "width": evaluation.candidates.shape[1],
@@ -218,6 +214,4 @@ def _read_use(record: Record, client: int, layout: Layout) -> Evaluation:
     if len(offers) != len(clients) * (width := one(record, "width", int)):
         raise InputError(f"expected candidates of {len(clients)} times {width} models, found {len(offers)}")
     ids = torch.tensor(clients, dtype=torch.int64)
-    return Evaluation(
-        one(record, "name", str), ids, offers.view(len(clients), width), mask_of(record, "load_local", layout)
-    )
+    return Evaluation(ids, offers.view(len(clients), width), mask_of(record, "load_local", layout))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedstrata.core import Plan, Report
+from fedstrata.core import CLIENT, Plan, Report
 from fedstrata.engine import Loop, Store
 from fedstrata.engine.workers.sharding import merge
 from fedstrata.errors import EngineError, InputError, insist
@@ -21,7 +21,6 @@ from fedstrata.flower.answers import (
     NotFiniteError,
     expected_reply,
     limit_of,
-    nobody,
     read_answer,
 )
 from fedstrata.flower.exchange import Clock, Grid, largest, replies
@@ -142,11 +141,11 @@ class Remote:
         """
         ids = {
             client
-            for part in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations))
+            for part in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations.values()))
             for client in part.tolist()
         }
         # Without a score there is no record of the round before.
-        scored = set(plan.evaluations[0].clients.tolist()) if plan.evaluations else ids
+        scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else ids
         least = min(self._rules.least, len(scored))
         for _ in range(self._rules.tries):
             tally = self._ask(plan, sorted(ids))
@@ -233,14 +232,8 @@ class Remote:
             mark = torch.tensor([torch.nan]) if answer.spoilt else torch.empty(0)
             self.store.write(client, plan.round, dict.fromkeys(answer.stored, mark))
         here = torch.tensor(list(answers), dtype=torch.int64)
-        present = [(evaluation, torch.isin(evaluation.clients, here)) for evaluation in plan.evaluations]
-        cut = tuple(
-            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-            for evaluation, rows in present
-        )
-        nothing = tuple(nobody(task, self._layout) for task in plan.tasks)
-        reports = [replace(a.report, results=a.report.results or nothing) for a in answers.values()]
-        return merge(replace(plan, evaluations=cut), reports) if reports else Report(nothing)
+        evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
+        return merge(replace(plan, evaluations=evaluations), [answer.report for answer in answers.values()])
 
 
 def _counted(store: Store) -> Mapping[int, set[int]]:

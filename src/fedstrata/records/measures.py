@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedstrata.clustering import ari, purity
-from fedstrata.core import Evaluation, Score
+from fedstrata.core import CLIENT, Score
 from fedstrata.errors import ContractError
 
 
@@ -16,8 +16,7 @@ def complete(
     record: Mapping[str, Any],
     labels: torch.Tensor,
     truth: torch.Tensor | None,
-    evaluations: Sequence[Evaluation],
-    scores: Sequence[Score],
+    scores: Mapping[str, Score],
 ) -> dict[str, Any]:
     """A round's record with its measures.
 
@@ -25,10 +24,10 @@ def complete(
         record: what was known before the models were scored.
         labels: cluster of each client, (n,), -1 = pending.
         truth: hidden group of each client, (n,).
-        evaluations: ways of using the models; the first is what accuracy means, of the others the mean is recorded.
-        scores: of each of them, by all clients that are in the federation.
+        scores: The scores of each evaluation, by all clients that are in the federation. `CLIENT` is what accuracy
+            means; of the others the mean is recorded.
     """
-    score = scores[0]
+    score = scores[CLIENT]
     accuracy = score.correct.double() / score.samples
     labels_of = labels[score.clients]
     clusters = [labels_of == cluster for cluster in labels_of.unique().tolist() if cluster >= 0]
@@ -42,8 +41,9 @@ def complete(
         "ari": None if truth is None else ari(labels_of, truth[score.clients]),
         "purity": None if truth is None else purity(labels_of, truth[score.clients]),
     }
-    for evaluation, other in zip(evaluations[1:], scores[1:], strict=True):
-        measures[f"acc_{evaluation.name}"] = float((other.correct.double() / other.samples).mean())
+    for name, other in scores.items():
+        if name != CLIENT:
+            measures[f"acc_{name}"] = float((other.correct.double() / other.samples).mean())
     return {**record, **measures}
 
 

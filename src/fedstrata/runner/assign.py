@@ -14,7 +14,7 @@ import torch
 from fedstrata import data
 from fedstrata.config import Experiment, load
 from fedstrata.config.folder import recorded
-from fedstrata.core import Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
+from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.errors import DataError, RecordError
@@ -95,7 +95,7 @@ def _place(algorithm: Algorithm[S], problem: Problem, state: S, client: _Newcome
     cluster, accuracy = None, None
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
-        cluster, accuracy = nodes[label], client.accuracy(evaluations, state)
+        cluster, accuracy = nodes[label], client.accuracy(evaluations[CLIENT], state)
     losses = _losses(plan, report, nodes)
     return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "accuracy": accuracy}
 
@@ -183,14 +183,17 @@ class _Newcomer:
         """Answer a plan of the federation."""
         report = self._loop.run(replace(plan, cohort=plan.cohort - self.id))
         facts = {name: self._named(rows) for name, rows in report.client_stats.items()}
-        results = tuple(replace(result, updates=self._named(result.updates)) for result in report.results)
+        results = {
+            name: replace(result, updates=self._named(result.updates)) for name, result in report.results.items()
+        }
         return replace(report, results=results, client_stats=facts)
 
-    def accuracy(self, evaluations: Sequence[Evaluation], state: State) -> float:
-        """Of what it would use first, on what was held out."""
-        evaluation = replace(evaluations[0], clients=evaluations[0].clients - self.id)
-        plan = Plan(state.round + 2, 0, evaluation.clients[:0], state.models, evaluations=(evaluation,))
-        (score,) = self._loop.run(plan).scores
+    def accuracy(self, evaluation: Evaluation, state: State) -> float:
+        """The accuracy of the model that it would use, on the held-out samples."""
+        evaluation = replace(evaluation, clients=evaluation.clients - self.id)
+        nobody = evaluation.clients[:0]
+        plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})
+        score = self._loop.run(plan).scores[CLIENT]
         return int(score.correct) / int(score.samples)
 
     def _named(self, rows: Rows) -> Rows:
@@ -200,7 +203,8 @@ class _Newcomer:
 def _losses(plan: Plan, report: Report, nodes: Sequence[int]) -> dict[int, float]:
     """Training loss of every cluster's model that a lone client was offered, by tree node; none without a choice."""
     losses = dict[int, float]()
-    for task, result in zip(plan.tasks, report.results, strict=True):
+    for name, result in report.results.items():
+        task = plan.tasks[name]
         pairs = zip(task.candidates.flatten().tolist(), result.losses.flatten().tolist(), strict=False)
         losses |= {nodes[offer]: loss for offer, loss in pairs if 0 <= offer < len(nodes) and isfinite(loss)}
     return losses

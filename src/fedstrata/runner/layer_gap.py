@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fedstrata.clustering import cosine, euclidean, gap
-from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, empty_rows
+from fedstrata.core import TRAIN, Layout, LocalTask, Mask, Plan, Report, Result, empty_rows
 
 WHOLE = "all"
 """The layer name of all conv and linear layers together."""
@@ -22,7 +22,7 @@ def gaps(
     Args:
         layout: of the network.
         plan: what they started from.
-        report: the result of the first task that uploads anything holds the updates.
+        report: the result of the task ``"train"`` holds the updates.
         truth: hidden group of each client, (n,).
         measures: of ``cos``, ``l2`` (weights), ``dcos``, ``dl2`` (updates); Eq. 5 to 8 and 23 to 26.
 
@@ -31,10 +31,10 @@ def gaps(
         groups among those who answered, of a layer that nobody sends, and of updates where a tensor is sent as
         values. No record when clients send nothing at all, or do not train themselves.
     """
-    uploads = [pair for pair in zip(plan.tasks, report.results, strict=True) if any(pair[0].upload)]
-    if not uploads or bool((plan.cohort >= len(truth)).any()):
+    task = plan.tasks[TRAIN]
+    if not any(task.upload) or bool((plan.cohort >= len(truth)).any()):
         return []
-    task, result = uploads[0]
+    result = report.results[TRAIN]
     masks = {layer: layout.select(layer) for layer in (*layout.layers, WHOLE)}
     updates = result.updates.values
     weights = _weights(layout, plan, task, result) if {"cos", "l2"} & set(measures) else updates

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.config import Experiment, dumps
-from fedstrata.core import Clients, Evaluation, Plan, Report, State, Tree
+from fedstrata.core import CLIENT, Clients, Metric, Plan, Report, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -239,7 +239,7 @@ def _round(
     """One round: the scores complete the record of the one before, the rest begins its own."""
     began, round, problem, members = perf_counter(), state.round + 1, setting.problem, setting.members
     evaluations = (
-        setting.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else ()
+        setting.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else {}
     )
     scored = state
     state, events = members.before(state, round)
@@ -250,7 +250,7 @@ def _round(
     answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)
     began = perf_counter()
     if record is not None:
-        _finish(setting, folder, scored, record, evaluations, answer.report, show)
+        _finish(setting, folder, scored, record, answer.report, show)
     checked = validate(problem.layout, plan, answer.report)
     report = replace(checked.report, cohort=plan.cohort)
     events += missed("absent", answer.absent) + missed("rejected", answer.rejected) + checked.events
@@ -281,7 +281,7 @@ def _round(
         "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
         "rejected": sorted({*checked.rejected, *answer.rejected}),
         "events": [*events, *undone, *(dict(event) for event in diagnostics.events)],
-        "figures": dict(diagnostics.metrics),
+        "figures": {_metric_name(metric): metric.value for metric in diagnostics.metrics},
         "seconds": planning + answer.seconds + perf_counter() - began,
         "seconds_training": answer.seconds,
         "seconds_server": planning + deciding,
@@ -318,7 +318,7 @@ def _close(
     evaluations = setting.algorithm.evaluations(setting.problem, state, setting.members.active(state.round))
     nobody = setting.everyone[:0]
     answer = yield Plan(state.round + 1, setting.problem.seed, nobody, state.models, evaluations=evaluations)
-    _finish(setting, folder, state, record, evaluations, answer.report, show)
+    _finish(setting, folder, state, record, answer.report, show)
 
 
 def _finish(
@@ -326,14 +326,13 @@ def _finish(
     folder: Folder,
     state: State,
     record: Mapping[str, Any],
-    evaluations: tuple[Evaluation, ...],
     report: Report,
     show: Show,
 ) -> None:
     """Complete the record of the last round that was decided, and write it."""
-    done = complete(record, state.labels, setting.truth(state.round), evaluations, report.scores)
-    done["events"] = [*done["events"], *divergence_of_loss(setting.problem.layout, report.scores[0].loss)]
-    folder.add(done, report.scores[0])
+    done = complete(record, state.labels, setting.truth(state.round), report.scores)
+    done["events"] = [*done["events"], *divergence_of_loss(setting.problem.layout, report.scores[CLIENT].loss)]
+    folder.add(done, report.scores[CLIENT])
     show(done)
 
 
@@ -345,6 +344,12 @@ def _names(experiment: Experiment) -> dict[str, Any]:
         "model": experiment.model.name,
         "seed": experiment.seed,
     }
+
+
+def _metric_name(metric: Metric) -> str:
+    if metric.node is not None:
+        return f"{metric.name} of node {metric.node}"
+    return metric.name if metric.layer is None else f"{metric.name} {metric.layer}"
 
 
 @cache

@@ -40,10 +40,10 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
             clients, rates = setting.members.active(round), experiment.cohort
             cohort, absent = draw(problem.seed, round, clients, rates.fraction, rates.dropout)
             hearings = watching(problem, state, sighting, LEVEL)
-            plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes)
+            plan = twins(algorithm.plan(problem, state, cohort), hearings, sighting.sizes, "scan")
             report = setting.clients.run(plan.only(~torch.isin(cohort, absent)))
             report = validate(layout, plan, report).report
-            sighting = see(layout, sighting, report, hearings, done=1)
+            sighting = see(layout, sighting, report, hearings)
             state, _ = algorithm.update(problem, state, report)
             show(f"round {round}/{rounds}")
         return conclude(layout, sighting, problem.generator("scout", rounds))

@@ -46,7 +46,7 @@ def traffic(
     for row, client in enumerate(plan.cohort.tolist()):
         own = None if stored is None else stored(client)
         needed: dict[int, Mask] = {}
-        for task in plan.tasks:
+        for task in plan.tasks.values():
             for offer in task.candidates[row].tolist():
                 kept = enumerate(task.load_local)
                 received = tuple(not keep or (own is not None and tensor not in own) for tensor, keep in kept)
@@ -55,7 +55,8 @@ def traffic(
         for mask in (mask for offer, mask in needed.items() if offer >= 0):
             parameters, statistics = _bytes(layout, mask)
             down, buffers = down + parameters, buffers + statistics
-    for task, result in zip(plan.tasks, report.results, strict=True):
+    for name, result in report.results.items():
+        task = plan.tasks[name]
         parameters, statistics = _bytes(layout, task.upload)
         known = ~result.losses.isnan()
         # Whoever trains one of several models says which; where nothing is trained, the losses are what is asked for.

@@ -83,7 +83,7 @@ class Norms:
     """The norms of one part of what the clients sent for one task.
 
     Attributes:
-        task: position of the task in the plan.
+        task: name of the task.
         part: which tensors were measured.
         spans: their columns.
         clients: ids, (m,).
@@ -93,7 +93,7 @@ class Norms:
         limits: norm up to which each is accepted, wherever it started from, (m,).
     """
 
-    task: int
+    task: str
     part: str
     spans: Sequence[slice]
     clients: NDArray[np.int64]
@@ -114,7 +114,7 @@ def validate(layout: Layout, plan: Plan, report: Report) -> Validation:
     not_finite = set[int]()
     no_samples = set[int]()
     too_large = dict[int, dict[str, Any]]()
-    for result in report.results:
+    for result in report.results.values():
         no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
     for norms in measure(layout, plan, report):
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
@@ -143,15 +143,15 @@ def measure(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
         plan: what was asked, for everyone.
         report: what came back.
     """
-    for task, (fit, result) in enumerate(zip(plan.tasks, report.results, strict=True)):
+    for name, result in report.results.items():
         clients, given = result.updates.clients.numpy(), result.chosen.numpy()
         sizes = result.sizes.double().numpy()
-        for part, spans in _parts(layout, fit).items():
+        for part, spans in _parts(layout, plan.tasks[name]).items():
             values = _norms(result.updates.values, spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
             comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
             medians, limits = _limits(values, comparable, given, sizes)
-            yield Norms(task, part, spans, clients, given, values, medians, limits)
+            yield Norms(name, part, spans, clients, given, values, medians, limits)
 
 
 def decide(
@@ -173,7 +173,7 @@ def decide(
     unusable = _unusable(after, problem.layout.p)
     if not unusable:
         return after, diagnostics, []
-    everyone = {client for result in report.results for client in result.updates.clients.tolist()}
+    everyone = {client for result in report.results.values() for client in result.updates.clients.tolist()}
     told = {client for rows in report.client_stats.values() for client in rows.clients.tolist()}
     nodes = sorted({_node_before(state, after, node) for node in unusable})
     after, diagnostics = algorithm.update(problem, state, _without(report, everyone | told))
@@ -187,7 +187,7 @@ def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -
         report: as it came, before validation.
         events: of its validation.
     """
-    answered = {client for result in report.results for client in result.updates.clients.tolist()}
+    answered = {client for result in report.results.values() for client in result.updates.clients.tolist()}
     bad = [client for event in events if event.get("reason") == "not finite" for client in event["clients"]]
     if not answered or len(bad) <= MOST * len(answered):
         return []
@@ -291,12 +291,12 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
         start = plan.models[int(norms.given[row])][None]
         limit = max(norms.limits[row], min(NEAR * _norms(start, norms.spans)[0], LARGEST))
         if norms.values[row] > limit:
-            fit, median = plan.tasks[norms.task], norms.medians[row]
+            median = norms.medians[row]
             event = {
                 "kind": "rejected",
                 "reason": "norm",
                 "clients": [int(norms.clients[row])],
-                "task": fit.stream,
+                "task": norms.task,
                 "part": norms.part,
                 "norm": _rounded(norms.values[row]),
                 "median": None if np.isnan(median) else _rounded(median),
@@ -322,7 +322,7 @@ def _rounded(value: float) -> float:
 def _without(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
     gone = torch.tensor(sorted(clients), dtype=torch.int64)
-    results = tuple(result.only(~torch.isin(result.updates.clients, gone)) for result in report.results)
+    results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
     facts = {name: rows.without(gone) for name, rows in report.client_stats.items()}
     return replace(report, results=results, client_stats=facts)
 

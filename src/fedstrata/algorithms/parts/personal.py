@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.algorithms.parts.keys import names
-from fedstrata.core import Evaluation, Layout, Mask, Plan, Problem, State, cluster_evaluation, fedavg_plan
+from fedstrata.core import (
+    CLIENT,
+    TRAIN,
+    Evaluation,
+    Layout,
+    Mask,
+    Plan,
+    Problem,
+    State,
+    cluster_evaluation,
+    fedavg_plan,
+)
 from fedstrata.lazy_torch import torch
 
 Personal = str | list[str]
@@ -32,13 +43,11 @@ def keep_local(problem: Problem, state: State, cohort: torch.Tensor, personal: M
     A client without any starts them from the received model, where they are as they were in the first round.
     """
     plan = fedavg_plan(problem, state, cohort)
-    task = replace(plan.tasks[0], load_local=personal, save_local=personal, upload=others(personal))
-    return replace(plan, tasks=(task,))
+    task = replace(plan.tasks[TRAIN], load_local=personal, save_local=personal, upload=others(personal))
+    return replace(plan, tasks={TRAIN: task})
 
 
-def serve_personal(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> tuple[Evaluation, ...]:
+def serve_personal(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> dict[str, Evaluation]:
     """Everyone uses its own personal tensors on top of the model of its cluster."""
-    return tuple(
-        replace(evaluation, name="personal", load_local=personal)
-        for evaluation in cluster_evaluation(problem, state, clients)
-    )
+    evaluation = cluster_evaluation(problem, state, clients)[CLIENT]
+    return {CLIENT: replace(evaluation, load_local=personal)}

@@ -105,13 +105,13 @@ class Round:
         self._stored: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._sound: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._columns: dict[Mask, Tensor] = {}
-        self._results: list[Result] = []
+        self._results: dict[str, Result] = {}
 
     def uses(self) -> list[Offered]:
         """Everyone that is scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
         before, offered = self._plan.round - 1, list[Offered]()
-        for evaluation in self._plan.evaluations:
+        for evaluation in self._plan.evaluations.values():
             for client, offers in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
                 judging, index = self._holdings.train(client, round=before), self._holdings.test(client, before)
                 offered.append(Offered(self, client, offers, self._kept(client, evaluation.load_local), judging, index))
@@ -120,7 +120,7 @@ class Round:
     def offered(self, number: int) -> list[Offered]:
         """Everyone that has something to do in a task; nobody in one that the plan does not have."""
         offered = list[Offered]()
-        for task in self._plan.tasks[number : number + 1]:
+        for task in list(self._plan.tasks.values())[number : number + 1]:
             for row, client in enumerate(self._plan.cohort.tolist()):
                 if bool((task.candidates[row] < 0).all()):
                     continue
@@ -138,7 +138,7 @@ class Round:
     def begin(self, number: int, offered: Sequence[Offered], chosen: Sequence[tuple[int, Tensor]]) -> Iterator[Turn]:
         """Note down what everyone took for a task, and say what it has to do; updates are filled in as they come."""
         plan = self._plan
-        for task in plan.tasks[number : number + 1]:
+        for name, task in list(plan.tasks.items())[number : number + 1]:
             updates = landing(self.network.device, len(offered), self.network.layout.p)
             losses = torch.empty(len(offered), task.candidates.shape[1])
             for each, (taken, found), update, row in zip(offered, chosen, updates, losses, strict=True):
@@ -148,7 +148,7 @@ class Round:
                 yield Turn(self, job, update)
             clients, sizes = _column(each.client for each in offered), _column(len(each.index) for each in offered)
             given = _column(taken for taken, _ in chosen)
-            self._results.append(Result(Rows(clients, updates), given, sizes, losses))
+            self._results[name] = Result(Rows(clients, updates), given, sizes, losses)
 
     def finish(self, turn: Turn, start: Tensor, end: Tensor) -> None:
         """Store and send what came of a turn.
@@ -184,13 +184,13 @@ class Round:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
             self._store.write(client, self._plan.round, values)
-        scores = []
-        for evaluation in self._plan.evaluations:
+        scores = dict[str, Score]()
+        for name, evaluation in self._plan.evaluations.items():
             found = list(islice(told, len(evaluation.clients)))
             samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in evaluation.clients.tolist())
             loss = torch.tensor([loss for _, loss in found])
-            scores.append(Score(evaluation.clients, _column(correct for correct, _ in found), samples, loss))
-        return Report(tuple(self._results), tuple(scores), facts_of(self._plan, self._holdings))
+            scores[name] = Score(evaluation.clients, _column(correct for correct, _ in found), samples, loss)
+        return Report(self._results, scores, facts_of(self._plan, self._holdings))
 
     def _kept(self, client: int, mask: Mask) -> dict[int, Tensor]:
         """Some tensors that a client has in its store, where they are computed."""

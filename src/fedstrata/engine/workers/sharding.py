@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstrata.core import Evaluation, Plan, Report, Result, Rows, Score, empty_rows
+from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
@@ -106,11 +106,12 @@ class Workers:
 
     def _kept(self, plan: Plan) -> dict[str, Tensor]:
         """Of what the clients' devices keep, what the plan lets them use."""
-        masks = [task.load_local for task in plan.tasks] + [evaluation.load_local for evaluation in plan.evaluations]
+        masks = [task.load_local for task in plan.tasks.values()]
+        masks += [evaluation.load_local for evaluation in plan.evaluations.values()]
         wanted = {tensor for mask in masks for tensor, keep in enumerate(mask) if keep}
         clients = {
             client
-            for ids in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations))
+            for ids in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations.values()))
             for client in ids.tolist()
         }
         return {
@@ -129,10 +130,10 @@ def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
     """
     costs = Counter[int]()
     for row, client in enumerate(plan.cohort.tolist()):
-        passes = sum(task.training.epochs for task in plan.tasks if bool((task.candidates[row] >= 0).any()))
+        passes = sum(task.training.epochs for task in plan.tasks.values() if bool((task.candidates[row] >= 0).any()))
         # At least something, for it may be asked about its data.
         costs[client] += 1 + passes * len(holdings.train(client, round=plan.round))
-    for evaluation in plan.evaluations:
+    for evaluation in plan.evaluations.values():
         for client in evaluation.clients.tolist():
             costs[client] += len(holdings.test(client, plan.round))
     dealt: list[list[int]] = [[] for _ in range(workers)]
@@ -155,27 +156,37 @@ def perform(engine: Loop, order: Order, shard: Shard) -> Answer:
 def _cut(plan: Plan, shard: Shard) -> Plan:
     """The plan of some clients."""
     wanted = torch.tensor(shard, dtype=torch.int64)
-
-    def cut(evaluation: Evaluation) -> Evaluation:
-        rows = torch.isin(evaluation.clients, wanted)
-        return replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
-
-    return replace(plan.only(torch.isin(plan.cohort, wanted)), evaluations=tuple(map(cut, plan.evaluations)))
+    evaluations = {name: each.only(torch.isin(each.clients, wanted)) for name, each in plan.evaluations.items()}
+    return replace(plan.only(torch.isin(plan.cohort, wanted)), evaluations=evaluations)
 
 
 def merge(plan: Plan, reports: Sequence[Report]) -> Report:
     """Put the reports of all shards of a plan together, every row where it would have been."""
-    results = tuple(_result(plan, parts) for parts in zip(*(report.results for report in reports), strict=True))
-    scores = zip(plan.evaluations, zip(*(report.scores for report in reports), strict=True), strict=True)
-    told = {
-        name: [report.client_stats[name] for report in reports if name in report.client_stats]
-        for name in plan.client_stats
+    results = {
+        name: _result(plan, task, [report.results[name] for report in reports if name in report.results])
+        for name, task in plan.tasks.items()
     }
-    facts = {name: _rows(plan.cohort, parts) for name, parts in told.items() if parts}
-    return Report(results, tuple(_score(evaluation, parts) for evaluation, parts in scores), facts)
+    scores = {
+        name: _score(evaluation, [report.scores[name] for report in reports if name in report.scores])
+        for name, evaluation in plan.evaluations.items()
+    }
+    client_stats = dict[str, Rows]()
+    for name in plan.client_stats:
+        parts = [report.client_stats[name] for report in reports if name in report.client_stats]
+        if parts:
+            client_stats[name] = _rows(plan.cohort, parts)
+    return Report(results, scores, client_stats)
 
 
-def _result(plan: Plan, parts: Sequence[Result]) -> Result:
+def empty_result(task: LocalTask, p: int) -> Result:
+    """The result of a task that nobody did, of models with p columns."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Result(Rows(nobody, torch.empty(0, p)), nobody, nobody, torch.empty(0, task.candidates.shape[1]))
+
+
+def _result(plan: Plan, task: LocalTask, parts: Sequence[Result]) -> Result:
+    if not parts:
+        return empty_result(task, plan.models.shape[1])
     gather = _gatherer(plan.cohort, [part.updates.clients for part in parts])
     return Result(
         _rows(plan.cohort, [part.updates for part in parts]),
@@ -186,6 +197,9 @@ def _result(plan: Plan, parts: Sequence[Result]) -> Result:
 
 
 def _score(evaluation: Evaluation, parts: Sequence[Score]) -> Score:
+    if not parts:
+        nobody = torch.empty(0, dtype=torch.int64)
+        return Score(nobody, nobody, nobody, torch.empty(0))
     gather = _gatherer(evaluation.clients, [part.clients for part in parts])
     correct, samples, loss = ([getattr(part, name) for part in parts] for name in ("correct", "samples", "loss"))
     return Score(evaluation.clients, gather(correct), gather(samples), gather(loss))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.algorithms.parts.oneshot.snapshots import N, Snapshots
-from fedstrata.core import Decision, Diagnostics, Mask, Plan, Problem, Report, aggregate
+from fedstrata.core import TRAIN, Decision, Diagnostics, Mask, Plan, Problem, Report, aggregate
 from fedstrata.core.tree import with_decisions
 from fedstrata.lazy_torch import torch
 
@@ -21,13 +21,15 @@ def invite(problem: Problem, state: Snapshots, plan: Plan, upload: Mask) -> Plan
         return plan
     training = problem.training_of(state.clustered)
     joining = replace(
-        plan.tasks[0],
+        plan.tasks[TRAIN],
         candidates=torch.where(labels < 0, k, -1)[:, None],
         training=replace(training, epochs=state.age * training.epochs),
         upload=upload,
     )
-    staying = replace(plan.tasks[0], candidates=labels[:, None])
-    return replace(plan, models=torch.cat([plan.models, state.reference[None]]), tasks=(staying, joining))
+    staying = replace(plan.tasks[TRAIN], candidates=labels[:, None])
+    return replace(
+        plan, models=torch.cat([plan.models, state.reference[None]]), tasks={TRAIN: staying, "reference": joining}
+    )
 
 
 def nearest(
@@ -47,7 +49,7 @@ def nearest(
         and the distance of each newcomer to the centroid that was nearest.
     """
     labels, k, distances = state.labels.clone(), len(centroids), dict[int, float]()
-    for result in report.results[1:]:
+    if result := report.results.get("reference"):
         for row in result.updates.clients.argsort().tolist():
             client = int(result.updates.clients[row])
             weights = state.reference[columns] + result.updates.values[row, columns]

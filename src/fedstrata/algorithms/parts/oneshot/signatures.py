@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Distance, Quorum
-from fedstrata.core import Mask, Plan, Problem, Rows, fedavg_plan, initial_state
+from fedstrata.core import TRAIN, Mask, Plan, Problem, Rows, fedavg_plan, initial_state
 from fedstrata.lazy_torch import torch
+
+SIGNATURE = "signature"
+"""The task whose updates the clients are grouped by."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,14 @@ def register(problem: Problem, state: Signed, cohort: torch.Tensor, upload: Mask
     Until the clustering nobody else has work, so no model moves; the recipe of a signature is always that of round 1.
     """
     plan, signing = fedavg_plan(problem, state, cohort), unknown(state, cohort)
-    task, initial = plan.tasks[0], len(state.models)
+    task, initial = plan.tasks[TRAIN], len(state.models)
     working = torch.where(signing, -1, state.labels[cohort]) if state.clustered else torch.full_like(cohort, -1)
     training = replace(task, candidates=working[:, None])
     signature = torch.where(signing, initial, -1)[:, None]
     registering = replace(task, candidates=signature, training=problem.training_of(1), upload=upload)
-    return replace(plan, models=torch.cat([state.models, problem.fresh(0)[None]]), tasks=(training, registering))
+    return replace(
+        plan, models=torch.cat([state.models, problem.fresh(0)[None]]), tasks={TRAIN: training, SIGNATURE: registering}
+    )
 
 
 def sign(state: Signed, rows: Rows) -> Signed:

@@ -56,8 +56,7 @@ def weigh(problem: Problem, state: W, report: Report, alpha: float) -> W:
     if state.gate is None:
         return state
     dossiers, hearings, round = _dossiers(state, state.gate), _hearings(problem, state, alpha), state.round + 1
-    done = len(report.results) - sum({each.folds for each in hearings})
-    for cluster, sent in heard(report, hearings, done).items():
+    for cluster, sent in heard(report, hearings).items():
         known = dossiers[cluster]
         evidence = gathered(problem.layout, known.evidence, sent, state.labels == cluster)
         draw = problem.generator(f"test of node {known.node}", round)
@@ -68,7 +67,7 @@ def weigh(problem: Problem, state: W, report: Report, alpha: float) -> W:
         if known.decision is None and is_twin_round(round):
             dossiers[cluster] = replace(known, decision=unheard(state, state.gate.sizes, cluster))
     # Who waits may have other data than before.
-    sizes = counted(torch.where(state.labels < 0, 0, state.gate.sizes), report, hearings, done)
+    sizes = counted(torch.where(state.labels < 0, 0, state.gate.sizes), report, hearings)
     return replace(state, gate=Gate(sizes, tuple(dossiers)))
 
 

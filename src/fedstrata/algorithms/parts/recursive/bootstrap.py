@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.core import Mask, Plan, Report, Rows
+from fedstrata.core import TRAIN, Mask, Plan, Report, Rows
 from fedstrata.lazy_torch import torch
+
+HALVES = {"A": "half A", "B": "half B"}
+"""Names of the tasks of the twins, by the half of the data."""
 
 
 def twins(plan: Plan, upload: Mask) -> Plan:
-    """The plan with the twins of its first task, which end up as the second and third result: they are to come first.
+    """The plan with the twins of its training, as the tasks of `HALVES`.
 
     Both start from the model that the task itself starts from: one after the other, the second would lean against the
     noise of the first.
     """
-    halves = (replace(plan.tasks[0], fold=half, stream=half, upload=upload) for half in ("A", "B"))
-    return replace(plan, tasks=(*plan.tasks, *halves))
+    halves = {name: replace(plan.tasks[TRAIN], fold=half, stream=half, upload=upload) for half, name in HALVES.items()}
+    return replace(plan, tasks={**plan.tasks, **halves})
 
 
 def pair(report: Report) -> tuple[Rows, Rows]:
     """What the twins sent."""
-    first, second = report.results[1:3]
+    first, second = (report.results[name] for name in HALVES.values())
     return first.updates, second.updates
 
 

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 from fedstrata.algorithms.parts.proof.dossier import Gate
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Matrix,
+    Metric,
     Problem,
     Report,
     Result,
@@ -88,7 +90,7 @@ def recurse(
         min_split: least number of members that must have.
         ready: who has answered often enough to be judged, bool (n,); the others count as absent. None for everyone.
     """
-    result, settled = report.results[0], assign_pending(state, report)
+    result, settled = report.results[TRAIN], assign_pending(state, report)
     result = result.only(result.updates.clients.argsort())  # between equals, the lowest id decides
     clients, peaks = result.updates.clients, state.peaks.clone()
     compared = problem.layout.columns(problem.layout.select("all"))
@@ -129,18 +131,17 @@ def recurse(
     done = torch.tensor([bool(final[c]) or (c in decisions and decisions[c].final) for c in parents])
     moved = replace(moved, peaks=peaks[origin] * whole[:, None], final=done & whole)
     matrices = tuple(d.matrix for d in decisions.values() if d.matrix is not None)
-    return moved, replace(diagnostics, matrices=matrices, metrics={**diagnostics.metrics, **_norms(state, verdicts)})
+    return moved, replace(diagnostics, matrices=matrices, metrics=(*diagnostics.metrics, *_norms(state, verdicts)))
 
 
-def _norms(state: State, verdicts: Mapping[int, Decision]) -> dict[str, float]:
-    """The norms that thresholds are chosen by, of every cluster that was examined."""
-    names = ("mean_norm", "max_norm")
-    return {
-        f"{name} of node {int(state.nodes[cluster])}": verdict.values[name]
-        for cluster, verdict in verdicts.items()
-        for name in names
-        if name in verdict.values
-    }
+def _norms(state: State, decisions: Mapping[int, Decision]) -> list[Metric]:
+    """The norms of Eq. 27 and 28 of every cluster that was examined."""
+    return [
+        Metric(name, decision.values[name], node=int(state.nodes[cluster]))
+        for cluster, decision in decisions.items()
+        for name in ("mean_norm", "max_norm")
+        if name in decision.values
+    ]
 
 
 def longest_norm(rows: torch.Tensor) -> float:

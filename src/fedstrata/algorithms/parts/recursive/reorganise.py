@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.clustering import cosine
-from fedstrata.core import Decision, Problem, Report
+from fedstrata.core import TRAIN, Decision, Problem, Report
 from fedstrata.core.tree import nearest_open_ancestor, with_children, with_decisions, with_members
 from fedstrata.lazy_torch import torch
 
@@ -34,7 +34,7 @@ def reorganise(
     """
     k, columns = len(after.models), problem.layout.columns(problem.layout.select("all"))
     moves = (after.models.double() - before.models)[:, columns]
-    result = report.results[0]
+    result = report.results[TRAIN]
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
     weights = torch.zeros(k, dtype=torch.float64)
     weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())

@@ -15,7 +15,7 @@ from annotated_types import Ge
 from fedstrata.algorithms.parts.keys import Norm
 from fedstrata.algorithms.parts.recursive.recursion import Watched, watch
 from fedstrata.clustering import stability
-from fedstrata.core import Problem, Report, assign_pending
+from fedstrata.core import TRAIN, Metric, Problem, Report, assign_pending
 from fedstrata.lazy_torch import torch
 
 Window = Annotated[int, Ge(3)]
@@ -79,7 +79,7 @@ def observe(
         The state with these uploads, and the mean stability over the window of each client and layer, (n, layers)
         float64; infinity where a window is not full, or nothing was uploaded.
     """
-    layout, updates = problem.layout, report.results[0].updates
+    layout, updates = problem.layout, report.results[TRAIN].updates
     clients, compared = updates.clients, layout.columns(layout.select("all"))
     node = state.nodes[assign_pending(state, report)[clients]]
     # A lineage ends with a split, a merge, and when a client is put or placed into another cluster; its uploads
@@ -120,9 +120,15 @@ def _unstable(change: torch.Tensor, layers: Sequence[torch.Tensor], least: float
     return unstable
 
 
-def curves(problem: Problem, state: Windowed, steady: torch.Tensor) -> dict[str, float]:
+def curves(problem: Problem, state: Windowed, steady: torch.Tensor) -> list[Metric]:
     """Mean stability of every layer over the clients with a full window, and the share of weights that it is of."""
     known, selected = steady[steady.isfinite().all(dim=1)], state.chosen[state.count >= 2]
-    names = [f"stability {layer}" for layer in problem.layout.layers] if len(known) else []
-    used = {"weights used": float(selected.double().mean())} if len(selected) else {}
-    return {**dict(zip(names, known.mean(dim=0).tolist(), strict=False)), **used}
+    metrics = list[Metric]()
+    if len(known):
+        means = known.mean(dim=0).tolist()
+        metrics += [
+            Metric("stability", mean, layer=layer) for layer, mean in zip(problem.layout.layers, means, strict=True)
+        ]
+    if len(selected):
+        metrics.append(Metric("weights_used", float(selected.double().mean())))
+    return metrics

@@ -5,15 +5,14 @@ The second is "MTCFL with model stability" (Gong et al., IEEE TMC 2024, Table V)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fedstrata.algorithms.parts.recursive.criterion import Criterion, Examined
 from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched, watch
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
-from fedstrata.core import Mask, Problem, Report
+from fedstrata.core import Mask, Metric, Problem, Report
 from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
@@ -27,13 +26,13 @@ class Trigger:
         timing: the test of model stability; None when the norms decide.
         steady: stability of each client's layers, (n, layers); empty when the norms decide.
         ready: who has a full window of uploads, bool (n,); None when the norms decide.
-        figures: curves for people.
+        metrics: Curves for people.
     """
 
     timing: Timing | None
     steady: torch.Tensor
     ready: torch.Tensor | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
 
     def judge(self, problem: Problem, criterion: Criterion, members: Examined) -> SplitDecision:
         """Bipartition a cluster if its time has come and Theorem 1 lets it."""
@@ -71,4 +70,4 @@ def attend(
     # No threshold lies above this: a layer that is not compared is never the stable one.
     heeded = steady.where(watched, torch.finfo(steady.dtype).max)
     timing, ready = Timing(epsilon_of(epsilon, lr), rho), steady.isfinite().all(dim=1)
-    return seen, Trigger(timing, heeded, ready, curves(problem, seen, steady))
+    return seen, Trigger(timing, heeded, ready, tuple(curves(problem, seen, steady)))

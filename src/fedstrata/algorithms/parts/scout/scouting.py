@@ -11,7 +11,7 @@ from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed
 from fedstrata.algorithms.parts.scout.look import conclude, due, level_of, twinned
 from fedstrata.algorithms.parts.scout.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
-from fedstrata.core import Mask, Plan, Problem, Report, Rows, assign_pending
+from fedstrata.core import TRAIN, Mask, Plan, Problem, Report, Rows, assign_pending
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
 
@@ -72,7 +72,7 @@ def mask_of(problem: Problem, compared: tuple[str, ...]) -> Mask:
 
 def travel(problem: Problem, state: T, report: Report) -> tuple[T, Rows]:
     """What is compared of those that answered, (m, q): their updates, or the sums of all since they came."""
-    updates = report.results[0].updates.only(problem.layout.columns(mask_of(problem, state.compared)))
+    updates = report.results[TRAIN].updates.only(problem.layout.columns(mask_of(problem, state.compared)))
     if not state.path.shape[1]:
         return state, updates
     clients, node = updates.clients, state.nodes[assign_pending(state, report)[updates.clients]]
@@ -85,17 +85,16 @@ def travel(problem: Problem, state: T, report: Report) -> tuple[T, Rows]:
 
 def scouting(problem: Problem, state: Travelled, plan: Plan) -> Plan:
     """The plan in which clients also train on folds if the scout wants to see them."""
-    return twins(plan, _hearings(problem, state), state.sighting.sizes)
+    return twins(plan, _hearings(problem, state), state.sighting.sizes, "scan")
 
 
-def scouted(problem: Problem, state: T, report: Report, done: int) -> tuple[T, tuple[dict[str, object], ...]]:
+def scouted(problem: Problem, state: T, report: Report) -> tuple[T, tuple[dict[str, object], ...]]:
     """While no layer is known, what folds show is gathered; after the last round of a look, one may be chosen.
 
     Args:
         problem: fixed for the run.
         state: before the round.
         report: of the round.
-        done: results that come before those of the scout's folds.
 
     Returns:
         The state, and an event for a look.
@@ -104,7 +103,7 @@ def scouted(problem: Problem, state: T, report: Report, done: int) -> tuple[T, t
         return state, ()
     round, layout = state.round + 1, problem.layout
     before = forget(state.sighting, state.labels < 0)
-    sighting = see(layout, before, report, _hearings(problem, state), done)
+    sighting = see(layout, before, report, _hearings(problem, state))
     if not due(round):
         return replace(state, sighting=sighting), ()
     finding = conclude(layout, sighting, problem.generator("scout", round), level_of(round))

@@ -10,7 +10,7 @@ from fedstrata.algorithms.parts.proof.hearings import Hearing, hearing
 from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked_at
 from fedstrata.algorithms.parts.proof.voters import counted, heard
 from fedstrata.clustering import cosine, norms
-from fedstrata.core import Layout, Problem, Report, Rows, State
+from fedstrata.core import TRAIN, Layout, Problem, Report, Rows, State
 from fedstrata.lazy_torch import torch
 
 WHOLE = "all"
@@ -70,7 +70,7 @@ def watching(problem: Problem, state: State, sighting: Sighting, level: float) -
     return () if found is None else (found,)
 
 
-def see(layout: Layout, sighting: Sighting, report: Report, hearings: Sequence[Hearing], done: int) -> Sighting:
+def see(layout: Layout, sighting: Sighting, report: Report, hearings: Sequence[Hearing]) -> Sighting:
     """Add what a round showed.
 
     Args:
@@ -78,14 +78,13 @@ def see(layout: Layout, sighting: Sighting, report: Report, hearings: Sequence[H
         sighting: before.
         report: of clients that all started from the same model.
         hearings: who was to train on folds.
-        done: results that come before those of the folds.
     """
-    updates, longest = report.results[0].updates, sighting.longest
+    updates, longest = report.results[TRAIN].updates, sighting.longest
     if len(updates.clients):
         longest = torch.maximum(longest, norms(updates.values, views(layout).values()).amax(dim=1).to(longest))
-    for sent in heard(report, hearings, done).values():
+    for sent in heard(report, hearings, "scan").values():
         sighting = _with(layout, sighting, sent)
-    return replace(sighting, longest=longest, sizes=counted(sighting.sizes, report, hearings, done))
+    return replace(sighting, longest=longest, sizes=counted(sighting.sizes, report, hearings, "scan"))
 
 
 def _with(layout: Layout, sighting: Sighting, sent: Sequence[Rows]) -> Sighting:

@@ -8,7 +8,7 @@ from fedstrata.algorithms.parts.proof.testimony import FEWEST
 from fedstrata.algorithms.parts.recursive.recursion import watch
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import epsilon_of
-from fedstrata.core import Problem, Report, State
+from fedstrata.core import Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch
 
 WINDOW = 3
@@ -40,7 +40,7 @@ def listening(problem: Problem) -> Calm:
     return Calm(start.uploads, start.count, start.chosen, start.lineage)
 
 
-def listened(problem: Problem, calm: Calm, state: State, report: Report) -> tuple[Calm, dict[str, float]]:
+def listened(problem: Problem, calm: Calm, state: State, report: Report) -> tuple[Calm, list[Metric]]:
     """Take in the uploads of a round; and the curves of stability.
 
     Args:

@@ -6,11 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedstrata.algorithms.parts.strata.trial import Trial
-from fedstrata.core import Layout, Plan, Report, Result, Rows
+from fedstrata.core import TRAIN, Layout, Plan, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 PATIENCE = 10
 """Rounds after which a trial is given up in which too few have answered."""
+
+LOSS = "holdout loss"
+"""The task whose members tell the loss of models on data that did not train them."""
+
+ERRORS = "holdout errors"
+"""The task whose members tell the share of errors of the same models."""
 
 WORST = 1e3
 """Loss in nats of a model that leads to nothing finite, or to more."""
@@ -30,15 +36,21 @@ def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
         first += len(trial.groups)
     none, asked = layout.nothing, (offers >= 0).any(dim=1)
     task = replace(
-        plan.tasks[0], candidates=offers, trainable=none, upload=none, fold="B", selection_fold="B", stream="benefit"
+        plan.tasks[TRAIN],
+        candidates=offers,
+        trainable=none,
+        upload=none,
+        fold="B",
+        selection_fold="B",
+        stream="benefit",
     )
     models = torch.cat([plan.models, *(trial.models for trial in running)])
-    work = (*plan.tasks, task, replace(task, selection_metric="errors"))
-    return replace(plan, models=models, tasks=work, client_stats={**plan.client_stats, "units": asked})
+    tasks = {**plan.tasks, LOSS: task, ERRORS: replace(task, selection_metric="errors")}
+    return replace(plan, models=models, tasks=tasks, client_stats={**plan.client_stats, "units": asked})
 
 
-def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> tuple[list[Trial | None], int]:
-    """The trials, with what members said in a round; and the first results that are not about them.
+def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> list[Trial | None]:
+    """The trials, with what members said in a round.
 
     Args:
         report: of the plan.
@@ -46,14 +58,14 @@ def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> tuple
         trials: as in the plan.
 
     Returns:
-        The trials, but those in which too few have answered for too long, and a position.
+        The trials, but those in which too few have answered for too long.
     """
     if all(trial is None for trial in trials):
-        return list(trials), 1
-    losses, errors = report.results[1:3]
+        return list(trials)
+    losses, errors = report.results[LOSS], report.results[ERRORS]
     units = report.client_stats.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
     heard = [trial and _heard(trial, losses, errors, units) for trial in trials]
-    return [trial if trial and (trial.over or round < trial.round + PATIENCE) else None for trial in heard], 3
+    return [trial if trial and (trial.over or round < trial.round + PATIENCE) else None for trial in heard]
 
 
 def _heard(trial: Trial, losses: Result, errors: Result, units: Rows) -> Trial:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.parts.proof.testimony import Testimony
 from fedstrata.algorithms.parts.strata.calm import Calm
 from fedstrata.algorithms.parts.strata.trial import Trial
-from fedstrata.core import Problem, Report, State, initial_state
+from fedstrata.core import TRAIN, Problem, Report, State, initial_state
 from fedstrata.lazy_torch import torch
 
 
@@ -113,7 +113,7 @@ def noted(before: Stratified, after: Stratified, report: Report) -> Stratified:
         after: it.
         report: of it.
     """
-    answered = after.labels[report.results[0].updates.clients]
+    answered = after.labels[report.results[TRAIN].updates.clients]
     counts = [int((answered == cluster).sum()) for cluster in range(len(after.memories))]
     memories = [replace(each, answered=max(n, each.answered)) for each, n in zip(after.memories, counts, strict=True)]
     aside = (after.labels < 0) & ((before.labels >= 0) | before.aside)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.algorithms.parts.strata.memory import Memory, Stratified
 from fedstrata.algorithms.parts.strata.parting import Parting
-from fedstrata.core import Decision, Diagnostics, Plan, Problem, Report, aggregate, assign_pending
+from fedstrata.core import TRAIN, Decision, Diagnostics, Plan, Problem, Report, aggregate, assign_pending
 from fedstrata.lazy_torch import torch
 
 BESIDE = 5
@@ -28,7 +28,7 @@ def siblings(plan: Plan, state: Stratified) -> Plan:
     """The plan in which members of settling clusters are offered the models of the other sides as well."""
     parents, free = [state.tree[node].parent for node in state.nodes.tolist()], settling(state)
     rows = []
-    for client, row in zip(plan.cohort.tolist(), plan.tasks[0].candidates.tolist(), strict=True):
+    for client, row in zip(plan.cohort.tolist(), plan.tasks[TRAIN].candidates.tolist(), strict=True):
         own = int(state.labels[client])
         if own >= 0 and free[own]:
             beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
@@ -36,12 +36,13 @@ def siblings(plan: Plan, state: Stratified) -> Plan:
         rows.append(row)
     width = max(map(len, rows), default=1)
     padded = torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
-    return replace(plan, tasks=(replace(plan.tasks[0], candidates=padded.reshape(len(rows), width)), *plan.tasks[1:]))
+    training = replace(plan.tasks[TRAIN], candidates=padded.reshape(len(rows), width))
+    return replace(plan, tasks={**plan.tasks, TRAIN: training})
 
 
 def settled(state: Stratified, report: Report) -> torch.Tensor:
     """The labels (n,) once pending clients, and members of settling clusters, have taken the model of least loss."""
-    labels, result = assign_pending(state, report), report.results[0]
+    labels, result = assign_pending(state, report), report.results[TRAIN]
     clients = result.updates.clients
     free = (state.labels[clients] >= 0) & settling(state)[state.labels[clients]]
     labels[clients[free]] = result.chosen[free]

@@ -24,14 +24,14 @@ class Decoupled:
         groups: of each client, (m,) int64 in 0..g-1, none empty.
         matrices: what each stage compared; the second compared clients of one group of the first only, others are nan.
         radii: of the first stage, and of the second in every group of two or more that the first found, by name.
-        figures: how many groups the first stage found, and the widest radius of the second.
+        metrics: how many groups the first stage found, and the widest radius of the second.
         why: half a sentence.
     """
 
     groups: torch.Tensor
     matrices: tuple[Matrix, ...]
     radii: Mapping[str, float]
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     why: str
 
     @property
@@ -68,22 +68,22 @@ class Decoupling:
             models: their models, (m, q).
         """
         groups, matrices = torch.zeros_like(clients), list[Matrix]()
-        radii, figures, before = dict[str, float](), dict[str, float](), ""
+        radii, metrics, before = dict[str, float](), dict[str, float](), ""
         if self.stages != "second":
             divergence = jensen_shannon(predictions)  # Eq. 5
             groups = self._dense(divergence, self.radius1)
             matrices.append(Matrix(0, "predictions", "js", clients, divergence))
-            radii["radius1"], figures["groups_first"] = self.radius1, float(groups.max()) + 1
+            radii["radius1"], metrics["groups_first"] = self.radius1, float(groups.max()) + 1
         if self.stages != "first":
             before = f", {int(groups.max()) + 1} by predictions alone" if matrices else ""
             distances, groups, inside = self._inside(groups, models)
             matrices.append(Matrix(0, "all", "l2", clients, distances))
             radii |= {f"radius2 around client {int(clients[row])}": radius for row, radius in inside.items()}
-            figures["radius2"] = max(inside.values(), default=0.0)
+            metrics["radius2"] = max(inside.values(), default=0.0)
         by = " and ".join(WORDS[matrix.measure] for matrix in matrices)
         count = int(groups.max()) + 1
         why = f"{count} group{'s' * (count > 1)} by {by}{before}"
-        return Decoupled(groups, tuple(matrices), radii, figures, why)
+        return Decoupled(groups, tuple(matrices), radii, metrics, why)
 
     def _inside(self, first: torch.Tensor, models: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[int, float]]:
         """The second stage: distances (m, m), groups (m,), and the radius in each first group of two or more.
