@@ -1,4 +1,4 @@
-"""The glossary of measures names whatever a run writes down."""
+"""The page of measures has an entry for everything that a run writes down."""
 
 import json
 import re
