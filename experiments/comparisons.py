@@ -77,7 +77,10 @@ COMPARED = {
         {"ifca_mnist_rotation": "mnist_rotation"},
     ),
     "partial": Comparison(
-        (("partial_mnist_rotation", "half selected, a fifth of them absent"), ("mnist_rotation", "all clients, 30 rounds")),
+        (
+            ("partial_mnist_rotation", "half selected, a fifth of them absent"),
+            ("mnist_rotation", "all clients, 30 rounds"),
+        ),
         (
             *TOLD,
             ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.35+algorithm.min_split=4", "CFL"),
@@ -205,7 +208,7 @@ def join() -> str:
         founded = sum(event["kind"] == "found" for event in run["events"])
         cells = (str(run["seed"]), str(joined), *(f"{value:.3f}" for value in curve), f"{run['acc_client']:.3f}")
         rows.append((*cells, str(founded), f"{run['ari']:.2f}"))
-    head = "seed | newcomers in round | accuracy before | in that round | one round later | at the end | clusters founded | ARI"
+    head = "seed | newcomers in round | accuracy before | in that round | a round later | at the end | new clusters | ARI"
     return table(head, rows or [(MISSING,)])
 
 

@@ -42,13 +42,13 @@ SECTIONS = {
 """Further results of an algorithm: title and table. More about LayerCFL's thresholds is in ``docs/thresholds.md``."""
 
 REMARKS = {
-    "scouted": """The layer scan decides whether a cluster has groups; the compared layer decides where it is cut. Here all
-layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It does
-not show in these small networks. Their linear layer separates rotations at least as clearly as their convolutions, so
-the scan chooses it.""",
-    "compared hicfl": """Whole MNIST and Fashion-MNIST, as in the paper. CFL with automatic thresholds splits nothing within
-30 rounds. With many groups (Non-IID-1, CIFAR-10) HiCFL finds them, but it goes on and divides some true groups: the
-sign of a cosine has two sides in a cluster without groups, too.""",
+    "scouted": """The layer scan decides whether a cluster has groups. The compared layer decides where it is cut. Here
+all layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It
+does not show in these small networks. Their linear layer separates rotations at least as clearly as their
+convolutions, so the scan chooses it.""",
+    "compared hicfl": """Whole MNIST and Fashion-MNIST, as in the paper. CFL with automatic thresholds splits nothing in
+30 rounds. With many groups (Non-IID-1, CIFAR-10) HiCFL finds them, but it also divides some true groups. The sign of a
+cosine has two sides in a cluster without groups, too.""",
 }
 """What a table shows, in words."""
 
@@ -76,8 +76,8 @@ COLUMNS = {
 }
 """What the columns of facts are called, where not as the facts are."""
 
-ALIKE = """20 clients with 300 random MNIST images each, so one cluster is right. "1 in 9, 3 in 1" means one cluster in nine
-seeds and three clusters in one seed. All other numbers are those after 20 rounds."""
+ALIKE = """20 clients with 300 random MNIST images each, so one cluster is right. "1 in 9, 3 in 1" means one cluster in
+nine seeds and three clusters in one seed. All other numbers are those after 20 rounds."""
 
 INDEX = """# Algorithms
 
@@ -90,7 +90,8 @@ has all keys. [Choosing an algorithm](../choosing.md) compares what they need, s
 KEYS = """# Keys
 
 This page lists all keys of an experiment file. Unknown keys, wrong types and values out of range are errors before any
-data is read. `--set table.key=value` changes a key on the command line. Where "auto" is yes, the key also takes `"auto"`.
+data is read. `--set table.key=value` changes a key on the command line. Where "auto" is yes, the key also takes
+`"auto"`.
 
 Selectors name layers: `conv`, `linear`, `head` (the last linear layer), `first_linear`, `smallest_linear`, `all` (conv
 and linear), the name of a layer, or a pattern such as `conv*`. A list of selectors selects all of their layers.
@@ -131,7 +132,9 @@ def pages() -> dict[Path, str]:
     """The text of every page that is made, by where it is."""
     missing = [name for name in ALGORITHMS if name not in facts()]
     if missing:
-        sys.exit(f"{FACTS}: expected a table for {', '.join(missing)}, found none; add what it needs, sends and decides")
+        sys.exit(
+            f"{FACTS}: expected a table for {', '.join(missing)}, found none; add what it needs, sends and decides"
+        )
     folder = ROOT / "docs" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "keys.md": every_key()}

@@ -90,7 +90,9 @@ def numbers() -> str:
     return table(f"clients | {FOUND}", ((title, *_found(experiment, on)) for experiment, on, title in NUMBERS))
 
 
-FOUND = "seeds | ARI | exact | partition in round | FedAvg | Strata | oracle | gap closed | accuracy lower than with FedAvg"
+FOUND = (
+    "seeds | ARI | exact | partition in round | FedAvg | Strata | oracle | gap closed | accuracy lower than with FedAvg"
+)
 
 
 def _found(experiment: str, on: str) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ def _found(experiment: str, on: str) -> tuple[str, ...]:
 
 
 def _gap_closed(plain: Sequence[Result], own: Sequence[Result], best: Sequence[Result]) -> str:
-    """The share of the gap from FedAvg to the oracle that is closed, over the seeds of all three, if the gap is large."""
+    """The share of the gap from FedAvg to the oracle that is closed, over the seeds of all three; if it is large."""
     seeds = set.intersection(*({run["seed"] for run in runs} for runs in (plain, own, best)))
     if not seeds:
         return MISSING
@@ -218,7 +220,9 @@ def inside() -> str:
         rates = [row[alpha] for alpha in ("0.01", "0.05", "0.2")]
         shares = (f"{share:.3f} ({low:.3f} to {high:.3f})" for share, low, high in rates)
         rows.append((row["groups"], f"{row['apart']}", f"{row['spread']:g} : 1", f"{row['draws']}", *shares))
-    head = "groups | difference, in units of the noise | sizes | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
+    head = (
+        "groups | difference, in units of the noise | sizes | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
+    )
     return table(head, rows or [("", "", "", MISSING, "", "", "")])
 
 
@@ -230,7 +234,8 @@ def cost() -> str:
         share = twins / rounds
         rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 2, 4))))
     return table(
-        "rounds | split-half rounds | extra training, two folds | four folds | extra upload, two folds | four folds", rows
+        "rounds | split-half rounds | extra training, two folds | four folds | extra upload, two folds | four folds",
+        rows,
     )
 
 

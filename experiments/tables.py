@@ -103,7 +103,7 @@ def after() -> str:
 
 
 def gap() -> str:
-    """The first round from which the Gap of a layer stays positive up to the first split, and what that split divided."""
+    """The first round in which the gap of each layer is positive, the first split, and what that split divided."""
     rows = []
     for run in results("cifar10_rotation", "layercfl"):
         first = run["splits"][0]
