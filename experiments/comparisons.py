@@ -208,7 +208,7 @@ def join() -> str:
         founded = sum(event["kind"] == "found" for event in run["events"])
         cells = (str(run["seed"]), str(joined), *(f"{value:.3f}" for value in curve), f"{run['acc_client']:.3f}")
         rows.append((*cells, str(founded), f"{run['ari']:.2f}"))
-    head = "seed | newcomers in round | accuracy before | in that round | a round later | at the end | new clusters | ARI"
+    head = "seed | newcomers in round | accuracy before | in it | a round later | at the end | new clusters | ARI"
     return table(head, rows or [(MISSING,)])
 
 

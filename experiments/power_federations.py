@@ -3,8 +3,8 @@
     FEDSTRATA_DATA=DATA python experiments/power_federations.py --federations 20 --jobs 2
 
 Adds to ``experiments/results/power_federations.json`` the seeds that it does not hold yet. Of every federation: the
-round of the first confirmed test, and how many true groups its proposal divides. Losses are not compared: this is
-about what can be told apart, not about what helps.
+round of the first confirmed test, and how many true groups its proposal tears; without the benefit check, for this is
+about what can be seen, not about what pays.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def case(
     }
 
 
-def rotated(*sizes: int) -> dict[str, Any]:
-    """Groups that rotate their images."""
+def turned(*sizes: int) -> dict[str, Any]:
+    """Groups that turn their images."""
     return {"scheme": "rotation", "sizes": list(sizes)}
 
 
@@ -42,15 +42,15 @@ def skewed(share: float) -> dict[str, Any]:
     return {"scheme": "majority", "groups": 4, "share": share}
 
 
-MIXED = {**rotated(10, 10), "inside": {"scheme": "dirichlet", "alpha": 1.0, "over": "classes"}}
-"""Two rotated groups, in which each client has its own class mix as well."""
+MIXED = {**turned(10, 10), "inside": {"scheme": "dirichlet", "alpha": 1.0, "over": "classes"}}
+"""Two turned groups, in which every client has its own mix of classes as well."""
 
 SIZES = ((10, 10), (5, 5, 5, 5), (12, 5, 3), (17, 3), (18, 2), (19, 1), (4, 4), (2, 2))
 
 CASES: Mapping[str, Mapping[str, Any]] = {
-    **{f"rotated groups of {', '.join(map(str, sizes))}": case(rotated(*sizes), "digits") for sizes in SIZES},
-    **{f"rotated groups of {size}, {size}, 144 samples": case(rotated(size, size), "digits", 144) for size in (4, 2)},
-    "rotated groups of 10, 10, own class mixes": case(MIXED),
+    **{f"turned groups of {', '.join(map(str, sizes))}": case(turned(*sizes), "digits") for sizes in SIZES},
+    **{f"turned groups of {size}, {size}, 144 samples": case(turned(size, size), "digits", 144) for size in (4, 2)},
+    "turned groups of 10, 10, own mixes of classes": case(MIXED),
     **{f"a class of {share:.0%}": case(skewed(share)) for share in (0.2, 0.25, 0.3, 0.4)},
     **{f"a class of 25%, {samples} samples": case(skewed(0.25), samples=samples) for samples in (144, 288)},
     **{f"a class of 25%, {depth + 1} layers": case(skewed(0.25), hidden=(16,) * depth) for depth in (3, 7)},

@@ -150,7 +150,7 @@ def mixes() -> str:
 
 
 def wrong() -> str:
-    """How often alike clients are split by round 50, by alpha: by the test alone, and with the comparison of losses."""
+    """How often alike clients are split by round 50, by alpha: by the test alone, and with the hold-out check."""
     rows = list[tuple[str, ...]]()
     for setting, title in SETTINGS.items():
         runs = _runs("null_federations", setting)
