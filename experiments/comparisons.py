@@ -14,7 +14,7 @@ Named = tuple[tuple[str, str], ...]
 
 TOLD = (
     ("fedavg", "FedAvg"),
-    ("local", "alone"),
+    ("local", "local training"),
     ("oracle", "oracle"),
 )
 """What every comparison is held against: no groups, no federation, the true groups."""
@@ -77,13 +77,16 @@ COMPARED = {
         {"ifca_mnist_rotation": "mnist_rotation"},
     ),
     "partial": Comparison(
-        (("partial_mnist_rotation", "half asked, a fifth of them silent"), ("mnist_rotation", "everyone, 30 rounds")),
+        (
+            ("partial_mnist_rotation", "half selected, a fifth of them absent"),
+            ("mnist_rotation", "all clients, 30 rounds"),
+        ),
         (
             *TOLD,
             ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.35+algorithm.min_split=4", "CFL"),
             ("layercfl+algorithm.eps2=0.2+algorithm.min_split=4", "LayerCFL"),
             ("hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+algorithm.quorum=0.7", "HiCFL"),
-            (f"hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+{EVERYONE}", "HiCFL, everyone in all 60 rounds"),
+            (f"hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+{EVERYONE}", "HiCFL, all clients in all 60 rounds"),
             ('adacfl+algorithm.epsilon="spread"', "AdaCFL"),
         ),
         {},
@@ -113,8 +116,8 @@ PRECISE = tuple(
 
 BFLOAT16 = 'engine.precision="bfloat16"'
 
-HEAD = "data | method | seeds | accuracy | least client | clusters | ARI | settled in round"
-LOSERS = "worse off than with FedAvg | worse off than alone"
+HEAD = "data | method | seeds | accuracy | worst client | clusters | ARI | partition in round"
+LOSERS = "accuracy lower than with FedAvg | lower than local training"
 
 
 def compared(name: str) -> str:
@@ -147,7 +150,7 @@ LAYERS = ("auto", "conv1", "conv2", "linear")
 
 
 def scouted() -> str:
-    """Accuracy and ARI of LayerCFL on the layer that it scouts and on each given one, and which it chose."""
+    """Accuracy and ARI of LayerCFL with the layer that the scan chooses and with each given one, and the choice."""
     rows = list[tuple[str, ...]]()
     for experiment, title in SCOUTED:
         by_layer = {layer: results(experiment, f"layercfl+algorithm.layers={layer}") for layer in LAYERS}
@@ -158,7 +161,7 @@ def scouted() -> str:
         own = by_layer["auto"]
         losers = (worse(own, results(experiment, other)) for other in ("fedavg", "local"))
         rows.append((title, listed(own, _chosen), *cells, *losers))
-    return table(f"data | scouted, seed by seed | {' | '.join(LAYERS)} | scouted: {LOSERS}", rows)
+    return table(f"data | chosen layer, one per seed | {' | '.join(LAYERS)} | with auto: {LOSERS}", rows)
 
 
 def _agreement(runs: list[Result]) -> str:
@@ -166,7 +169,7 @@ def _agreement(runs: list[Result]) -> str:
 
 
 def _chosen(run: Result) -> str:
-    """The layer that the scout chose in a run, and when."""
+    """The layer that the scan chose in a run, and when."""
     found = [event for event in run["events"] if event["kind"] == "scout" and event["layer"] is not None]
     return f"{found[0]['layer']} in round {found[0]['round']}" if found else "none"
 
@@ -176,7 +179,7 @@ ROUNDS = (1, 5, 10, 20)
 
 
 def identical(name: str = "") -> str:
-    """What one algorithm, or all, do with clients that are alike: clusters over the rounds, and who pays for them."""
+    """What one algorithm, or all, do with clients that are alike: clusters over the rounds, and clients that lose."""
     found = [run["variant"] for run in every(ALIKE)]
     rows = list[tuple[str, ...]]()
     for algorithm in [name] if name else clustering():
@@ -205,7 +208,7 @@ def join() -> str:
         founded = sum(event["kind"] == "found" for event in run["events"])
         cells = (str(run["seed"]), str(joined), *(f"{value:.3f}" for value in curve), f"{run['acc_client']:.3f}")
         rows.append((*cells, str(founded), f"{run['ari']:.2f}"))
-    head = "seed | newcomers in round | accuracy before | then | a round later | at the end | clusters founded | ARI"
+    head = "seed | newcomers in round | accuracy before | in it | a round later | at the end | new clusters | ARI"
     return table(head, rows or [(MISSING,)])
 
 
@@ -215,7 +218,7 @@ def _runs(wanted: Comparison, experiment: str, variant: str) -> list[Result]:
 
 
 def _losers(wanted: Comparison, experiment: str, variant: str, runs: list[Result]) -> list[str]:
-    """Clients that are worse off than with FedAvg and than alone; a dash for a method against itself."""
+    """Clients with a lower accuracy than with FedAvg, and than with local training; a dash for a method itself."""
     cells = []
     for other in ("fedavg", "local"):
         others = beside(experiment, variant, other) or beside(wanted.elsewhere.get(experiment, ""), variant, other)

@@ -171,7 +171,7 @@ def key_table(keys: list[Key]) -> str:
         default = "none: required" if key.default is REQUIRED else _value(key.default)
         sentence = key.sentence.replace("|", "\\|")
         rows.append((f"`{key.name}`", kind, default, allowed, "yes" if auto else "", sentence))
-    return table("key | type | default | allowed | auto | what it is", rows)
+    return table("key | type | default | allowed | auto | meaning", rows)
 
 
 def _value(value: Any) -> str:

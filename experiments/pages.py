@@ -6,7 +6,6 @@ python experiments/pages.py
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,96 +27,87 @@ MADE = "<!-- made by experiments/pages.py; to change it, change the docstrings o
 
 SECTIONS = {
     "adacfl": (
-        ("Where the groups differ in their main class", "compared adacfl"),
-        ("When clients come late", "join"),
+        ("Groups that differ in their main class", "compared adacfl"),
+        ("Clients that join late", "join"),
     ),
-    "hicfl": (("Beside CFL", "compared hicfl"),),
-    "fedtsdp": (("Where every client is different, and where none is", "compared fedtsdp"),),
+    "hicfl": (("Compared with CFL", "compared hicfl"),),
+    "fedtsdp": (("Clients that all differ, and clients that are alike", "compared fedtsdp"),),
     "ifca": (("With the true number of clusters", "compared ifca"),),
     "layercfl": (
-        ("On the layer that it scouts", "scouted"),
-        ("When only some of the clients take part", "compared partial"),
-        ("On people", "compared natural"),
+        ("With the layer that the scan chooses", "scouted"),
+        ("Partial participation", "compared partial"),
+        ("Clients that are people", "compared natural"),
     ),
 }
 """Further results of an algorithm: title and table. More about LayerCFL's thresholds is in ``docs/thresholds.md``."""
 
 REMARKS = {
-    "scouted": """Folds of the clients' data prove when a cluster has groups; the compared layer says where it is cut.
-Then every layer does about as well. The paper's rule, convolutions for skew of features and linear layers for skew of
-labels, does not show in these small networks: their linear layer tells rotations apart at least as clearly as their
-convolutions do, which is why the scout names it.""",
-    "compared hicfl": """Whole MNIST and Fashion-MNIST, as in the paper. CFL, with automatic thresholds, splits nothing
-within the 30 rounds. With many groups (Non-IID-1, CIFAR-10) HiCFL finds them, but goes on and tears some: in a cluster
-without groups the sign of a cosine still has two sides.""",
+    "scouted": """The layer scan decides whether a cluster has groups. The compared layer decides where it is cut. Here
+all layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It
+does not show in these small networks. Their linear layer separates rotations at least as clearly as their
+convolutions, so the scan chooses it.""",
+    "compared hicfl": """Whole MNIST and Fashion-MNIST, as in the paper. CFL with automatic thresholds splits nothing in
+30 rounds. With many groups (Non-IID-1, CIFAR-10) HiCFL finds them, but it also divides some true groups. The sign of a
+cosine has two sides in a cluster without groups, too.""",
 }
 """What a table shows, in words."""
 
-SAID = (
-    (
-        r"Needs ",
-        (
-            ("needs", "**Needs** {}."),
-            ("work", "**Local work beyond one training:** {}."),
-            ("keeps", "**Stays on the device:** {}."),
-            ("sends", "**Travels beyond one model each way:** {}."),
-            ("decides", "**Decides** {}."),
-            ("evidence", "**From** {}."),
-            ("when", "**When:** {}."),
-        ),
-    ),
-    (
-        r"absent|were away|that answered|did not answer",
-        (
-            ("absent", "**Who is absent** {}."),
-            ("newcomers", "**Newcomers** {}."),
-            ("fraction", "**Where a round asks only some:** {}."),
-        ),
-    ),
+FACTS_SHOWN = (
+    ("needs", "**Needs**: {}."),
+    ("work", "**Local work beyond one training**: {}."),
+    ("keeps", "**Stays on the device**: {}."),
+    ("sends", "**Travels beyond one model each way**: {}."),
+    ("decides", "**Decides**: {}."),
+    ("evidence", "**Evidence**: {}."),
+    ("when", "**When**: {}."),
+    ("absent", "**An absent client**: {}."),
+    ("newcomers", "**Newcomers**: {}."),
+    ("fraction", "**When a round selects only some clients**: {}."),
 )
-"""How a page puts the facts, unless the docstring has these words: then it tells them itself."""
+"""How a page puts each fact."""
 
 COLUMNS = {
     "needs": "needs (default)",
     "work": "local work beyond one training",
     "keeps": "stays on the device",
     "sends": "travels beyond one model each way",
-    "evidence": "from",
-    "fraction": "where a round asks only some",
+    "absent": "an absent client",
+    "fraction": "when a round selects only some clients",
 }
 """What the columns of facts are called, where not as the facts are."""
 
-ALIKE = """20 clients of 300 MNIST images each, dealt at random: the right number of clusters is 1. "1 in 9, 3 in 1" is
-one cluster in nine seeds and three in one; the other numbers are those after 20 rounds."""
+ALIKE = """20 clients with 300 random MNIST images each, so one cluster is right. "1 in 9, 3 in 1" means one cluster in
+nine seeds and three clusters in one seed. All other numbers are those after 20 rounds."""
 
 INDEX = """# Algorithms
 
-One of these is `algorithm.name` in an experiment file; its keys are on its page, and those of all in
-[one list](../keys.md). What each needs, sends and decides is compared in [how to choose one](../choosing.md). Each is
-one file that reads like the pseudo-code of its paper. The tables on the pages are made from
-[results](../../experiments/results); every [experiment](../../experiments) has its command in its head.
+The key `algorithm.name` of an experiment selects one of these. Each has a page with its keys; [one list](../keys.md)
+has all keys. [Choosing an algorithm](../choosing.md) compares what they need, send and decide, and
+[Semantics](../semantics.md) says what exactly they compute. The tables are made from
+[results](../../experiments/results). Each [experiment](../../experiments) has its command in its first lines.
 """
 
 KEYS = """# Keys
 
-All keys of an experiment file. Unknown keys, wrong types and values out of range are errors before any data is read;
-`--set table.key=value` changes one on the command line. Where "auto" is yes, the key also takes `"auto"`.
+This page lists all keys of an experiment file. Unknown keys, wrong types and values out of range are errors before any
+data is read. `--set table.key=value` changes a key on the command line. Where "auto" is yes, the key also takes
+`"auto"`.
 
-Layers are named by selectors: `conv`, `linear`, `head` (the last linear layer), `first_linear`, `smallest_linear`,
-`all` (conv and linear), the name of a layer, or a pattern such as `conv*`; a list of several makes one selection.
+Selectors name layers: `conv`, `linear`, `head` (the last linear layer), `first_linear`, `smallest_linear`, `all` (conv
+and linear), the name of a layer, or a pattern such as `conv*`. A list of selectors selects all of their layers.
 """
 
-LIMITS = """What is larger is refused in one line, before it takes minutes or the memory of the machine. All limits are
-in [one file](../src/fedstrata/limits.py). An experiment and data are read only from regular files, not from pipes or
+LIMITS = """Larger inputs are refused with one line, before they take minutes or the memory of the machine. All limits
+are in [one file](../src/fedstrata/limits.py). Experiments and data are read from regular files only, not from pipes or
 devices. No code comes from an experiment or from data, with one exception: `model.name = "package.module:factory"`
 imports that module. Use it only with code that you trust."""
 
 CHOSEN = {
-    "partition": "`scheme` names one of these, by default `iid`; those with `inside` compose with another.",
-    "model": "`name` names one of these, or `package.module:factory` with the factory's own keys; by default the data\n"
-    "set's own.",
-    "algorithm": f"`name` names one of these, by default `{Method().name}`. `[algorithms.NAME]` has the keys of\n"
-    "another, for comparisons.",
+    "partition": "`scheme` is one of these, by default `iid`. Those with `inside` take another scheme for the groups.",
+    "model": "`name` is one of these, or `package.module:factory` with the factory's own keys. The default depends on\n"
+    "the data set.",
+    "algorithm": f"`name` is one of these, by default `{Method().name}`. `[algorithms.NAME]` has the keys of another\n"
+    "algorithm, for comparisons.",
 }
 """What the first key of a table chooses."""
 
@@ -142,7 +132,9 @@ def pages() -> dict[Path, str]:
     """The text of every page that is made, by where it is."""
     missing = [name for name in ALGORITHMS if name not in facts()]
     if missing:
-        sys.exit(f"{FACTS}: expected what {', '.join(missing)} needs, sends and decides; add a table for each")
+        sys.exit(
+            f"{FACTS}: expected a table for {', '.join(missing)}, found none; add what it needs, sends and decides"
+        )
     folder = ROOT / "docs" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "keys.md": every_key()}
@@ -154,14 +146,12 @@ def page(name: str) -> str:
     """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
     text = [f"# {title(name)}", *paragraphs(kind.__doc__)]
-    untold = [pair for words, pairs in SAID if not re.search(words, kind.__doc__ or "") for pair in pairs]
-    if said := [f"- {words.format(told[fact])}" for fact, words in untold if fact in told]:
-        text.append("\n".join(said))
+    text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)
     text += ["## Source", *paragraphs(inspect.getmodule(kind).__doc__), f"Code: [`{file.name}`](../../{file})."]
     if name in clustering():
-        text += ["## On clients that are alike", ALIKE, f"<!-- table iid {name} -->\n<!-- end -->"]
+        text += ["## Clients that are alike", ALIKE, f"<!-- table iid {name} -->\n<!-- end -->"]
     for heading, wanted in SECTIONS.get(name, ()):
         text += [f"## {heading}", *filter(None, [REMARKS.get(wanted)]), f"<!-- table {wanted} -->\n<!-- end -->"]
     return "\n\n".join(text) + "\n"
@@ -177,7 +167,7 @@ def index() -> str:
     """All algorithms, and how they differ."""
     rows = [(_link(name), paragraphs(kind.__doc__)[0], kind.source) for name, kind in ALGORITHMS.items()]
     text = [INDEX.strip(), table("algorithm | what it is | source", rows).strip()]
-    text += ["## On clients that are alike", ALIKE, "<!-- table iid -->\n<!-- end -->"]
+    text += ["## Clients that are alike", ALIKE, "<!-- table iid -->\n<!-- end -->"]
     return "\n\n".join(text) + "\n"
 
 

@@ -60,7 +60,7 @@ def renewed(text: str, kind: str, made: Callable[..., str]) -> str:
 
 
 def found() -> str:
-    """Agreement and accuracy of LayerCFL, with the share of the way from FedAvg to the oracle."""
+    """Agreement and accuracy of LayerCFL, and the share of the gap between FedAvg and the oracle that it closes."""
     rows = list[tuple[str, ...]]()
     for experiment, title in FOUND:
         own, plain, best = runs = [results(experiment, variant) for variant in ("layercfl", "fedavg", "oracle")]
@@ -72,8 +72,8 @@ def found() -> str:
         numbers = " | ".join(f"{value:.3f}" for value in accuracy)
         losers = (worse(own, plain), worse(own, results(experiment, "local")))
         rows.append((title, f"{len(own)}", listed(own, itemgetter("ari")), numbers, f"{100 * way:.0f} %", *losers))
-    head = "experiment | seeds | ARI | FedAvg | LayerCFL | oracle | of the way"
-    return table(f"{head} | worse off than with FedAvg | worse off than alone", rows)
+    head = "experiment | seeds | ARI | FedAvg | LayerCFL | oracle | gap closed"
+    return table(f"{head} | accuracy lower than with FedAvg | lower than local training", rows)
 
 
 def carried() -> str:
@@ -103,7 +103,7 @@ def after() -> str:
 
 
 def gap() -> str:
-    """The first round from which the Gap of a layer stays positive up to the first split, and what the split tore."""
+    """The first round in which the gap of each layer is positive, the first split, and what that split divided."""
     rows = []
     for run in results("cifar10_rotation", "layercfl"):
         first = run["splits"][0]
@@ -111,7 +111,7 @@ def gap() -> str:
         cells = [next((str(i + 1) for i, value in enumerate(curve) if value > 0), "never") for curve in curves.values()]
         rows.append((str(run["seed"]), " | ".join(cells), str(first["round"]), str(first["torn groups"])))
     layers = "conv1 | conv2 | linear | all"
-    return table(f"seed | {layers} | first split in round | true groups that it tore", rows or [(MISSING,)])
+    return table(f"seed | {layers} | first split in round | true groups that it divided", rows or [(MISSING,)])
 
 
 TABLES: Mapping[str, Callable[..., str]] = {

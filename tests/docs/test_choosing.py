@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
-from descriptions import REQUIRED, facts, keys_of
-from tables import ROOT
+from descriptions import facts
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import algorithm_from
@@ -89,27 +87,3 @@ def _placed(state: State, round: Round) -> torch.Tensor:
     """The tree nodes of the clients whose cluster was known before a round."""
     known = round.before.labels >= 0
     return torch.where(state.labels >= 0, state.nodes[state.labels], -1)[known]
-
-
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_keys_that_are_to_be_chosen_are_keys_with_a_number_or_name_as_default(name: str) -> None:
-    defaults: dict[str, Any] = {key.name: key.default for key in keys_of(ALGORITHMS[name])}
-    assert all(defaults[key] not in ("auto", REQUIRED) for key in facts()[name].get("choose", ()))
-
-
-def test_every_algorithm_is_in_the_tables_that_concern_it() -> None:
-    asked, decided, absent = (part.split("<!-- end -->")[0] for part in _tables())
-    for name in ALGORITHMS:
-        link = f"[`{name}`](algorithms/{name}.md)"
-        assert link in asked and link in absent
-        assert (link in decided) == (facts()[name]["decides"] != "nothing")
-    assert "the number of clusters: `k` (`4`)" in asked
-
-
-def _tables() -> list[str]:
-    return (ROOT / "docs" / "choosing.md").read_text().split("<!-- facts ")[1:]
-
-
-def test_each_algorithm_that_seeks_groups_says_what_from_and_when() -> None:
-    for told in facts().values():
-        assert (told["decides"] != "nothing") == ("evidence" in told) == ("when" in told)

@@ -102,7 +102,7 @@ def test_a_comparison_names_what_is_missing_and_leaves_a_method_against_itself_o
     fedavg, own, missing = rows(compared("adacfl"))
     assert fedavg[1:] == ["FedAvg", "1", "0.600", "0.600", "1", "1.00", "1", "-", MISSING]
     assert own[1:] == ["AdaCFL", "1", "0.700", "0.500", "1", "-", "1", "1 of 2", MISSING]
-    assert missing[1:4] == ["alone, oracle", "", MISSING]
+    assert missing[1:4] == ["local training, oracle", "", MISSING]
 
 
 def test_runs_of_the_same_conditions_elsewhere_stand_in(folder: Path) -> None:
