@@ -148,7 +148,7 @@ def mixes() -> str:
 
 
 def wrong() -> str:
-    """How often alike clients are split by round 50, by alpha: by the test alone, and with the benefit check."""
+    """How often alike clients are split by round 50, by alpha: by the test alone, and with the hold-out check."""
     rows = list[tuple[str, ...]]()
     for setting, title in SETTINGS.items():
         runs = _runs("null_federations", setting)

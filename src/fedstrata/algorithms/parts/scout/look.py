@@ -52,11 +52,11 @@ def conclude(layout: Layout, sighting: Sighting, generator: torch.Generator, lev
         reason = f"{able} clients have the {least} samples that two folds need, too few for a test"
         return Finding(None, (), bias, 0, 0, level, reason=reason)
     clients, found = examine(layout, known, generator, level)
-    compared, rounds = len(clients), int(known.seen.max())
+    compared, rounds = len(clients), int(known.rounds.max())
     if not found.tested:
         return Finding(None, (), bias, compared, rounds, level, reason=found.reason)
     common, names = sighting.common / sighting.rounds, looked_at(layout)
-    looks = {name: replace(known, alike=known.alike[place : place + 1]) for place, name in enumerate(names)}
+    looks = {name: replace(known, similarity=known.similarity[place : place + 1]) for place, name in enumerate(names)}
     if bias is not None and sighting.bias is not None:
         looks[bias] = sighting.bias
     pairs = zip(looks.items(), common.tolist(), strict=True)
@@ -70,7 +70,7 @@ def conclude(layout: Layout, sighting: Sighting, generator: torch.Generator, lev
     for repeat in range(min(REPEATS, compared)):
         kept = torch.arange(compared) % REPEATS != repeat
         fewer = [half[:, kept][:, :, kept] for half in halves]
-        correlation = replication(fewer[0], fewer[1], generator, permutations=0).correlation
+        correlation = replication(fewer[0], fewer[1]).correlation
         again.append(_clearest(correlation, common, eligible) == chosen)
     stands = sum(again) / len(again)
     return Finding(layers[chosen].name, tuple(measured), bias, compared, rounds, level, found.p, stands)
@@ -80,14 +80,14 @@ def _view(name: str, known: Testimony, common: float, generator: torch.Generator
     """What is seen by one view alone."""
     clients, found = examine(Layout((TensorSpec(name, name, "linear", ()),)), known, generator, level)
     first, second = _halves(known.only(torch.isin(known.clients, clients)))
-    again = replication(first, second, generator, permutations=0)
+    again = replication(first, second)
     return View(name, float(again.correlation), float(again.apart), common, found.p)
 
 
 def _halves(known: Testimony) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean likeness of clients, all pairs of whom were seen, by the first folds and by the others, (v, m, m) each."""
     m, f = len(known.clients), known.folds
-    folds = known.alike.double().reshape(-1, f, m, f, m) / known.seen[:, None]
+    folds = known.similarity.double().reshape(-1, f, m, f, m) / known.rounds[:, None]
     first, second = slice(f // 2), slice(f // 2, f)
     return folds[:, first, :, first].mean(dim=(1, 3)), folds[:, second, :, second].mean(dim=(1, 3))
 

@@ -1,0 +1,1 @@
+"""What several papers share: a file for each idea."""
