@@ -1,5 +1,7 @@
 """A small real federation: digits turned in two ways, six clients, a network of three linear layers."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ def federation(name: str, local: dict[str, Any] | None = None, /, **keys: Any) -
 
 def train(
     setting: Setting, rounds: int = 3, fraction: float = 1.0
-) -> tuple[State, list[Diagnostics], tuple[Score, ...]]:
-    """The last state, the notes of all rounds, and the scores of the last models."""
+) -> tuple[State, list[Diagnostics], Mapping[str, Score]]:
+    """The last state, the notes of all rounds, and the scores of the last models by evaluation."""
     state, diagnostics = setting.algorithm.init(setting.problem), list[Diagnostics]()
     for _ in range(rounds):
         cohort, _absent = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
@@ -44,13 +46,16 @@ def train(
     return state, diagnostics, score(setting, state)
 
 
-def score(setting: Setting, state: State) -> tuple[Score, ...]:
+def score(setting: Setting, state: State) -> Mapping[str, Score]:
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
     nobody = torch.zeros(len(plan.cohort), dtype=torch.bool)
     evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone)
-    return setting.clients.run(
-        type(plan)(plan.round, plan.seed, plan.cohort[nobody], plan.models, (), evaluations)
-    ).scores
+    return setting.clients.run(replace(plan.only(nobody), tasks={}, evaluations=evaluations)).scores
+
+
+def metrics_of(note: Diagnostics) -> dict[str, float]:
+    """The metrics of a round by name."""
+    return {metric.name: metric.value for metric in note.metrics}
 
 
 def device(setting: Setting, client: int, round: int = 99) -> torch.Tensor:

@@ -14,11 +14,10 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, known_sizes, next_level
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, known_sizes
 from fedstrata.algorithms.strata.holdout import (
     Split,
     add_evaluation_tasks,
-    single_group,
     split_decision,
     start_comparison,
     two_sides,
@@ -38,12 +37,11 @@ from fedstrata.algorithms.strata.tests import (
     clusters_to_test,
     decisions_of,
     matrices_of,
+    propose_groups,
     run_tests,
-    test_inside,
     untestable,
 )
 from fedstrata.core import (
-    Decision,
     Diagnostics,
     Evaluation,
     Plan,
@@ -161,31 +159,21 @@ class Strata:
         clusters, side_tests, splits = list(state.clusters), state.side_tests, dict[int, Split]()
         for test in tests:
             known = clusters[test.cluster]
-            start, round = state.models[test.cluster], state.round + 1
-            if test.is_single_fold:
-                proven, decision, level, inside = single_group(len(test.clients)), Decision(), test.level, True
-            elif not test.result.confirmed:
-                continue
-            elif not self.holdout_check:
+            if test.result.confirmed and not self.holdout_check:
                 splits[test.cluster] = two_sides(test.clients, test.result.proposal, test.decision)
-                continue
-            else:
-                inside = not test.of_newcomers and not known.sides_only
-                found = test_inside(problem.layout, test, self.alpha, side_tests, inside=inside)
-                side_tests = side_tests.index_add(0, test.clients, found.tested.long())
-                proven, decision, level = found.groups, found.decision, next_level(self.alpha, known.holdout_tests)
-            comparison = start_comparison(
-                problem,
-                start,
-                test.sent,
-                test.clients,
-                proven,
-                level=level,
-                decision=decision,
-                round=round,
-                inside=inside,
-            )
-            known = known.comparing(comparison)
-            spent = test.is_single_fold and comparison is not None  # a comparison takes the place of a test
-            clusters[test.cluster] = replace(known, tests=known.tests + spent)
+            elif test.result.confirmed or test.is_single_fold:
+                proposal = propose_groups(problem.layout, test, known, self.alpha, side_tests)
+                side_tests = side_tests.index_add(0, test.clients, proposal.tested.long())
+                comparison = start_comparison(
+                    problem,
+                    state.models[test.cluster],
+                    test.sent,
+                    test.clients,
+                    proposal.groups,
+                    level=proposal.level,
+                    decision=proposal.decision,
+                    round=state.round + 1,
+                    finer=proposal.finer,
+                )
+                clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
         return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits

@@ -98,14 +98,14 @@ def with_proven_split(tree: GroupTree, node: int, *sides: torch.Tensor) -> Group
     return GroupTree(inside, torch.cat([tree.parents, torch.tensor([node, node])]), tree.proven + 1)
 
 
-def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, inside: bool = True) -> GroupTree | None:
+def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, finer: bool = True) -> GroupTree | None:
     """Candidate groups inside the proven ones, by average linkage of the updates.
 
     Args:
         tree: The tree of proven splits, or a single group.
         clients: Who was compared, ids (m,).
         updates: Their updates by one half of their data. Whoever sent none is in no group inside the proven ones.
-        inside: Whether there are candidates at all.
+        finer: Whether groups inside the proven ones are sought at all.
 
     Returns:
         The tree; None where a proven group has sent nothing, or where there is nobody to split.
@@ -119,8 +119,8 @@ def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, i
     leaf = leaves[tree.inside[leaves][:, places].int().argmax(dim=0)]
     nodes, parents = list(tree.inside), tree.parents.tolist()
     known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves.tolist()}
-    finer = [split for split in splits(_distances(rows, leaf)) if split[0] < FAR] if inside else []
-    for _, one, other in finer[: max(0, MAX_SPLITS - tree.proven)]:
+    found = [split for split in splits(_distances(rows, leaf)) if split[0] < FAR] if finer else []
+    for _, one, other in found[: max(0, MAX_SPLITS - tree.proven)]:
         parent = known[tuple(sorted(one + other))]
         for part in (one, other):
             known[part] = len(nodes)
@@ -202,7 +202,7 @@ def start_comparison(
     level: float,
     decision: Decision,
     round: int,
-    inside: bool = True,
+    finer: bool = True,
 ) -> HoldoutComparison | None:
     """A comparison of groups; None where nobody of a proven group has sent anything, or there is one client.
 
@@ -215,12 +215,12 @@ def start_comparison(
         level: The level of all unproven splits together.
         decision: The decision of the permutation test.
         round: The round in which the comparison begins.
-        inside: Whether groups inside the proven ones are sought as well.
+        finer: Whether groups inside the proven ones are sought as well.
     """
     first_half = sent[: (len(sent) + 1) // 2]
     ids = clients[torch.isin(clients, first_half[0].clients)]
     updates = Rows(ids, torch.stack([fold.of(ids) for fold in first_half]).mean(dim=0))
-    groups = candidate_groups(proven, clients, updates, inside=inside)
+    groups = candidate_groups(proven, clients, updates, finer=finer)
     if groups is None:
         return None
     senders = groups.inside[:, torch.searchsorted(clients, ids)]
@@ -434,6 +434,6 @@ def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int
         if p > comparison.level:
             return Decision(kind="p_above_level", values=values)
     elif not all(map(groups.is_proven, leaves)):
-        values |= {"holdout_p": p, "holdout_level": comparison.level}
+        values |= {"p_holdout": p, "level_holdout": comparison.level}
     values |= {"gain": gain, "groups": float(len(leaves))}
     return replace(test, kind=kind if len(leaves) > 1 else f"{kind}_without_gain", values=values)

@@ -115,10 +115,14 @@ class ClusterState:
             comparison=comparison and comparison.only(members[comparison.clients]),
         )
 
-    def comparing(self, comparison: HoldoutComparison | None) -> ClusterState:
-        """The same with a comparison that begins, if there is one."""
-        spends = comparison is not None and comparison.groups.unproven > 0
-        return replace(self, comparison=comparison, holdout_tests=self.holdout_tests + spends)
+    def comparing(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
+        """The same with a comparison that begins, if there is one, and whether it counts as a test."""
+        if comparison is None:
+            return self
+        spends = comparison.groups.unproven > 0
+        return replace(
+            self, comparison=comparison, tests=self.tests + is_test, holdout_tests=self.holdout_tests + spends
+        )
 
     def concluded(self, comparison: HoldoutComparison, *, split: bool) -> ClusterState:
         """The same after a comparison, and whether it split the cluster."""

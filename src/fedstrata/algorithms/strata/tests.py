@@ -27,7 +27,7 @@ from fedstrata.algorithms.shared.split_half import (
     with_round,
 )
 from fedstrata.algorithms.strata.holdout import MAX_SPLITS, GroupTree, single_group, with_proven_split
-from fedstrata.algorithms.strata.state import StrataState, has_test_result
+from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
 from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates
 from fedstrata.clustering.split_half import MIN_CLIENTS
 from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
@@ -196,38 +196,47 @@ def _test_cluster(
 
 
 @dataclass(frozen=True)
-class ProvenGroups:
-    """A confirmed split, and those inside its sides that are confirmed with it.
+class Proposal:
+    """The groups of a cluster that are to be compared on hold-out data.
 
     Attributes:
-        groups: The tree of them.
+        groups: The tree of the proven ones.
         tested: Who is on a side that was tested, bool (m,).
         decision: The decision of the test, with the number of confirmed splits inside the sides, and of these the
             largest p with its level.
+        level: The level of all unproven splits inside the groups together.
+        finer: Whether groups inside the proven ones are sought.
     """
 
     groups: GroupTree
     tested: torch.Tensor
     decision: Decision
+    level: float
+    finer: bool
 
 
-def test_inside(
-    layout: Layout, test: SplitTest, alpha: float, side_tests: torch.Tensor, *, inside: bool
-) -> ProvenGroups:
-    """Test every side of a confirmed split as the cluster that it may become, and the sides inside it.
+def propose_groups(
+    layout: Layout, test: SplitTest, known: ClusterState, alpha: float, side_tests: torch.Tensor
+) -> Proposal:
+    """Propose groups after a confirmed test, or for two or three clients, of whom nothing is proven.
+
+    Every side of a confirmed split is tested at once as the cluster that it may become, and so are the sides inside it.
 
     Args:
         layout: Of the network.
-        test: The test that confirmed the split.
+        test: The test.
+        known: What is known of the cluster.
         alpha: The budget of a cluster over the run.
         side_tests: The number of tests that were made of a side with each client before, (n,).
-        inside: Whether sides are tested at all.
     """
-    second, clients = test.result.proposal, test.clients
-    tree = with_proven_split(single_group(len(clients)), 0, ~second, second)
+    clients, second = test.clients, test.result.proposal
     tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
+    if test.is_single_fold:
+        return Proposal(single_group(len(clients)), tested, Decision(), test.level, finer=True)
+    tree = with_proven_split(single_group(len(clients)), 0, ~second, second)
+    finer = not test.of_newcomers and not known.sides_only
     node = 0
-    while inside and tree.proven < MAX_SPLITS and node + 1 < len(tree):
+    while finer and tree.proven < MAX_SPLITS and node + 1 < len(tree):
         node += 1
         ids = clients[tree.inside[node]]
         # Measured anew: what is left of the whole cluster's similarity would show who is noisy, in all folds alike.
@@ -240,7 +249,8 @@ def test_inside(
             confirmed.append(result)
             one, other = (torch.isin(clients, compared[side]) for side in (~result.proposal, result.proposal))
             tree = with_proven_split(tree, node, one, other)
-    return ProvenGroups(tree, tested, _with_inside(test.decision, confirmed))
+    decision = _with_inside(test.decision, confirmed)
+    return Proposal(tree, tested, decision, next_level(alpha, known.holdout_tests), finer)
 
 
 def _with_inside(decision: Decision, confirmed: Sequence[PermutationResult]) -> Decision:
