@@ -27,10 +27,10 @@ FOLLOWED: Mapping[str, Mapping[str, Any]] = {
     "layercfl": {"name": "layercfl"},
     # The paper has none for other data sets than its own: those that find rotations of MNIST.
     "layercfl, as for MNIST": {"name": "layercfl", "eps1": 0.25, "eps2": 0.25},
-    "layercfl, proven": {"name": "layercfl", "eps1": 0.25, "eps2": 0.25, "proof": "twins"},
+    "layercfl, proven": {"name": "layercfl", "eps1": 0.25, "eps2": 0.25, "split_guard": "split_half"},
     "hicfl": {"name": "hicfl"},
     # Section V-A, and section IV-C to the letter: whoever points away from the reference leaves.
-    "hicfl, published": {"name": "hicfl", "xi": "lr", "clear": 0.0, "require_negative_cross": False},
+    "hicfl, published": {"name": "hicfl", "xi": "lr", "min_t_statistic": 0.0, "require_negative_cross": False},
     "adacfl": {"name": "adacfl"},
     "adacfl, published": {"name": "adacfl", "cut": 1.4, "epsilon": 1.8},
 }

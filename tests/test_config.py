@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.algorithms.parts.keys import STRICT
+from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.config import Experiment, load
 from fedstrata.config.complaint import explain
 from fedstrata.config.tables import algorithm_from

@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "centralized": {"equal_steps": {"steps": "equal"}},
     "cfl": {
         "stability": {"trigger": "stability", "epsilon": 2.0, "rho": 1.0},
-        "proof": {"proof": "twins", "alpha": 0.9},
+        "proof": {"split_guard": "split_half", "alpha": 0.9},
     },
     "ditto": {"alone": {"lam": 0.0, "epochs": 2}},
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
@@ -63,8 +63,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "personal": {"ending": "personal", "patience": 4},
         "reorganise": {"ending": "reorganise", "patience": 4},
         "reorganise_early": {"ending": "reorganise", "patience": 4, "min_split": 8},
-        "uncompressed": {"select": False, "members": "each"},
-        "proof": {"proof": "twins", "alpha": 0.9, "ending": "reorganise", "patience": 4},
+        "uncompressed": {"weight_selection": False, "members": "each"},
+        "proof": {"split_guard": "split_half", "alpha": 0.9, "ending": "reorganise", "patience": 4},
         "random": {"reference": "random", "xi": "lr", "require_negative_cross": False, "stride": 2},
     },
     "ifca": {
@@ -79,7 +79,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "auto": {"layers": "auto", "gamma": "bootstrap", "delta": "accumulated"},
         "frozen": {"on_reject": "freeze", "recheck": True, "gamma": 0.5},
         "stability": {"trigger": "stability", "layers": "head", "epsilon": 2.0, "rho": 1.0},
-        "proof": {"layers": "auto", "gamma": "bootstrap", "proof": "twins", "alpha": 0.9},
+        "proof": {"layers": "auto", "gamma": "bootstrap", "split_guard": "split_half", "alpha": 0.9},
         "weights": {"measure": "l2", "norm_scope": "full", "layers": "head"},
     },
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},

@@ -17,6 +17,7 @@ from fedstrata.clustering import ari
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
 from fedstrata.runner.sampling import draw
 from fedstrata.testing import toy_problem
+from recorded import decision_of
 
 CLIENTS, FRACTION, DROPOUT, ROUNDS = 20, 0.5, 0.2, 25
 TRUTH = torch.arange(CLIENTS) % 4
@@ -38,8 +39,8 @@ class Seekers:
 
     def run(self, plan: Plan) -> Report:
         """Take the nearest of the offered models, which is the one of lowest loss."""
-        results = []
-        for task in plan.tasks.values():
+        results = dict[str, Result]()
+        for name, task in plan.tasks.items():
             working = task.candidates.amax(dim=1) >= 0
             clients, offers = plan.cohort[working], task.candidates[working]
             corners = CORNERS[TRUTH[clients]].repeat(1, 3)
@@ -48,11 +49,11 @@ class Seekers:
             stray = torch.randn(CLIENTS, 6, generator=torch.Generator().manual_seed(plan.round))[clients]
             way = 1 - 0.5**task.training.epochs
             rows = Rows(clients, way * (corners - plan.models[given]) + 0.01 * stray)
-            results.append(Result(rows, given, torch.ones_like(clients), losses))
+            results[name] = Result(rows, given, torch.ones_like(clients), losses)
         told = {"classes": 10.0, "entropy": 3.3}
         asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
         facts = {name: Rows(ids, torch.full((len(ids), 1), told[name])) for name, ids in asked.items()}
-        return Report(tuple(results), client_stats=facts)
+        return Report(results, client_stats=facts)
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
     report = clients.run(plan.only(~torch.isin(cohort, absent)))
     after, _ = algorithm.update(problem, algorithm.init(problem), replace(report, cohort=cohort))
     asked = round(fraction * CLIENTS)
-    why = f"{asked * 4 // 5} of {asked} asked members answered; 3 and a share of 0.9 are needed"
-    assert after.tree[0].decision and after.tree[0].decision.why == why
+    values = {"answered": asked * 4 // 5, "asked": asked, "not_ready": 0, "min_split": 3, "quorum": 0.9}
+    assert decision_of(after).kind == "too_few_members" and decision_of(after).values == values
 
 
 REAL: dict[str, dict[str, Any]] = {

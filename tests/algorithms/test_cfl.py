@@ -6,13 +6,12 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from fedstrata.algorithms.cfl import CFL
-from fedstrata.algorithms.parts.recursive.recursion import Watched
-from fedstrata.algorithms.parts.recursive.steadiness import Windowed
+from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
 from fedstrata.records import load, save
 from fedstrata.testing import Scripted, play, toy_problem
+from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
 TORN = torch.tensor([[2.0, 0.0], [2.0, 0.2], [-2.0, 0.0], [-2.0, -0.2]])
@@ -23,7 +22,8 @@ def test_the_criterion_reproduces_golden_case_4b() -> None:
     problem = toy_problem(4, PLANE)
     state, diagnostics = play(CFL(eps1=0.1, eps2=1.0), problem, [TORN])
     assert state.labels.tolist() == [0, 0, 1, 1]
-    seen = state.tree[0].decision.values if state.tree[0].decision else {}
+    seen = decision_of(state).values
+    assert decision_of(state).kind == "split" and seen["first_part"] == seen["second_part"] == 2
     assert seen["cross_max"] == pytest.approx(-0.995037, abs=1e-6)
     assert seen["bound"] == pytest.approx(0.998759, abs=1e-6)
     assert diagnostics[0].events[0]["into"] == [1, 2]
@@ -33,26 +33,26 @@ def test_the_criterion_reproduces_golden_case_4b() -> None:
 @pytest.mark.parametrize(("sizes", "mean"), [((3, 1, 1, 1), 0.666667), ((10, 10, 20, 20), 0.667499), ((1,) * 4, 0.0)])
 def test_the_mean_update_is_weighted_by_samples(sizes: tuple[int, ...], mean: float) -> None:
     state, _ = play(CFL(eps1=1e-9, eps2=1.0), toy_problem(4, PLANE), [TORN], sizes=torch.tensor(sizes))
-    decision = state.tree[0].decision
     if mean == 0:
         assert len(state.tree) == 3
     else:
-        assert decision and decision.values["mean_norm"] == pytest.approx(mean, abs=1e-6)
+        decision = decision_of(state)
+        assert decision.kind == "not_stationary" and decision.values["eps1"] == 1e-9
+        assert decision.values["mean_norm"] == pytest.approx(mean, abs=1e-6)
         assert decision.values["max_norm"] == pytest.approx(2.009975, abs=1e-6)
-        assert decision.why.startswith(f"mean update {mean:.4g} is not below")
 
 
 def test_a_cluster_whose_members_all_converged_is_not_split() -> None:
     state, _ = play(CFL(eps1=0.1, eps2=3.0), toy_problem(4, PLANE), [TORN])
-    assert len(state.models) == 1 and state.tree[0].decision
-    assert "longest update 2.01 is not above eps2 = 3" in state.tree[0].decision.why
+    assert len(state.models) == 1 and decision_of(state).kind == "members_converged"
+    assert decision_of(state).values["eps2"] == 3.0
 
 
 def test_theorem_1_refuses_a_split_of_similar_members() -> None:
     close = torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, -0.1], [1.0, 0.05]])
     state, diagnostics = play(CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE), [close])
     assert len(state.models) == 1 and len(diagnostics[0].matrices) == 1
-    assert state.tree[0].decision and "not above gamma" in state.tree[0].decision.why
+    assert decision_of(state).kind == "theorem_1_not_met" and decision_of(state).values["gamma"] == 0.5
 
 
 def test_without_gamma_any_proposal_is_accepted() -> None:
@@ -86,15 +86,15 @@ def test_no_client_is_lost_in_three_nested_splits() -> None:
 def test_automatic_thresholds_are_shares_of_the_longest_update_of_the_cluster() -> None:
     calm = TORN * torch.tensor([0.5, 1.0])
     state, _ = play(CFL(), toy_problem(4, PLANE), [10 * TORN + 5, calm])
-    decision = state.tree[0].decision
+    decision = decision_of(state)
     peak = (10 * TORN + 5).norm(dim=1).max()
-    assert decision and decision.values["eps1"] == pytest.approx(0.1 * float(peak))
+    assert decision.values["eps1"] == pytest.approx(0.1 * float(peak))
     assert decision.values["eps2"] == pytest.approx(0.4 * float(peak))
 
 
 def test_a_new_cluster_starts_with_a_peak_of_its_own() -> None:
     state, _ = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
-    assert state.peaks.tolist() == [[0.0, 0.0], [0.0, 0.0]]  # type: ignore[attr-defined]  # play returns a State
+    assert isinstance(state, CFLState) and state.bipartition.peak_norms.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_nothing_is_split_before_the_first_round_that_is_allowed() -> None:
@@ -122,7 +122,7 @@ def test_a_member_that_was_away_is_placed_when_it_returns_and_its_row_counts() -
     problem, algorithm = toy_problem(4, PLANE), CFL(eps1=10.0, eps2=0.5)
     state, diagnostics = play(algorithm, problem, [TORN, 0.1 * TORN], cohorts=[[0, 1, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
-    assert diagnostics[1].metrics["left_out"] == 0.0
+    assert metric(diagnostics[1], "left_out") == 0.0
     assert not bool((state.waiting >= 0).any())
 
 
@@ -151,14 +151,14 @@ def test_exactly_a_quorum_is_enough() -> None:
     state, _ = play(algorithm, problem, [updates], absent=[range(14, 25)])
     assert len(state.models) == 2
     state, _ = play(algorithm, problem, [updates], absent=[range(13, 25)])
-    decision = state.tree[0].decision
-    assert decision and decision.why == "13 of 25 asked members answered; 3 and a share of 0.56 are needed"
+    values = {"answered": 13, "asked": 25, "not_ready": 0, "min_split": 3, "quorum": 0.56}
+    assert decision_of(state).kind == "too_few_members" and decision_of(state).values == values
 
 
 def test_the_norms_that_thresholds_are_chosen_by_are_recorded_every_round() -> None:
     _, diagnostics = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
-    assert diagnostics[0].metrics["max_norm of node 0"] == pytest.approx(2.009975, abs=1e-6)
-    assert diagnostics[0].metrics["mean_norm of node 0"] == 0.0
+    assert metric(diagnostics[0], "max_norm", node=0) == pytest.approx(2.009975, abs=1e-6)
+    assert metric(diagnostics[0], "mean_norm", node=0) == 0.0
 
 
 def test_norms_of_long_updates_do_not_overflow() -> None:
@@ -178,25 +178,28 @@ def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_is_stable_
     algorithm = CFL(trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
     state, diagnostics = play(algorithm, toy_problem(4, PLANE), turning(TORN, 0.04))
     assert state.labels.tolist() == [0, 0, 1, 1] and [len(note.events) for note in diagnostics] == [0, 0, 1]
-    seen = state.tree[0].decision.values if state.tree[0].decision else {}
+    seen = decision_of(state).values
     assert seen["stability"] == pytest.approx(0.04, abs=1e-6)
     assert seen["cross_max"] == pytest.approx(-0.995037, abs=1e-6)  # golden case 4b
-    assert diagnostics[2].metrics["stability conv"] == pytest.approx(0.04, abs=1e-6)
-    assert diagnostics[2].metrics["weights used"] == 1.0
+    assert metric(diagnostics[2], "stability", layer="conv") == pytest.approx(0.04, abs=1e-6)
+    assert metric(diagnostics[2], "weights_used") == 1.0
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"),
+    ("keys", "kind", "values"),
     [
-        ({"epsilon": 0.03}, "no layer is stable in the members' mean: 0.04 is not below 0.03"),
-        ({"epsilon": 0.05, "window": 4}, "4 of 4 asked members answered, 4 of them too few times since they came here"),
-        ({"epsilon": 0.05, "rho": 0.0}, "the members agree: mean update / longest update 0.000 is not below rho = 0"),
-        ({"epsilon": 0.05, "gamma": 0.9999}, "2 and 2 clients, largest cosine across -0.995, Theorem 1's bound 0.999"),
+        ({"epsilon": 0.03}, "no_stable_layer", {"stability": 0.04, "epsilon": 0.03, "every_member": 0.0}),
+        ({"epsilon": 0.05, "window": 4}, "too_few_members", {"answered": 4, "asked": 4, "not_ready": 4}),
+        ({"epsilon": 0.05, "rho": 0.0}, "members_agree", {"ratio": 0.0, "rho": 0.0}),
+        ({"epsilon": 0.05, "gamma": 0.9999}, "theorem_1_not_met", {"first_part": 2, "bound": 0.998759}),
     ],
 )
-def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(keys: dict[str, Any], why: str) -> None:
+def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(
+    keys: dict[str, Any], kind: str, values: dict[str, float]
+) -> None:
     state, _ = play(CFL(trigger="stability", xi="lr", **keys), toy_problem(4, PLANE), turning(TORN, 0.04))
-    assert len(state.models) == 1 and state.tree[0].decision and state.tree[0].decision.why.startswith(why)
+    assert len(state.models) == 1 and decision_of(state).kind == kind
+    assert {name: decision_of(state).values[name] for name in values} == pytest.approx(values, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -213,35 +216,37 @@ def test_epsilon_is_by_itself_a_share_of_the_step_size_and_xi_the_median_or_such
     line = replace(toy_problem(4, PLANE), training=LocalTraining(lr=0.1))
     shifted = [TORN, TORN + torch.tensor(change), TORN]
     state, diagnostics = play(CFL(trigger="stability", xi=xi), line, shifted)
-    assert diagnostics[1].metrics["weights used"] == used
-    assert state.tree[0].decision and state.tree[0].decision.values["epsilon"] == pytest.approx(0.05)
+    assert metric(diagnostics[1], "weights_used") == used
+    assert decision_of(state).values["epsilon"] == pytest.approx(0.05)
 
 
 def test_a_new_cluster_starts_with_windows_of_its_own() -> None:
     state, diagnostics = play(CFL(trigger="stability", epsilon=0.05, min_split=2), toy_problem(4, PLANE), [TORN] * 5)
     assert [len(note.events) for note in diagnostics] == [0, 0, 1, 0, 0]
-    assert isinstance(state, Windowed) and state.count.tolist() == [2, 2, 2, 2]
-    decision = state.tree[1].decision
-    assert decision and decision.why.startswith("2 of 2 asked members answered, 2 of them too few times")
+    assert isinstance(state, CFLState) and state.window is not None and state.window.counts.tolist() == [2, 2, 2, 2]
+    decision = decision_of(state, 1)
+    assert decision.kind == "too_few_members" and decision.values["answered"] == decision.values["not_ready"] == 2
 
 
 def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(trigger="stability"), toy_problem(4, PLANE), [TORN, 2 * TORN])
     save(tmp_path, state, {}, {})
-    found = load(tmp_path, Windowed)
-    assert found is not None and isinstance(state, Windowed)
-    for name in ("uploads", "count", "chosen", "lineage", "peaks"):
-        assert torch.equal(getattr(found[0], name), getattr(state, name)), name
+    found = load(tmp_path, CFLState)
+    assert found is not None and isinstance(state, CFLState)
+    assert torch.equal(found[0].bipartition.peak_norms, state.bipartition.peak_norms)
+    assert found[0].window is not None and state.window is not None
+    for name, tensor in vars(state.window).items():
+        assert torch.equal(getattr(found[0].window, name), tensor), name
 
 
 def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     algorithm, problem = CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE)
     state, _ = play(algorithm, problem, [TORN], cohorts=[[0, 1, 2]])
-    assert isinstance(state, Watched)
+    assert isinstance(state, CFLState)
     report = Scripted([TORN]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]
-    assert algorithm.evaluations(problem, state, torch.arange(4))[0].candidates.tolist() == [
+    assert algorithm.evaluations(problem, state, torch.arange(4))["client"].candidates.tolist() == [
         [0, -1],
         [0, -1],
         [1, -1],

@@ -1,22 +1,37 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
-from fedstrata.algorithms.cfl import CFL
+from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.parts.scout.scouting import Attentive, Travelled
+from fedstrata.algorithms.layercfl import HALVES, LayerCFL, LayerCFLState, measured_gamma, with_halves
+from fedstrata.algorithms.shared.model_stability import UpdateWindow
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.core import Layout, Plan, Report, Result, Rows, TensorSpec, make_pending
+from fedstrata.core import (
+    Diagnostics,
+    Layout,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    TensorSpec,
+    fedavg_plan,
+    initial_state,
+    make_pending,
+)
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
 from fedstrata.runner.build import Setting, prepare
 from fedstrata.runner.sampling import draw
-from fedstrata.testing import Scripted, play, toy_problem
+from fedstrata.testing import Scripted, toy_problem
+from fedstrata.testing import play as play_any
+from recorded import decision_of, metric
 
 CONV = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [-1.0, 0.0, 0.0], [-1.0, 0.1, 0.0]])
 FC = torch.tensor([[0.0, 2.0, 0.0], [0.0, -2.0, 0.0], [0.0, 2.0, 0.1], [0.0, -2.0, 0.1]])
@@ -24,17 +39,38 @@ BOTH = torch.cat([CONV, FC], dim=1)
 """The convolution falls apart into {0, 1} and {2, 3}, the linear layer into {0, 2} and {1, 3}."""
 
 
+def play(
+    algorithm: LayerCFL,
+    problem: Problem,
+    updates: Sequence[torch.Tensor],
+    absent: Sequence[Sequence[int]] | None = None,
+) -> tuple[LayerCFLState, list[Diagnostics]]:
+    state, diagnostics = play_any(algorithm, problem, updates, absent=absent)
+    assert isinstance(state, LayerCFLState)
+    return state, diagnostics
+
+
+def sums_of(state: LayerCFLState) -> torch.Tensor:
+    assert state.accumulated is not None
+    return state.accumulated.sums
+
+
+def window_of(state: LayerCFLState | CFLState) -> UpdateWindow:
+    assert state.window is not None
+    return state.window
+
+
 @pytest.mark.parametrize(("layers", "truth"), [("conv", [0, 0, 1, 1]), ("first_linear", [0, 1, 0, 1])])
 def test_the_layers_that_are_compared_decide_who_belongs_together(layers: str, truth: list[int]) -> None:
     state, _ = play(LayerCFL(layers=layers, eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor(truth)) == 1.0
-    assert state.tree[0].decision and state.tree[0].decision.layer == layers
+    assert decision_of(state).layer == layers
 
 
 def test_several_selectors_make_one_slice() -> None:
     state, _ = play(LayerCFL(layers=["conv", "fc"], eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor([0, 1, 0, 1])) == 1.0  # the linear layer is twice as long
-    assert state.tree[0].decision and state.tree[0].decision.layer == "conv, fc"
+    assert decision_of(state).layer == "conv, fc"
 
 
 def test_the_second_threshold_looks_at_the_slice_unless_told_otherwise() -> None:
@@ -88,7 +124,7 @@ def test_accumulated_updates_average_out_noise_and_start_anew_in_a_new_cluster()
     state, _notes = play(algorithm, toy_problem(4), updates)
     assert state.labels.tolist() == [0, 0, 1, 1]
     later, _ = play(algorithm, toy_problem(4), [*updates, 5 * BOTH])
-    assert later.path[:, 0].tolist() == [5.0, 5.0, -5.0, -5.0]  # type: ignore[attr-defined]  # play returns a State
+    assert sums_of(later)[:, 0].tolist() == [5.0, 5.0, -5.0, -5.0]
     last, _ = play(LayerCFL(layers="conv", eps1=1.0, eps2=0.5, first=2), toy_problem(4), updates)
     assert last.labels.tolist() != [0, 0, 1, 1]
 
@@ -101,18 +137,19 @@ def test_weights_cannot_be_compared_by_sums_of_updates(measure: Literal["cos", "
 
 
 class Halves:
-    """Answers with `updates`; the twins of task A and task B differ from it by plus and minus `noise`."""
+    """Answers with `updates`; those on halves A and B of the data differ from it by plus and minus `noise`."""
 
     def __init__(self, updates: torch.Tensor, noise: float) -> None:
         self.updates, self.noise = updates, noise
 
     def run(self, plan: Plan) -> Report:
-        results = []
-        for task, sign in zip(plan.tasks, (0.0, 1.0, -1.0), strict=True):
+        results = dict[str, Result]()
+        for name, sign in {"train": 0.0, "half A": 1.0, "half B": -1.0}.items():
             values = self.updates + sign * self.noise * torch.ones(4, 6)
             rows = Rows(plan.cohort, values)
-            results.append(Result(rows, task.candidates[:, 0], torch.ones(4), torch.full((4, 1), torch.nan)))
-        return Report(tuple(results))
+            chosen = plan.tasks[name].candidates[:, 0]
+            results[name] = Result(rows, chosen, torch.ones(4), torch.full((4, 1), torch.nan))
+        return Report(results)
 
 
 @pytest.mark.parametrize(("noise", "clusters"), [(0.1, 2), (0.9, 1)])
@@ -122,11 +159,10 @@ def test_the_bootstrap_measures_gamma_on_two_halves_of_the_data(noise: float, cl
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [task.fold for task in plan.tasks.values()] == ["all", "A", "B"]
-    assert plan.tasks[1].upload == (True, False)
+    assert plan.tasks["half A"].upload == (True, False)
     state, _ = algorithm.update(problem, state, Halves(BOTH, noise).run(plan))
     assert len(state.models) == clusters
-    decision = state.tree[0].decision
-    assert decision and decision.values["gamma"] == pytest.approx(noise * 3**0.5, rel=0.02)
+    assert decision_of(state).values["gamma"] == pytest.approx(noise * 3**0.5, rel=0.02)
 
 
 def test_a_layer_that_does_not_exist_is_found_before_the_first_round() -> None:
@@ -173,12 +209,15 @@ def test_from_the_choice_on_a_scouted_layer_is_as_good_as_given(delta: Literal["
     scouted, events = train(setting, LayerCFL(layers="auto", **keys), 5)
     choice = events[0]
     assert (choice["kind"], choice["round"], choice["layer"]) == ("scout", 3, "linear1")
-    assert choice["why"].startswith("linear1 separates the clients most clearly")
-    assert scouted.compared == ("linear1",) and scouted.sighting.layers is None
+    assert choice["decision"] == "layer_chosen" and choice["agreement"] > 0.5
+    assert scouted.layers == ("linear1",) and scouted.evidence is None
     given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 5)
     assert len(given.models) > 1
-    for name in ("models", "labels", "nodes", "waiting", "peaks", "final", "path"):
+    for name in ("models", "labels", "nodes", "waiting"):
         assert torch.equal(getattr(scouted, name), getattr(given, name)), name
+    assert torch.equal(scouted.bipartition.peak_norms, given.bipartition.peak_norms)
+    assert torch.equal(scouted.bipartition.final, given.bipartition.final)
+    assert delta == "last" or torch.equal(sums_of(scouted), sums_of(given))
     assert scouted.tree == given.tree
 
 
@@ -191,9 +230,8 @@ def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> 
     ]
     plain, _ = train(setting, FedAvg(), 6)
     assert torch.equal(scouted.models, plain.models)
-    assert scouted.compared == () and scouted.sighting.layers is None and bool((scouted.sighting.longest > 0).all())
-    decision = scouted.tree[0].decision
-    assert decision and decision.why == "the members fall apart in no layer so far"
+    assert scouted.layers == () and scouted.evidence is not None and scouted.evidence.layers is None
+    assert bool((scouted.evidence.longest > 0).all()) and decision_of(scouted).kind == "no_layer_found"
 
 
 def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstrap() -> None:
@@ -206,14 +244,14 @@ def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstra
             plans.append(algorithm.plan(setting.problem, state, everyone))
             state, _ = algorithm.update(setting.problem, state, setting.clients.run(plans[-1]))
         # In the first round nobody knows yet how many samples folds may have.
-        assert ["".join(task.fold for task in plan.tasks[1:]) for plan in plans] == parts
+        assert ["".join(task.fold for task in list(plan.tasks.values())[1:]) for plan in plans] == parts
         layout = setting.problem.layout
-        fold = plans[1].tasks[-1]
+        fold = list(plans[1].tasks.values())[-1]
         assert (
             fold.upload == layout.everything and fold.max_samples is not None and fold.max_samples.tolist() == [35] * 12
         )
-        assert gamma == 0.5 or plans[1].tasks[1].upload == layout.select("all")
-        assert gamma == 0.5 or plans[3].tasks[1].upload == layout.select("linear1")
+        assert gamma == 0.5 or plans[1].tasks["half A"].upload == layout.select("all")
+        assert gamma == 0.5 or plans[3].tasks["half A"].upload == layout.select("linear1")
 
 
 def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -221,16 +259,16 @@ def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Pa
     half, _ = train(setting, algorithm, 2)
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, type(half))
-    assert found is not None and torch.equal(found[0].sighting.layers.alike, half.sighting.layers.alike)
+    assert found is not None and torch.equal(found[0].evidence.layers.alike, half.evidence.layers.alike)
     unbroken, resumed = (train(setting, algorithm, 2, state)[0] for state in (half, found[0]))
-    assert unbroken.compared == resumed.compared != () and torch.equal(unbroken.models, resumed.models)
+    assert unbroken.layers == resumed.layers != () and torch.equal(unbroken.models, resumed.models)
     assert torch.equal(unbroken.labels, resumed.labels)
 
 
 def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
     setting, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
     state, events = train(setting, algorithm, 4, fraction=0.5)
-    assert events[0]["layer"] is None and events[0]["why"].startswith("nothing to tell by: ")
+    assert events[0]["layer"] is None and events[0]["decision"] == "scan_without_clients"
     state, events = train(setting, algorithm, 4, state)
     assert events[0]["round"] == 6 and events[0]["layer"] == "linear1"
     assert bool((state.labels >= 0).all())
@@ -242,19 +280,19 @@ def test_an_empty_report_while_scouting_changes_nothing_but_the_round() -> None:
     for round in (1, 2, 3):
         report = setting.clients.run(algorithm.plan(setting.problem, state, torch.arange(0)))
         state, _ = algorithm.update(setting.problem, state, report)
-        assert state.round == round and state.sighting.layers is None
+        assert state.round == round and state.evidence is not None and state.evidence.layers is None
     assert torch.equal(state.models, algorithm.init(setting.problem).models)
 
 
 def test_a_path_of_another_cluster_or_of_old_data_is_not_accumulated() -> None:
     algorithm, problem = LayerCFL(layers="conv", first=99, delta="accumulated"), toy_problem(4)
-    state: Travelled = play(algorithm, problem, [BOTH])[0]  # type: ignore[assignment]  # play returns a State
+    state, _ = play(algorithm, problem, [BOTH])
     report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
     changed = make_pending(state, [2], node=0)
     after, _ = algorithm.update(problem, changed, report)
-    assert after.path[:, 0].tolist() == [2.0, 2.0, -1.0, -2.0]  # client 2 began anew
+    assert sums_of(after)[:, 0].tolist() == [2.0, 2.0, -1.0, -2.0]  # client 2 began anew
     two = algorithm.update(problem, after, report)[0]
-    assert two.path[:, 0].tolist() == [3.0, 3.0, -2.0, -3.0]
+    assert sums_of(two)[:, 0].tolist() == [3.0, 3.0, -2.0, -3.0]
 
 
 def test_a_member_whose_data_cannot_be_halved_stops_the_bootstrap_from_splitting() -> None:
@@ -262,9 +300,10 @@ def test_a_member_whose_data_cannot_be_halved_stops_the_bootstrap_from_splitting
     state = algorithm.init(problem)
     report = Halves(BOTH, 0.1).run(algorithm.plan(problem, state, torch.arange(4)))
     some = torch.tensor([True, True, True, False])
-    fewer = Report((report.results["train"], report.results[1].only(some), report.results[2]))
+    fewer = Report({**report.results, "half A": report.results["half A"].only(some)})
     after, _ = algorithm.update(problem, state, fewer)
-    assert len(after.models) == 1 and after.tree[0].decision and "gamma = 1.000" in after.tree[0].decision.why
+    assert len(after.models) == 1 and decision_of(after).kind == "theorem_1_not_met"
+    assert decision_of(after).values["gamma"] == 1.0
 
 
 def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
@@ -292,23 +331,23 @@ def turning(stability: dict[str, float]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("layers", "labels", "why"),
+    ("layers", "labels", "kind"),
     [
-        ("conv", [0, 0, 0, 0], "no layer is stable in the members' mean: 0.3 is not below 0.05"),
-        ("fc", [0, 1, 0, 1], "2 and 2 clients"),
-        ("all", [0, 1, 0, 1], "2 and 2 clients"),
+        ("conv", [0, 0, 0, 0], "no_stable_layer"),
+        ("fc", [0, 1, 0, 1], "split"),
+        ("all", [0, 1, 0, 1], "split"),
     ],
 )
-def test_stability_is_watched_in_the_compared_layers_only(layers: str, labels: list[int], why: str) -> None:
+def test_stability_is_watched_in_the_compared_layers_only(layers: str, labels: list[int], kind: str) -> None:
     """The norms would forbid any split: nothing is stationary below eps1 = 0."""
     algorithm = LayerCFL(layers=layers, trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
     state, diagnostics = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
     assert state.labels.tolist() == labels
-    decision = state.tree[0].decision
-    assert decision and decision.why.startswith(why)
+    decision = decision_of(state)
+    assert decision.kind == kind
     assert decision.values["max_stability"] == pytest.approx(0.3 if layers == "conv" else 0.04, abs=1e-6)
-    assert diagnostics[2].metrics["stability conv"] == pytest.approx(0.3, abs=1e-6)
-    assert diagnostics[2].metrics["stability fc"] == pytest.approx(0.04, abs=1e-6)
+    assert metric(diagnostics[2], "stability", layer="conv") == pytest.approx(0.3, abs=1e-6)
+    assert metric(diagnostics[2], "stability", layer="fc") == pytest.approx(0.04, abs=1e-6)
 
 
 def test_one_compared_layer_must_be_stable_in_the_mean_of_the_members() -> None:
@@ -316,22 +355,20 @@ def test_one_compared_layer_must_be_stable_in_the_mean_of_the_members() -> None:
     one, other = turning({"conv": 0.3, "fc": 0.01}), turning({"conv": 0.01, "fc": 0.3})
     updates = [torch.cat([first[:2], second[2:]]) for first, second in zip(one, other, strict=True)]
     state, _ = play(LayerCFL(trigger="stability", epsilon=0.05, xi="lr"), toy_problem(4), updates)
-    assert len(state.models) == 1 and state.tree[0].decision
-    assert state.tree[0].decision.why == "no layer is stable in the members' mean: 0.155 is not below 0.05"
+    assert len(state.models) == 1 and decision_of(state).kind == "no_stable_layer"
+    assert decision_of(state).values["stability"] == pytest.approx(0.155, abs=1e-6)
 
 
 def test_a_tensor_that_is_compared_stands_for_its_layer() -> None:
     algorithm = LayerCFL(layers="fc.weight", trigger="stability", epsilon=0.05, xi="lr")
     state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
-    assert state.labels.tolist() == [0, 1, 0, 1] and state.tree[0].decision
-    assert state.tree[0].decision.layer == "fc.weight"
+    assert state.labels.tolist() == [0, 1, 0, 1] and decision_of(state).layer == "fc.weight"
 
 
 def test_members_that_agree_are_not_split_however_stable() -> None:
     algorithm = LayerCFL(layers="fc", trigger="stability", epsilon=0.05, xi="lr", rho=0.0)
     state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
-    assert len(state.models) == 1 and state.tree[0].decision
-    assert state.tree[0].decision.why.startswith("the members agree")
+    assert len(state.models) == 1 and decision_of(state).kind == "members_agree"
 
 
 def test_with_stability_sums_of_updates_are_compared_and_the_updates_themselves_are_watched() -> None:
@@ -339,7 +376,7 @@ def test_with_stability_sums_of_updates_are_compared_and_the_updates_themselves_
     updates = turning({"conv": 0.3, "fc": 0.04})
     state, diagnostics = play(algorithm, toy_problem(4), updates)
     sums = torch.stack(updates).sum(dim=0)[:, 3:]
-    assert isinstance(state, Attentive) and torch.allclose(state.path, sums)
+    assert torch.allclose(sums_of(state), sums)
     expected = torch.nn.functional.cosine_similarity(sums[0], sums[1], dim=0)
     assert float(diagnostics[2].matrices[0].values[0, 1]) == pytest.approx(float(expected), abs=1e-6)
 
@@ -350,8 +387,9 @@ def test_with_all_layers_it_is_cfl_timed_by_stability() -> None:
     ours, _ = train(setting, LayerCFL(layers="all", **keys), 5)
     cfl, _ = train(setting, CFL(**keys), 5)
     assert len(cfl.models) > 1 and ours.tree == cfl.tree
-    for name in ("models", "labels", "uploads", "count", "chosen", "lineage"):
-        assert torch.equal(getattr(ours, name), getattr(cfl, name)), name
+    assert torch.equal(ours.models, cfl.models) and torch.equal(ours.labels, cfl.labels)
+    for name, tensor in vars(window_of(cfl)).items():
+        assert torch.equal(getattr(window_of(ours), name), tensor), name
 
 
 def test_a_scouted_layer_is_watched_as_if_it_had_been_given() -> None:
@@ -359,8 +397,10 @@ def test_a_scouted_layer_is_watched_as_if_it_had_been_given() -> None:
     keys: dict[str, Any] = {"trigger": "stability", "epsilon": 1.0, "rho": 1.0, "gamma": 0.4}
     scouted, _ = train(setting, LayerCFL(layers="auto", **keys), 4)
     given, _ = train(setting, LayerCFL(layers="linear1", first=3, **keys), 4)
-    assert scouted.compared == ("linear1",) and len(given.models) > 1 and scouted.tree == given.tree
-    assert torch.equal(scouted.models, given.models) and torch.equal(scouted.uploads, given.uploads)
+    assert scouted.layers == ("linear1",) and len(given.models) > 1 and scouted.tree == given.tree
+    assert torch.equal(scouted.models, given.models) and torch.equal(
+        window_of(scouted).uploads, window_of(given).uploads
+    )
 
 
 def test_windows_and_paths_come_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -368,16 +408,39 @@ def test_windows_and_paths_come_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(algorithm, toy_problem(4), [BOTH, 2 * BOTH])
     save(tmp_path, state, {}, {})
     found = restore(tmp_path, type(state))
-    assert found is not None and isinstance(state, Attentive) and found[0].compared == ("fc",)  # type: ignore[attr-defined]  # play returns a State
-    for name in ("uploads", "count", "chosen", "lineage", "path", "origin", "peaks"):
-        assert torch.equal(getattr(found[0], name), getattr(state, name)), name
+    assert found is not None and found[0].layers == ("fc",) and torch.equal(sums_of(found[0]), sums_of(state))
+    assert torch.equal(found[0].bipartition.peak_norms, state.bipartition.peak_norms)
+    for name, tensor in vars(window_of(state)).items():
+        assert torch.equal(getattr(window_of(found[0]), name), tensor), name
 
 
 def test_a_member_that_was_away_uses_any_leaf_until_it_is_placed_in_the_one_it_chose() -> None:
     algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
     state, _ = play(algorithm, problem, [BOTH], absent=[[3]])
     assert state.labels.tolist() == [0, 0, 1, -1]
-    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))[0].candidates.tolist() == [[1, -1], [0, 1]]
-    assert isinstance(state, Travelled)
+    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))["client"].candidates.tolist() == [
+        [1, -1],
+        [0, 1],
+    ]
     report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
+
+
+def test_halves_train_from_the_model_that_the_client_was_given() -> None:
+    problem = toy_problem(4)
+    plan = with_halves(fedavg_plan(problem, initial_state(problem), torch.arange(4)), (True, False))
+    assert [(task.fold, task.stream) for task in plan.tasks.values()] == [("all", "train"), ("A", "A"), ("B", "B")]
+    half = plan.tasks["half A"]
+    assert half.upload == (True, False) and half.trainable == problem.layout.everything
+    assert all(torch.equal(task.candidates, plan.tasks["train"].candidates) for task in plan.tasks.values())
+
+
+def test_halves_that_disagree_say_how_far_a_client_stands_from_its_distribution() -> None:
+    updates = {"A": torch.tensor([[1.0, 0.0], [1.0, 1.0]]), "B": torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
+    ids, nothing = torch.arange(2), torch.zeros(2, dtype=torch.int64)
+    results = {
+        HALVES[half]: Result(Rows(ids, rows), nothing, nothing + 1, torch.full((2, 1), torch.nan))
+        for half, rows in updates.items()
+    }
+    # |(1, -1)| / |(1, 1)|, and |(0, 1)| / |(2, 1)|
+    assert measured_gamma(Report(results), ids, torch.arange(2)) == pytest.approx(1.0)

@@ -10,19 +10,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 
-from fedstrata.algorithms.cfl import CFL
-from fedstrata.algorithms.parts.recursive.recursion import Watched
+from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.core import State, initial_state
 from fedstrata.errors import RecordError
 from fedstrata.records import find_checkpoint, load, save
 from fedstrata.testing import play, toy_problem
+from turns import same
 
 TORN = torch.tensor([[3.0, 0, 0, 0, 0, 0], [3.0, 0.1, 0, 0, 0, 0], [-3.0, 0, 0, 0, 0, 0], [-3.0, 0.1, 0, 0, 0, 0]])
-
-
-def same(one: State, other: State) -> bool:
-    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
 def record_of(round: int, n: int = 3, **changes: Any) -> dict[str, Any]:
@@ -62,10 +57,10 @@ def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(eps1=1.0, eps2=0.5), toy_problem(4), [TORN])
     record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
     save(tmp_path, state, {"0/1/2": torch.ones(3)}, record, experiment=experiment, versions={"torch": "2"}, lines="x")
-    found = find_checkpoint(tmp_path, Watched)
+    found = find_checkpoint(tmp_path, CFLState)
     assert found is not None and found.passed == ()
     restored = found.checkpoint
-    assert same(state, restored.state) and type(restored.state) is Watched and len(restored.state.tree) == 3
+    assert same(state, restored.state) and type(restored.state) is CFLState and len(restored.state.tree) == 3
     assert restored.store["0/1/2"].tolist() == [1.0, 1.0, 1.0] and restored.record == record
     assert (restored.experiment, restored.versions, restored.lines) == (experiment, {"torch": "2"}, "x")
 
@@ -156,7 +151,7 @@ def test_a_checksum_without_its_checkpoint_is_what_a_process_leaves_that_died(tm
 def test_a_state_of_another_algorithm_is_one_clear_error(tmp_path: Path) -> None:
     write(tmp_path, 1)
     with pytest.raises(RecordError, match="of another version: only one of the two has "):
-        load(tmp_path, Watched)
+        load(tmp_path, CFLState)
 
 
 @dataclass(frozen=True)

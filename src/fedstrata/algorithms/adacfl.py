@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Groups, answering, divide
 from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, nearest
 from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Natural, Norm, Selectors, Share, names
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.core import (
     TRAIN,

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT
+from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

@@ -6,20 +6,60 @@ privacy constraints", IEEE TNNLS 2020, Algorithms 1 to 3. Called FMTL or MTCFL b
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
-from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
-from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
-from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched, recurse
-from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
-from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
+from fedstrata.algorithms.shared.keys import (
+    STRICT,
+    Auto,
+    Change,
+    Count,
+    Gamma,
+    Linkage,
+    Members,
+    Norm,
+    Probability,
+    Share,
+    SplitGuard,
+    Window,
+)
+from fedstrata.algorithms.shared.model_stability import (
+    Stability,
+    UpdateWindow,
+    add_updates,
+    empty_window,
+    stability_trigger,
+)
+from fedstrata.algorithms.shared.recursive_bipartition import (
+    DUE,
+    EPS1_SHARE,
+    EPS2_SHARE,
+    BipartitionState,
+    Examine,
+    SplitDecision,
+    SplitRules,
+    norm_trigger,
+    one_cluster,
+    split_clusters,
+    theorem_1_split,
+    threshold,
+)
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    confirmed,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+)
+from fedstrata.clustering import cosine
 from fedstrata.core import (
     Diagnostics,
     Evaluation,
+    Matrix,
     Plan,
     Problem,
     Report,
@@ -27,9 +67,26 @@ from fedstrata.core import (
     State,
     assign_pending,
     cluster_evaluation,
+    extend_state,
     fedavg_plan,
+    initial_state,
 )
 from fedstrata.lazy_torch import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class CFLState(State):
+    """What CFL remembers.
+
+    Attributes:
+        bipartition: The norms of the updates so far, and which clusters are final.
+        window: The last uploads of every client; None unless ``trigger = "stability"``.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
+    """
+
+    bipartition: BipartitionState
+    window: UpdateWindow | None
+    guard: GuardState | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -56,9 +113,10 @@ class CFL:
         first: first round in which a cluster may be split (t_min).
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
-        proof: whether a cluster stays whole until Strata's test has proven that its members differ, by folds of their
-            data on which they also train in some rounds (twins). Where it is then cut is up to the rule above.
-        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
+        split_guard: whether a proposed split must be confirmed by a split-half test: a cluster stays whole until the
+            test has shown that its members differ, by parts of their data on which they also train in some rounds.
+            Where the cluster is then cut is up to the rule above.
+        alpha: probability, over the whole run, that the test confirms a split of members that do not differ.
     """
 
     source: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
@@ -75,38 +133,68 @@ class CFL:
     first: Count = 1
     quorum: Share = 0.5
     min_split: Members = 3
-    proof: Proof = "none"
-    alpha: Chance = 0.05
+    split_guard: SplitGuard = "none"
+    alpha: Probability = 0.05
 
-    def init(self, problem: Problem) -> Watched:
+    def init(self, problem: Problem) -> CFLState:
         """Everyone in one cluster."""
-        return gated(problem, attentive(problem, self.trigger, self.window), self.proof)
+        return extend_state(
+            initial_state(problem),
+            CFLState,
+            bipartition=one_cluster(),
+            window=empty_window(problem, self.window) if self.trigger == "stability" else None,
+            guard=initial_guard(problem, self.split_guard),
+        )
 
-    def plan(self, problem: Problem, state: Watched, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
-        return hear(problem, state, fedavg_plan(problem, state, cohort), self.alpha)
+    def plan(self, problem: Problem, state: CFLState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
+        plan = fedavg_plan(problem, state, cohort)
+        return plan if state.guard is None else guard_plan(problem, state, state.guard, plan, self.alpha)
 
-    def update(self, problem: Problem, state: Watched, report: Report) -> tuple[Watched, Diagnostics]:
+    def update(self, problem: Problem, state: CFLState, report: Report) -> tuple[CFLState, Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
+        stability = None
+        if state.window is not None:
+            window, stability = add_updates(problem, state, state.window, report, self.xi)
+            state = replace(state, window=window)
+        examine: Examine = partial(self._examine, problem, state, stability)
+        if state.guard is not None:
+            guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+            state = replace(state, guard=guard)
+            examine = confirmed(state, guard, examine)
+        everything = problem.layout.columns(problem.layout.select("all"))
+        rules = SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split)
+        ready = None if stability is None else stability.ready
+        moved, bipartition, diagnostics = split_clusters(
+            problem, state, state.bipartition, report, everything, examine, rules, ready
+        )
+        if stability is not None:
+            diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
+        return replace(moved, bipartition=bipartition), diagnostics
+
+    def _examine(
+        self,
+        problem: Problem,
+        state: CFLState,
+        stability: Stability | None,
+        cluster: int,
+        fresh: Result,
+        peak_norms: torch.Tensor,
+    ) -> SplitDecision:
+        """Split a cluster in two when its time has come and Theorem 1 allows it."""
         everything = problem.layout.select("all")
-        state = weigh(problem, state, report, self.alpha)
-        state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, everything)
-        columns = problem.layout.columns(everything)
-
-        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> SplitDecision:
-            criterion = Criterion(
-                eps1=threshold(self.eps1, peaks[0], STATIONARY),
-                eps2=threshold(self.eps2, peaks[0], PROGRESS * STATIONARY),
-                gamma=self.gamma,
-                linkage=self.linkage,
-                layer="all",
-            )
-            members = Examined(int(state.nodes[cluster]), fresh, fresh.updates.only(columns).values)
-            return trigger.judge(problem, criterion, members)
-
-        rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *trigger.metrics))
+        updates = fresh.updates.only(problem.layout.columns(everything)).values
+        if stability is None:
+            eps1 = threshold(self.eps1, peak_norms[0], EPS1_SHARE)
+            eps2 = threshold(self.eps2, peak_norms[0], EPS2_SHARE)
+            due = norm_trigger(problem, fresh, updates, eps1, eps2, "all")
+        else:
+            due = stability_trigger(problem, state, fresh, stability, self.epsilon, self.rho, everything)
+        if due.kind != DUE:
+            return SplitDecision(due)
+        cosines = cosine(updates)
+        proposal = Matrix(int(state.nodes[cluster]), "all", "dcos", fresh.updates.clients, cosines)
+        return theorem_1_split(proposal, cosines, self.linkage, self.gamma, due.values)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

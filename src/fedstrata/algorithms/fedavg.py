@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT
+from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.core import (
     Diagnostics,
     Evaluation,

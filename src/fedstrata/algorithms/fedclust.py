@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import (
     SIGNATURE,
@@ -22,6 +21,7 @@ from fedstrata.algorithms.parts.oneshot.signatures import (
     signed,
     unsigned,
 )
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Linkage, Norm, Selectors, Share, names
 from fedstrata.clustering import euclidean
 from fedstrata.core import (
     Diagnostics,

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Norm
+from fedstrata.algorithms.shared.keys import STRICT, Norm
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Count
 from fedstrata.algorithms.parts.personal import Personal, keep_local, others, personal_mask, serve_personal
+from fedstrata.algorithms.shared.keys import STRICT, Count
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

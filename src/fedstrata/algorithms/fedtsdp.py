@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Norm, Share
 from fedstrata.algorithms.parts.tsdp.decoupling import Decoupled, Decoupling
 from fedstrata.algorithms.parts.tsdp.layering import above
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup, restarted
 from fedstrata.algorithms.parts.tsdp.sampling import Part, Sampled, amended, infer, tendency, unamended
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Norm, Share
 from fedstrata.core import (
     CLIENT,
     TRAIN,

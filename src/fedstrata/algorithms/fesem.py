@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Count, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Groups, answering, divide
+from fedstrata.algorithms.shared.keys import STRICT, Count, Share
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
     TRAIN,

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Count
+from fedstrata.algorithms.shared.keys import STRICT, Count
 from fedstrata.core import (
     CLIENT,
     TRAIN,

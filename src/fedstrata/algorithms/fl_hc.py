@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Clustered, answering, divide
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Linkage, Norm, Share
 from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import (
     TRAIN,

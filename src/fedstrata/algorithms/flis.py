@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import (
     SIGNATURE,
@@ -25,6 +24,7 @@ from fedstrata.algorithms.parts.oneshot.signatures import (
     signed,
     unsigned,
 )
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

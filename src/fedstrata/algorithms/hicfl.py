@@ -1,29 +1,64 @@
 """Split a cluster around its steadiest member as soon as one layer of its members is stable.
 
 Gong, Xing, Liu, Xi, Chen, "Towards hierarchical clustered federated learning with model stability on mobile
-devices", IEEE TMC 2024, section IV.
+devices", IEEE TMC 2024, section IV; the endings are from section V-C.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Members, Norm, Share
-from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
-from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurse
-from fedstrata.algorithms.parts.recursive.reorganise import reorganise
-from fedstrata.algorithms.parts.recursive.sides import Sides
-from fedstrata.algorithms.parts.recursive.steadiness import Change, Window, Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
+from fedstrata.algorithms.shared.keys import (
+    STRICT,
+    Auto,
+    Change,
+    Count,
+    Members,
+    Norm,
+    Probability,
+    Share,
+    SplitGuard,
+    Window,
+)
+from fedstrata.algorithms.shared.model_stability import (
+    Stability,
+    StabilityTrigger,
+    UpdateWindow,
+    add_updates,
+    empty_window,
+    stability_threshold,
+)
+from fedstrata.algorithms.shared.recursive_bipartition import (
+    DUE,
+    BipartitionState,
+    Examine,
+    SplitDecision,
+    SplitRules,
+    one_cluster,
+    split_clusters,
+)
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    confirmed,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+)
+from fedstrata.clustering import cosine, reference_split
+from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
+    Matrix,
     Plan,
     Problem,
     Report,
@@ -31,22 +66,37 @@ from fedstrata.core import (
     State,
     assign_pending,
     cluster_evaluation,
+    extend_state,
     fedavg_plan,
+    initial_state,
 )
+from fedstrata.core.tree import nearest_open_ancestor, with_children, with_decisions, with_members
 from fedstrata.lazy_torch import torch
+
+FEW_PAIRS = 6
+"""Fewer pairs, those of four clients, say nothing about their scatter."""
+
+CLOSE = 0.5
+"""The mean cosine from which on so few pairs agree: 60 degrees."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Hierarchy(Windowed):
-    """Remembers how the clustering goes.
+class HiCFLState(State):
+    """What HiCFL remembers.
 
     Attributes:
-        calm: rounds without a split since the last one; before the first, since every layer was stable.
-        closed: the round in which the ending began; 0 before it.
+        bipartition: The norms of the updates so far, and which clusters are final.
+        window: The last uploads of every client.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
+        rounds_without_split: The rounds since the last split; before the first, since every layer was stable.
+        ending_round: The round in which the ending began; 0 before it.
     """
 
-    calm: int
-    closed: int
+    bipartition: BipartitionState
+    window: UpdateWindow
+    guard: GuardState | None
+    rounds_without_split: int
+    ending_round: int
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -69,20 +119,22 @@ class HiCFL:
         stride: rounds from one examination to the next; as large as the window, the windows do not overlap.
         rho: ratio of the mean to the longest update from which on the members of a cluster agree.
         eps2: longest update below which the members have converged.
-        select: whether stability looks at unstable weights only; else at all ("W.C.", without compression).
+        weight_selection: whether stability looks at unstable weights only; else at all ("W.C.", without compression).
         signed: whether only growth counts as change (Eq. 19, literally).
         reference: whom the others are compared with: the steadiest member, or any (Fig. 10).
         require_negative_cross: whether the two sides must point away from each other in the mean.
-        clear: by how many standard errors the cosines on the reference's side must lie above those across, pairs with
-            the reference left out; 0 takes any split. Of a converged cluster half always points away from any member.
+        min_t_statistic: least t statistic (Welch) of the cosines on the reference's side against those across, pairs
+            with the reference left out; 0 takes any split. Of a converged cluster half always points away from any
+            member.
         ending: what happens after `patience` rounds without a split: nothing, each cluster is split once more (fine),
             or until everyone is alone (personal), or clusters that move alike are merged (reorganise).
         patience: rounds without a split after which the clustering is complete. They count from the first split on, or
             from the round in which every layer is stable without one, so a slow first split is waited for.
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
-        proof: whether a cluster stays whole, at an ending too, until Strata's test proves that members differ (twins).
-        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
+        split_guard: whether a proposed split must be confirmed by a split-half test, at an ending too: a cluster stays
+            whole until the test has shown that its members differ.
+        alpha: probability, over the whole run, that the test confirms a split of members that do not differ.
     """
 
     source: ClassVar[str] = "Gong et al., IEEE TMC 2024"
@@ -94,63 +146,155 @@ class HiCFL:
     stride: Count = 1
     rho: Share = 0.8
     eps2: Norm = 0.0
-    select: bool = True
+    weight_selection: bool = True
     signed: bool = False
     reference: Literal["stable", "random"] = "stable"
     require_negative_cross: bool = True
-    clear: Norm = 8.0
+    min_t_statistic: Norm = 8.0
     ending: Literal["none", "fine", "personal", "reorganise"] = "none"
     patience: Count = 10
     quorum: Share = 0.5
     min_split: Members = 2
-    proof: Proof = "none"
-    alpha: Chance = 0.05
+    split_guard: SplitGuard = "none"
+    alpha: Probability = 0.05
 
-    def init(self, problem: Problem) -> Hierarchy:
+    def init(self, problem: Problem) -> HiCFLState:
         """Everyone in one cluster."""
-        return Hierarchy(**vars(gated(problem, remember(problem, self.window), self.proof)), calm=0, closed=0)
+        return extend_state(
+            initial_state(problem),
+            HiCFLState,
+            bipartition=one_cluster(),
+            window=empty_window(problem, self.window),
+            guard=initial_guard(problem, self.split_guard),
+            rounds_without_split=0,
+            ending_round=0,
+        )
 
-    def plan(self, problem: Problem, state: Hierarchy, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
-        return hear(problem, state, fedavg_plan(problem, state, cohort), self.alpha)
+    def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
+        plan = fedavg_plan(problem, state, cohort)
+        return plan if state.guard is None else guard_plan(problem, state, state.guard, plan, self.alpha)
 
-    def update(self, problem: Problem, state: Hierarchy, report: Report) -> tuple[Hierarchy, Diagnostics]:
+    def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
         """Split every cluster whose time has come, then average."""
-        round, lr = state.round + 1, problem.training_of(state.round + 1).lr
-        state = weigh(problem, state, report, self.alpha)
-        state, steady = observe(problem, state, report, self.xi if self.select else None, self.signed)
-        ready = steady.isfinite().all(dim=1)
-        closed = state.closed or (round if self.ending != "none" and state.calm >= self.patience else 0)
-        timing = Timing(epsilon_of(self.epsilon, lr), self.rho, self.eps2, self.members == "each")
-        sides = Sides(self.require_negative_cross, self.clear)
-        if closed:  # an ending splits whom thresholds keep together
-            timing, sides = Timing(math.inf, math.inf), Sides(False, 0.0, self.ending)
-
-        def judge(cluster: int, fresh: Result, _: torch.Tensor) -> SplitDecision:
-            node, clients = state.tree[int(state.nodes[cluster])], fresh.updates.clients
-            if closed and (self.ending == "reorganise" or (self.ending == "fine" and node.born >= closed)):
-                return SplitDecision(Decision("the clustering is complete"))
-            due, stable = timing.examine(problem, fresh, steady[clients])  # Eq. 15
-            if not due:
-                return SplitDecision(stable[0])
-            rank = steady
-            if self.reference == "random":
-                drawn = torch.rand(len(steady), generator=problem.generator(f"reference of node {node.id}", round))
-                rank = drawn[:, None].expand_as(steady)
-            return sides.split(problem, node.id, fresh, rank[clients], stable)  # Eq. 17 and 18
-
-        first, rules = 1 if round % self.stride == 0 else round + 1, (self.quorum, self.min_split, ready)
+        round = state.round + 1
+        xi = self.xi if self.weight_selection else None
+        window, stability = add_updates(problem, state, state.window, report, xi, self.signed)
+        ending_round = state.ending_round
+        if self.ending != "none" and not ending_round and state.rounds_without_split >= self.patience:
+            ending_round = round
+        state = replace(state, window=window, ending_round=ending_round)
+        examine: Examine = partial(self._examine, problem, state, stability)
+        if state.guard is not None:
+            guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+            state = replace(state, guard=guard)
+            examine = confirmed(state, guard, examine)
+        first = 1 if round % self.stride == 0 else round + 1
+        rules = SplitRules(first=first, quorum=self.quorum, min_split=self.min_split)
         everything = problem.layout.columns(problem.layout.select("all"))
-        moved, diagnostics = recurse(problem, state, report, everything, passing(state, judge), first, *rules)
-        metrics, events = (*diagnostics.metrics, *curves(problem, state, steady)), diagnostics.events
-        if self.ending == "reorganise" and closed == round:
+        moved, bipartition, diagnostics = split_clusters(
+            problem, state, state.bipartition, report, everything, examine, rules, stability.ready
+        )
+        diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
+        moved = replace(moved, bipartition=bipartition)
+        if self.ending == "reorganise" and ending_round == round:
             moved, merges = reorganise(problem, state, moved, report)
-            events = (*events, *merges)
-        # Before the first split, a layer that is not stable yet may still turn out to have two sides.
-        quiet = bool(ready.any()) and bool((timing.watched(steady[ready]) < timing.epsilon).all())
-        begun = state.calm > 0 or moved.tree[0].split is not None or quiet
-        calm = state.calm + 1 if begun and not any(event["kind"] == "split" for event in events) else 0
-        return replace(moved, calm=calm, closed=closed), replace(diagnostics, events=events, metrics=metrics)
+            diagnostics = replace(diagnostics, events=(*diagnostics.events, *merges))
+        return replace(moved, rounds_without_split=self._quiet(problem, moved, stability, diagnostics)), diagnostics
+
+    def _trigger(self, problem: Problem, round: int, ending: bool) -> StabilityTrigger:
+        """What says that a cluster may split (Eq. 15); an ending splits whom thresholds keep together."""
+        if ending:
+            return StabilityTrigger(epsilon=math.inf, rho=math.inf)
+        epsilon = stability_threshold(self.epsilon, problem.training_of(round).lr)
+        return StabilityTrigger(epsilon, self.rho, self.eps2, every_member=self.members == "each")
+
+    def _quiet(self, problem: Problem, moved: HiCFLState, stability: Stability, diagnostics: Diagnostics) -> int:
+        """The rounds without a split, after a round.
+
+        Before the first split, a layer that is not stable yet may still turn out to have two sides.
+        """
+        values = stability.values[stability.ready]
+        trigger = self._trigger(problem, moved.round, bool(moved.ending_round))
+        stable = len(values) > 0 and bool((trigger.compared(values) < trigger.epsilon).all())
+        begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
+        split = any(event["kind"] == "split" for event in diagnostics.events)
+        return moved.rounds_without_split + 1 if begun and not split else 0
+
+    def _examine(
+        self,
+        problem: Problem,
+        state: HiCFLState,
+        stability: Stability,
+        cluster: int,
+        fresh: Result,
+        peak_norms: torch.Tensor,
+    ) -> SplitDecision:
+        """Split a cluster by the first of its stable layers in which the members have two sides.
+
+        The stablest layer is often the first convolution, in which everyone points one way whatever the skew.
+        """
+        round = state.round + 1
+        node = state.tree[int(state.nodes[cluster])]
+        ending = bool(state.ending_round)
+        if ending and (self.ending == "reorganise" or (self.ending == "fine" and node.born >= state.ending_round)):
+            return SplitDecision(Decision(kind="clustering_complete"))
+        clients = fresh.updates.clients
+        every_layer = range(len(problem.layout.layers))
+        stable = self._trigger(problem, round, ending).decide(problem, fresh, stability.values[clients], every_layer)
+        if stable[0].kind != DUE:
+            return SplitDecision(stable[0])
+        order = stability.values
+        if self.reference == "random":
+            drawn = torch.rand(len(order), generator=problem.generator(f"reference of node {node.id}", round))
+            order = drawn[:, None].expand_as(order)
+        decisions = list[SplitDecision]()
+        for layer in stable:
+            decisions.append(self._split(problem, node.id, fresh, order[clients], layer, ending))
+            if decisions[-1].parts is not None:
+                return decisions[-1]
+        return decisions[0]
+
+    def _split(
+        self, problem: Problem, node: int, fresh: Result, order: torch.Tensor, stable: Decision, ending: bool
+    ) -> SplitDecision:
+        """Split a cluster by the sign of the cosine to its reference in one layer.
+
+        Args:
+            problem: What is fixed for the run.
+            node: The tree id of the cluster.
+            fresh: The rows of the members that are present.
+            order: The stability of their layers, (m, layers). The member with the smallest is the reference.
+            stable: What the trigger says about the layer.
+            ending: Whether this is an ending, which asks for nothing of the two sides. Where all members point one way,
+                it goes on without their mean update: what is left points both ways.
+        """
+        layout = problem.layout
+        layer = str(stable.layer)
+        clients = fresh.updates.clients
+        updates = fresh.updates.only(layout.columns(layout.select(layer))).values.double()
+        steadiness = order[:, layout.layers.index(layer)]
+        reference, together = reference_split(updates, steadiness)  # Eq. 17 and 18
+        if ending and bool(together.all()):
+            reference, together = reference_split(updates - updates.mean(dim=0), steadiness)
+        values = {**stable.values, "reference": float(clients[reference])}
+        if bool(together.all()):
+            return SplitDecision(Decision(kind="same_direction", layer=layer, values=values))
+        cosines = cosine(updates)
+        cross_mean = float(cosines[together][:, ~together].mean())
+        t_statistic = _t_statistic(cosines, together, reference)
+        values |= {"with_reference": float(together.sum()), "without": float((~together).sum())}
+        values |= {"cross_mean": cross_mean, "at_ending": float(ending)}
+        if math.isfinite(t_statistic):
+            values["t_statistic"] = t_statistic
+        matrix = Matrix(node, layer, "dcos", clients, cosines)
+        if not ending and self.require_negative_cross and cross_mean >= 0:
+            return SplitDecision(Decision(kind="sides_not_opposed", layer=layer, values=values), matrix=matrix)
+        if not ending and self.min_t_statistic and t_statistic < self.min_t_statistic:
+            values["min_t_statistic"] = self.min_t_statistic
+            return SplitDecision(Decision(kind="sides_not_distinct", layer=layer, values=values), matrix=matrix)
+        parts = (clients[together], clients[~together])
+        return SplitDecision(Decision(kind="split", layer=layer, values=values), parts, matrix)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
@@ -159,3 +303,118 @@ class HiCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
+
+
+def _t_statistic(cosines: torch.Tensor, together: torch.Tensor, reference: int) -> float:
+    """How much more those with the reference are like each other than like the other side.
+
+    The sides are chosen by the sign of the cosine to the reference, and a sign is always found: when a model has
+    converged, the updates of identical clients add up to nothing and half of them point away from any one. So the
+    pairs with the reference itself do not count, those within must agree in the mean and those across must not.
+
+    Args:
+        cosines: The cosines of the members' updates, (m, m).
+        together: Who is on the reference's side, bool (m,).
+        reference: The row of the reference.
+
+    Returns:
+        Welch's t of the cosines on the reference's side against those across; -inf where a mean has the wrong sign. Of
+        few pairs, inf where they agree closely and -inf where they do not.
+    """
+    others = torch.arange(len(cosines)) != reference
+    every = torch.ones_like(cosines, dtype=torch.bool).triu(diagonal=1)
+    pairs = every & others[:, None] & others
+    near = together[:, None] & together
+    apart = together[:, None] != together
+    within = cosines[pairs & near]
+    across = cosines[pairs & apart]
+    if min(len(within), len(across)) < FEW_PAIRS:
+        # Too few to scatter: then they must agree closely, and the reference counts.
+        same = cosines[every & near] if int(together.sum()) > 1 else cosines[every & ~near & ~apart]
+        agree = not len(same) or bool(same.mean() >= CLOSE)
+        return math.inf if agree and not bool(across.mean() >= 0) else -math.inf
+    if bool((within.mean() <= 0) | (across.mean() >= 0)):
+        return -math.inf
+    error = (within.var() / len(within) + across.var() / len(across)).sqrt()
+    return float((within.mean() - across.mean()) / error.clamp(min=STILL))
+
+
+def reorganise(
+    problem: Problem, before: State, after: HiCFLState, report: Report
+) -> tuple[HiCFLState, tuple[Mapping[str, object], ...]]:
+    """Let the larger of two clusters that moved alike take over the smaller, until no two may be merged.
+
+    Section V-C, re-organising clusters. Nothing travels for it: the server has the models.
+
+    Args:
+        problem: What is fixed for the run.
+        before: The state before a round in which clusters moved but none was split.
+        after: The state after that round.
+        report: The report of that round. A cluster weighs as much as the samples of its members that answered.
+
+    Returns:
+        The state with the clusters that remain, and an event for each that dissolved.
+    """
+    k = len(after.models)
+    columns = problem.layout.columns(problem.layout.select("all"))
+    moves = (after.models.double() - before.models)[:, columns]
+    result = report.results[TRAIN]
+    members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
+    weights = torch.zeros(k, dtype=torch.float64)
+    weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())
+    models = after.models.double()
+    remain = list(range(k))
+    into = dict[int, int]()
+    # Fewest members first; of equals, the one with the lowest member is the larger.
+    while pair := _mergeable(sorted(remain, key=lambda c: (len(members[c]), -min(members[c], default=0))), moves):
+        small, large = pair
+        share = weights[small] / (weights[small] + weights[large])
+        models[large] = torch.lerp(models[large], models[small], share)
+        moves[large] = torch.lerp(moves[large], moves[small], share)
+        weights[large] += weights[small]
+        members[large] = sorted(members[large] + members[small])
+        remain.remove(small)
+        into[small] = large
+    nodes = after.nodes.tolist()
+    merges = {nodes[small]: nodes[large] for small, large in into.items()}
+    merged = _without(replace(after, models=models.float()), remain, members, merges)
+    return merged, tuple({"kind": "dissolve", "node": small, "into": [large]} for small, large in merges.items())
+
+
+def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:
+    """The first cluster, from the smallest on, that may be merged, and the larger one that takes it over."""
+    cosines = cosine(moves)
+    for place, one in enumerate(ascending):
+        for other in sorted(ascending[place + 1 :], key=lambda c: -float(cosines[one, c])):
+            conflict = any(cosines[one, c] * cosines[other, c] < 0 for c in ascending if c not in (one, other))
+            if cosines[one, other] > 0 and not conflict:
+                return one, other
+    return None
+
+
+def _without(state: HiCFLState, remain: list[int], members: list[list[int]], merges: Mapping[int, int]) -> HiCFLState:
+    """The state in which only some clusters remain.
+
+    Args:
+        state: The state before.
+        remain: The clusters that remain, ascending.
+        members: The client ids of every cluster.
+        merges: Which node took over each of the others.
+    """
+    kept = torch.tensor(remain)
+    reasons = {node: Decision(kind="merged", values={"into": float(other)}) for node, other in merges.items()}
+    tree, nodes = with_children(with_decisions(state.tree, reasons), state.nodes[kept].tolist(), state.round)
+    labels = torch.full_like(state.labels, -1)
+    for place, cluster in enumerate(remain):
+        labels[members[cluster]] = place
+    waiting = [nearest_open_ancestor(tree, node) if node >= 0 else -1 for node in state.waiting.tolist()]
+    known = state.bipartition
+    return replace(
+        state,
+        models=state.models[kept],
+        labels=labels,
+        nodes=torch.tensor(nodes),
+        waiting=torch.tensor(waiting),
+        tree=with_members(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
+        bipartition=BipartitionState(known.peak_norms[kept], known.final[kept]),
+    )

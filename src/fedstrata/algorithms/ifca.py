@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Share
 from fedstrata.algorithms.parts.personal import others, personal_mask
 from fedstrata.algorithms.random_groups import draw_groups
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Count, Share
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

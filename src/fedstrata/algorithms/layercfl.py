@@ -6,23 +6,66 @@ Convolutions see feature skew, linear layers see label skew; all layers together
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Selectors, Share, names
-from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
-from fedstrata.algorithms.parts.recursive.bootstrap import doubt, twins
-from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
-from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurse
-from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
-from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
-from fedstrata.algorithms.parts.scout.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
+from fedstrata.algorithms.shared.keys import (
+    STRICT,
+    Auto,
+    Change,
+    Count,
+    Gamma,
+    Linkage,
+    Members,
+    Norm,
+    Probability,
+    Selectors,
+    Share,
+    SplitGuard,
+    Window,
+    names,
+)
+from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views
+from fedstrata.algorithms.shared.model_stability import (
+    Stability,
+    UpdateWindow,
+    add_updates,
+    empty_window,
+    stability_trigger,
+)
+from fedstrata.algorithms.shared.recursive_bipartition import (
+    DUE,
+    EPS1_SHARE,
+    EPS2_SHARE,
+    BipartitionState,
+    Examine,
+    SplitDecision,
+    SplitRules,
+    norm_trigger,
+    one_cluster,
+    split_clusters,
+    theorem_1_split,
+    threshold,
+)
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    confirmed,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+)
+from fedstrata.clustering import cosine, euclidean
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
+    Mask,
+    Matrix,
     Plan,
     Problem,
     Report,
@@ -30,9 +73,49 @@ from fedstrata.core import (
     State,
     assign_pending,
     cluster_evaluation,
+    extend_state,
     fedavg_plan,
+    initial_state,
 )
+from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
+
+HALVES = {"A": "half A", "B": "half B"}
+"""The names of the tasks on disjoint halves of the data, by which ``gamma = "bootstrap"`` measures gamma."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AccumulatedUpdates:
+    """The sum of the updates that every client sent since it came to its cluster.
+
+    Attributes:
+        sums: The sums in the compared columns, (n, q).
+        lineage: The tree node of the cluster in which each sum began, (n,); -1 before the first update.
+    """
+
+    sums: torch.Tensor
+    lineage: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCFLState(State):
+    """What LayerCFL remembers.
+
+    Attributes:
+        bipartition: The norms of the updates so far, and which clusters are final.
+        layers: The selectors of the compared layers; none while a layer scan is going on.
+        evidence: What the layer scan has seen; None unless it is going on.
+        accumulated: The sums of the updates; None unless ``delta = "accumulated"``.
+        window: The last uploads of every client; None unless ``trigger = "stability"``.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
+    """
+
+    bipartition: BipartitionState
+    layers: tuple[str, ...]
+    evidence: LayerEvidence | None
+    accumulated: AccumulatedUpdates | None
+    window: UpdateWindow | None
+    guard: GuardState | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -45,7 +128,7 @@ class LayerCFL:
 
     Attributes:
         layers: what is compared: conv for feature skew, first_linear for label skew, all when neither is known; auto
-            is the layer in which the clients fall apart most clearly, by folds of their data: of those with 48 samples
+            is the layer in which the clients differ most clearly, by parts of their data: of those with 48 samples
             at least. Until one is found, nothing is split.
         trigger: what says that a cluster's time has come: the norms of its updates (eps1, eps2), or the model
             stability of its members in one of the compared layers, the same for all (epsilon, xi, window, rho). A
@@ -70,9 +153,10 @@ class LayerCFL:
         first: first round in which a cluster may be split.
         quorum: share of a cluster's members asked in a round that must have answered for it to be examined.
         min_split: least number of such members.
-        proof: whether a cluster stays whole until Strata's test has proven that its members differ, by folds of their
-            data on which they also train in some rounds (twins). Where it is then cut is up to the rule above.
-        alpha: probability of proving, over the whole run, that members of a cluster differ who do not.
+        split_guard: whether a proposed split must be confirmed by a split-half test: a cluster stays whole until the
+            test has shown that its members differ, by parts of their data on which they also train in some rounds.
+            Where the cluster is then cut is up to the rule above.
+        alpha: probability, over the whole run, that the test confirms a split of members that do not differ.
     """
 
     source: ClassVar[str] = '"LayerCFL", Cybersecurity 2023'
@@ -95,57 +179,170 @@ class LayerCFL:
     first: Count = 1
     quorum: Share = 0.5
     min_split: Members = 3
-    proof: Proof = "none"
-    alpha: Chance = 0.05
+    split_guard: SplitGuard = "none"
+    alpha: Probability = 0.05
 
-    def init(self, problem: Problem) -> Travelled:
+    def init(self, problem: Problem) -> LayerCFLState:
         """Everyone in one cluster.
 
         Raises:
-            LayoutError: when a selector of `layers` matches nothing.
-            ExperimentError: when weights are to be compared, but of sums of updates, which no client has trained.
+            LayoutError: When a selector of `layers` matches nothing.
+            ExperimentError: When weights are to be compared, but of sums of updates, which no client has trained.
         """
-        compared = () if self.layers == "auto" else names(self.layers)
-        watched = gated(problem, attentive(problem, self.trigger, self.window), self.proof)
-        return setting_out(problem, watched, compared, self.measure, self.delta)
-
-    def plan(self, problem: Problem, state: Travelled, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for the scout, bootstrap and proof, also on parts of its data."""
-        plan = fedavg_plan(problem, state, cohort)
-        plan = twins(plan, mask_of(problem, state.compared)) if self.gamma == "bootstrap" else plan
-        return hear(problem, state, scouting(problem, state, plan), self.alpha)
-
-    def update(self, problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, Diagnostics]:
-        """Algorithm 2 for every cluster, then average."""
-        layout, state = problem.layout, weigh(problem, state, report, self.alpha)
-        state, events = scouted(problem, state, report)
-        state, compared = travel(problem, state, report)
-        chosen = mask_of(problem, state.compared)
-        state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, chosen)
-        columns, full = layout.columns(chosen), self.norm_scope == "full"
-
-        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> SplitDecision:
-            if not state.compared:
-                return SplitDecision(Decision("the members fall apart in no layer so far"))
-            clients = fresh.updates.clients
-            criterion = Criterion(
-                eps1=threshold(self.eps1, peaks[0], STATIONARY),
-                eps2=threshold(self.eps2, peaks[0 if full else 1], PROGRESS * STATIONARY),
-                gamma=doubt(report, clients, columns) if self.gamma == "bootstrap" else self.gamma,
-                linkage=self.linkage,
-                layer=", ".join(state.compared),
-                measure=self.measure,
-                recheck=self.recheck,
-                freeze=self.on_reject == "freeze",
+        if self.delta == "accumulated" and not self.measure.startswith("d"):
+            raise ExperimentError(
+                f"algorithm.measure = {self.measure!r}: compares weights, and algorithm.delta = 'accumulated' sums of "
+                "updates, which are nobody's; expected measure = 'dcos' or 'dl2', or delta = 'last'"
             )
-            scope = fresh.updates.only(layout.columns(layout.select("all")) if full else columns).values
-            node, start = int(state.nodes[cluster]), state.models[cluster, columns]
-            return trigger.judge(problem, criterion, Examined(node, fresh, compared.of(clients), scope, start))
+        n = problem.clients
+        layers = () if self.layers == "auto" else names(self.layers)
+        q = len(problem.layout.columns(compared_tensors(problem, layers)))
+        accumulated = AccumulatedUpdates(sums=torch.zeros(n, q), lineage=torch.full((n,), -1))
+        return extend_state(
+            initial_state(problem),
+            LayerCFLState,
+            bipartition=one_cluster(),
+            layers=layers,
+            evidence=None if layers else no_evidence(problem.layout, n),
+            accumulated=accumulated if self.delta == "accumulated" else None,
+            window=empty_window(problem, self.window) if self.trigger == "stability" else None,
+            guard=initial_guard(problem, self.split_guard),
+        )
 
-        rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        metrics = (*diagnostics.metrics, *trigger.metrics)
-        return moved, replace(diagnostics, events=(*events, *diagnostics.events), metrics=metrics)
+    def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; for gamma, a scan or the guard, also on parts of its data."""
+        plan = fedavg_plan(problem, state, cohort)
+        if self.gamma == "bootstrap":
+            plan = with_halves(plan, compared_tensors(problem, state.layers))
+        if state.evidence is not None:
+            plan = scan_plan(problem, state, state.evidence, plan)
+        if state.guard is not None:
+            plan = guard_plan(problem, state, state.guard, plan, self.alpha)
+        return plan
+
+    def update(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[LayerCFLState, Diagnostics]:
+        """Algorithm 2 for every cluster, then average."""
+        events: tuple[dict[str, object], ...] = ()
+        if state.evidence is not None:
+            state, events = self._scan(problem, state, state.evidence, report)
+        if state.accumulated is not None:
+            state = replace(state, accumulated=self._accumulate(problem, state, state.accumulated, report))
+        stability = None
+        if state.window is not None:
+            window, stability = add_updates(problem, state, state.window, report, self.xi)
+            state = replace(state, window=window)
+        examine: Examine = partial(self._examine, problem, state, report, stability)
+        if state.guard is not None:
+            guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+            state = replace(state, guard=guard)
+            examine = confirmed(state, guard, examine)
+        columns = problem.layout.columns(compared_tensors(problem, state.layers))
+        rules = SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split)
+        ready = None if stability is None else stability.ready
+        moved, bipartition, diagnostics = split_clusters(
+            problem, state, state.bipartition, report, columns, examine, rules, ready
+        )
+        metrics = (*diagnostics.metrics, *(stability.metrics if stability else ()))
+        diagnostics = replace(diagnostics, events=(*events, *diagnostics.events), metrics=metrics)
+        return replace(moved, bipartition=bipartition), diagnostics
+
+    def _examine(
+        self,
+        problem: Problem,
+        state: LayerCFLState,
+        report: Report,
+        stability: Stability | None,
+        cluster: int,
+        fresh: Result,
+        peak_norms: torch.Tensor,
+    ) -> SplitDecision:
+        """Algorithm 2 for one cluster: split it when its time has come and Theorem 1 allows it."""
+        if not state.layers:
+            return SplitDecision(Decision(kind="no_layer_found"))
+        clients = fresh.updates.clients
+        tensors = compared_tensors(problem, state.layers)
+        columns = problem.layout.columns(tensors)
+        layer = ", ".join(state.layers)
+        if stability is None:
+            due = self._norms(problem, fresh, peak_norms, columns, layer)
+        else:
+            due = stability_trigger(problem, state, fresh, stability, self.epsilon, self.rho, tensors)
+        if due.kind != DUE:
+            return SplitDecision(due, final=due.kind == "members_converged" and not self.recheck)
+        updates = fresh.updates.only(columns).values
+        if state.accumulated is not None:
+            updates = state.accumulated.sums[clients]
+        cosines = cosine(updates)  # Eq. 26
+        values = self._measured(updates, state.models[cluster, columns], cosines)
+        proposal = Matrix(int(state.nodes[cluster]), layer, self.measure, clients, values)
+        gamma = measured_gamma(report, clients, columns) if self.gamma == "bootstrap" else self.gamma
+        decision = theorem_1_split(proposal, cosines, self.linkage, gamma, due.values)
+        return replace(decision, final=decision.parts is None and self.on_reject == "freeze")
+
+    def _norms(
+        self, problem: Problem, fresh: Result, peak_norms: torch.Tensor, columns: torch.Tensor, layer: str
+    ) -> Decision:
+        """Whether the cluster's model is stationary for the cluster, but not for its members (Eq. 27 and 28)."""
+        full = self.norm_scope == "full"
+        scope = problem.layout.columns(problem.layout.select("all")) if full else columns
+        eps1 = threshold(self.eps1, peak_norms[0], EPS1_SHARE)
+        eps2 = threshold(self.eps2, peak_norms[0 if full else 1], EPS2_SHARE)
+        return norm_trigger(problem, fresh, fresh.updates.only(scope).values, eps1, eps2, layer)
+
+    def _measured(self, updates: torch.Tensor, start: torch.Tensor, cosines: torch.Tensor) -> torch.Tensor:
+        """The similarities or distances that propose a split, (m, m) (Eq. 23 to 26).
+
+        Args:
+            updates: The compared updates, (m, q).
+            start: The cluster's model in the same columns, (q,).
+            cosines: The cosines of the updates, (m, m).
+        """
+        if self.measure == "dcos":
+            return cosines
+        if self.measure == "cos":
+            return cosine(start + updates)
+        return euclidean(updates if self.measure == "dl2" else start + updates)
+
+    def _accumulate(
+        self, problem: Problem, state: LayerCFLState, before: AccumulatedUpdates, report: Report
+    ) -> AccumulatedUpdates:
+        """The sums with the updates of a round."""
+        columns = problem.layout.columns(compared_tensors(problem, state.layers))
+        updates = report.results[TRAIN].updates.only(columns)
+        clients = updates.clients
+        node = state.nodes[assign_pending(state, report)[clients]]
+        # A sum that began in another cluster, or before the data changed, says nothing about this one.
+        goes_on = (state.labels[clients] >= 0) & (before.lineage[clients] == node)
+        sums = torch.where(goes_on[:, None], before.sums[clients], 0.0) + updates.values
+        return AccumulatedUpdates(
+            sums=before.sums.index_copy(0, clients, sums), lineage=before.lineage.index_copy(0, clients, node)
+        )
+
+    def _scan(
+        self, problem: Problem, state: LayerCFLState, evidence: LayerEvidence, report: Report
+    ) -> tuple[LayerCFLState, tuple[dict[str, object], ...]]:
+        """While no layer is known: gather evidence, and compare the layer that a scan chooses, if it chooses one.
+
+        Returns:
+            The state, and an event for a scan.
+        """
+        evidence, choice = scan_round(problem, state, evidence, report)
+        if choice is None:
+            return replace(state, evidence=evidence), ()
+        if choice.layer is None:
+            return replace(state, evidence=evidence), (choice.event,)
+        # From here on all is as if this layer had been given from the start: its peak norm, its columns of the sums.
+        layout = problem.layout
+        view = list(views(layout)).index(choice.layer)
+        peak_norms = torch.stack([state.bipartition.peak_norms[:, 0], evidence.longest[view : view + 1]], dim=1)
+        accumulated = state.accumulated
+        if accumulated is not None:
+            every, chosen = (layout.columns(compared_tensors(problem, some)) for some in ((), (choice.layer,)))
+            accumulated = replace(accumulated, sums=accumulated.sums[:, torch.isin(every, chosen)])
+        bipartition = replace(state.bipartition, peak_norms=peak_norms)
+        layers = (choice.layer,)
+        state = replace(state, bipartition=bipartition, layers=layers, evidence=None, accumulated=accumulated)
+        return state, (choice.event,)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
@@ -154,3 +351,33 @@ class LayerCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
+
+
+def compared_tensors(problem: Problem, layers: tuple[str, ...]) -> Mask:
+    """The tensors of the compared layers, (l,); of all layers while none are known."""
+    return problem.layout.select(*(layers or ("all",)))
+
+
+def with_halves(plan: Plan, upload: Mask) -> Plan:
+    """The plan in which every client also trains on two disjoint random halves of its data.
+
+    Both trainings start from the model that the task itself starts from: one after the other, the second would lean
+    against the noise of the first.
+    """
+    halves = {name: replace(plan.tasks[TRAIN], fold=half, stream=half, upload=upload) for half, name in HALVES.items()}
+    return replace(plan, tasks={**plan.tasks, **halves})
+
+
+def measured_gamma(report: Report, clients: torch.Tensor, columns: torch.Tensor) -> float:
+    """Theorem 1's gamma of some clients (m,) in some columns (q,), by their updates a and b on halves of their data.
+
+    Returns:
+        The largest |a - b| / |a + b|. It is 1, with which Theorem 1 refuses every split, when the data of some client
+        could not be halved.
+    """
+    first, second = (report.results[name].updates.only(columns) for name in HALVES.values())
+    if not all(bool(torch.isin(clients, half.clients).all()) for half in (first, second)):
+        return 1.0
+    difference = (first.of(clients) - second.of(clients)).double().norm(dim=1)
+    total = (first.of(clients) + second.of(clients)).double().norm(dim=1)
+    return float((difference / total.clamp(min=1e-12)).max())

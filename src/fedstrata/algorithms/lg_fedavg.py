@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto
 from fedstrata.algorithms.parts.personal import Personal, keep_local, personal_mask, serve_personal
+from fedstrata.algorithms.shared.keys import STRICT, Auto
 from fedstrata.core import (
     Diagnostics,
     Evaluation,

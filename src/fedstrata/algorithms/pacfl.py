@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Distance, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, sign, signed, unknown, unsigned
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.clustering import principal_angles
 from fedstrata.core import (
     SINGULAR_VECTORS,

@@ -46,13 +46,15 @@ def scout_(
     from fedstrata.config import load
 
     checked = load(experiment, sets or ())
+    from fedstrata.report.decisions import sentence
     from fedstrata.runner.scan import scout
 
-    finding = scout(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
+    choice = scout(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
     rows = [
-        (view.name, f"{view.correlation:.2f}", f"{view.apart:.2f}", f"{view.common:.2f}", f"{view.p:.2g}")
-        for view in finding.views
+        (score.name, f"{score.correlation:.2f}", f"{score.apart:.2f}", f"{score.common:.2f}", f"{score.p:.2g}")
+        for score in choice.scores
     ]
     if rows:
         show(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
-    say(finding.sentence)
+    decision = choice.decision
+    say(sentence(decision.kind, decision.layer, decision.values))

@@ -38,7 +38,7 @@ from fedstrata.core.standard_round import (
     initial_state,
     selected,
 )
-from fedstrata.core.state import State, make_pending, reassign
+from fedstrata.core.state import State, extend_state, make_pending, reassign
 from fedstrata.core.tree import Decision, Node, Tree, descends
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "cluster_evaluation",
     "descends",
     "empty_rows",
+    "extend_state",
     "fedavg_plan",
     "fixed_clusters",
     "initial_state",

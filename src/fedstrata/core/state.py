@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedstrata.core.tree import Tree, with_members
 from fedstrata.errors import ContractError
@@ -43,6 +43,19 @@ class State:
 
 
 S = TypeVar("S", bound=State)
+
+
+def extend_state(state: State, kind: type[S], **parts: Any) -> S:
+    """The state of an algorithm that remembers more: a plain state, and parts of its own by name."""
+    return kind(
+        models=state.models,
+        labels=state.labels,
+        nodes=state.nodes,
+        waiting=state.waiting,
+        round=state.round,
+        tree=state.tree,
+        **parts,
+    )
 
 
 def make_pending(state: S, clients: Sequence[int], node: int | None = None) -> S:

@@ -17,6 +17,192 @@ def sentence(kind: str, layer: str | None, values: Mapping[str, float]) -> str:
     return kind.replace("_", " ") if words is None else words(layer, values)
 
 
+# CFL, LayerCFL and HiCFL: recursive bipartition, model stability, the reference split, the split guard, the layer scan.
+
+
+def _too_few_members(layer: str | None, values: Mapping[str, float]) -> str:
+    early = ""
+    if values["not_ready"]:
+        early = f", {values['not_ready']:.0f} of them too few times since they came here"
+    return (
+        f"{values['answered']:.0f} of {values['asked']:.0f} asked members answered{early}; "
+        f"{values['min_split']:.0f} and a share of {values['quorum']:g} are needed"
+    )
+
+
+def _not_stationary(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"the mean update, {values['mean_norm']:.4g}, is not below eps1 = {values['eps1']:.4g}"
+
+
+def _members_converged(layer: str | None, values: Mapping[str, float]) -> str:
+    longest = f"the longest update, {values['max_norm']:.4g}, is not above eps2 = {values['eps2']:.4g}"
+    return f"the members have converged: {longest}"
+
+
+def _no_stable_layer(layer: str | None, values: Mapping[str, float]) -> str:
+    whom = "every member" if values["every_member"] else "the members' mean"
+    found = values["max_stability"] if values["every_member"] else values["stability"]
+    return f"no layer is stable in {whom}: {found:.4g} is not below {values['epsilon']:.4g}"
+
+
+def _members_agree(layer: str | None, values: Mapping[str, float]) -> str:
+    ratio = f"mean update / longest update, {values['ratio']:.3f}, is not below rho = {values['rho']:g}"
+    return f"the members agree: {ratio}"
+
+
+def _theorem_1(values: Mapping[str, float]) -> str:
+    return (
+        f"{values['first_part']:.0f} and {values['second_part']:.0f} clients, largest cosine across "
+        f"{values['cross_max']:.3f}, Theorem 1's bound {values['bound']:.3f}"
+    )
+
+
+def _theorem_1_not_met(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"{_theorem_1(values)} is not above gamma = {values['gamma']:.3f}"
+
+
+def _sides(values: Mapping[str, float]) -> str:
+    sides = (
+        f"{values['with_reference']:.0f} clients with client {values['reference']:.0f}, the reference, "
+        f"and {values['without']:.0f} without"
+    )
+    return f"at the ending, {sides}" if values["at_ending"] else sides
+
+
+def _split(layer: str | None, values: Mapping[str, float]) -> str:
+    if "reference" in values:
+        return f"{_sides(values)}; mean cosine across {values['cross_mean']:.3f}"
+    return f"{_theorem_1(values)} is above gamma = {values['gamma']:.3f}"
+
+
+def _same_direction(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"all updates point in the direction of client {values['reference']:.0f}, the reference"
+
+
+def _sides_not_opposed(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"{_sides(values)}: the mean cosine across, {values['cross_mean']:.3f}, is not below 0"
+
+
+def _sides_not_distinct(layer: str | None, values: Mapping[str, float]) -> str:
+    if "t_statistic" not in values:
+        return f"{_sides(values)}: without the reference, those on one side do not agree or the sides do"
+    apart = f"without the reference, t = {values['t_statistic']:.1f}"
+    return f"{_sides(values)}: {apart}, at least {values['min_t_statistic']:g} is needed"
+
+
+def _merged(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"merged into node {values['into']:.0f}: the models of both moved alike"
+
+
+def _p_value(values: Mapping[str, float]) -> str:
+    return f"p = {values['p']:.2g}, level {values['level']:.2g}"
+
+
+def _split_confirmed(layer: str | None, values: Mapping[str, float]) -> str:
+    test = f"a split-half test confirmed groups in round {values['test_round']:.0f}"
+    return f"{_split(layer, values)}; {test} (Z = {values['z']:.1f}, {_p_value(values)})"
+
+
+def _split_not_confirmed(layer: str | None, values: Mapping[str, float]) -> str:
+    test = f"{_p_value(values)} in round {values['test_round']:.0f}"
+    return f"proposed but not confirmed: {test}; {_split(layer, values)}"
+
+
+def _split_awaits_test(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"proposed but not confirmed: no test so far; {_split(layer, values)}"
+
+
+def _split_not_tested(layer: str | None, values: Mapping[str, float]) -> str:
+    able = (
+        f"{values['tested_members']:.0f} members answered with all parts of their data, who reach "
+        f"p = {values['floor']:.2g} at best, level {values['level']:.2g}"
+    )
+    return (
+        f"proposed but not confirmed: not tested in round {values['test_round']:.0f}: {able}; {_split(layer, values)}"
+    )
+
+
+def _split_not_tested_for_samples(layer: str | None, values: Mapping[str, float]) -> str:
+    able = (
+        f"{values['able_members']:.0f} of {values['tested_members']:.0f} members are known to have "
+        f"{values['samples_needed']:.0f} samples, too few members for a test"
+    )
+    return (
+        f"proposed but not confirmed: not tested in round {values['test_round']:.0f}: {able}; {_split(layer, values)}"
+    )
+
+
+def _split_not_tested_again(layer: str | None, values: Mapping[str, float]) -> str:
+    return f"proposed but not confirmed: some members that differed have left since the test; {_split(layer, values)}"
+
+
+def _scan_without_samples(layer: str | None, values: Mapping[str, float]) -> str:
+    needed = f"the {values['samples_needed']:.0f} samples that two parts need"
+    return f"no scan: {values['compared_clients']:.0f} clients have {needed}, too few for a test"
+
+
+def _scan_without_clients(layer: str | None, values: Mapping[str, float]) -> str:
+    reach = f"p = {values['floor']:.2g} at best, above the level {values['level']:.2g}"
+    return f"no scan: {values['compared_clients']:.0f} clients reach {reach}"
+
+
+def _no_separation(layer: str | None, values: Mapping[str, float]) -> str:
+    rounds = f"{values['rounds']:.0f} round{'s' * (values['rounds'] != 1)}"
+    found = (
+        "no separation: the similarities of the clients do not replicate between halves of their data "
+        f"(best layer {layer}, correlation {values['correlation']:.2f}; p = {values['p']:.2g} for the best of all "
+        f"layers, level {values['level']:.2g}); skew too weak to be seen with {values['compared_clients']:.0f} clients "
+        f"in {rounds} may still be there"
+    )
+    if values.get("bias_p", 1.0) <= values["level"]:
+        found += ", and the bias of the last layer alone does replicate: classes may occur unequally often"
+    return found
+
+
+def _layer_chosen(layer: str | None, values: Mapping[str, float]) -> str:
+    found = (
+        f"{layer} separates the clients most clearly: their similarities replicate between halves of their data "
+        f"(correlation {values['correlation']:.2f}; p = {values['p']:.2g} for the best of all layers), and "
+        f"{values['agreement']:.0%} of repeats without some of the clients choose it too; "
+    )
+    if "bias_correlation" not in values:
+        return found + "what kind of skew it is was not measured, as the last layer has no bias"
+    found += (
+        "the bias of the last layer, which sees little but how often each class occurs, replicates at "
+        f"{values['bias_correlation']:.2f}, which suggests "
+    )
+    if values["label_skew"]:
+        return found + "label skew: classes that occur more often with some clients than with others"
+    return found + "skew other than of class frequencies: in what inputs look like, or in what labels mean"
+
+
+SENTENCES |= {
+    "too_few_members": _too_few_members,
+    "not_stationary": _not_stationary,
+    "members_converged": _members_converged,
+    "no_stable_layer": _no_stable_layer,
+    "members_agree": _members_agree,
+    "theorem_1_not_met": _theorem_1_not_met,
+    "split": _split,
+    "same_direction": _same_direction,
+    "sides_not_opposed": _sides_not_opposed,
+    "sides_not_distinct": _sides_not_distinct,
+    "clustering_complete": lambda layer, values: "the clustering is complete",
+    "merged": _merged,
+    "no_layer_found": lambda layer, values: "no layer has been found so far in which the members differ",
+    "split_confirmed": _split_confirmed,
+    "split_not_confirmed": _split_not_confirmed,
+    "split_awaits_test": _split_awaits_test,
+    "split_not_tested": _split_not_tested,
+    "split_not_tested_for_samples": _split_not_tested_for_samples,
+    "split_not_tested_again": _split_not_tested_again,
+    "scan_without_samples": _scan_without_samples,
+    "scan_without_clients": _scan_without_clients,
+    "no_separation": _no_separation,
+    "layer_chosen": _layer_chosen,
+}
+
+
 # Strata: split-half tests and hold-out comparisons.
 
 

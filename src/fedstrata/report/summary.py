@@ -113,7 +113,7 @@ def assumption(records: Records) -> str:
     chosen = records.settings.get("algorithm")
     keys = chosen if isinstance(chosen, dict) else {"name": chosen}
     alpha = keys.get("alpha", 0.05)
-    if keys.get("name") == "strata" or keys.get("proof") == "twins":
+    if keys.get("name") == "strata" or keys.get("split_guard") == "split_half":
         proven = f"Splits were proven on disjoint halves of every client's data (alpha = {alpha})"
     elif keys.get("layers") == "auto":
         proven = "The compared layer was found on disjoint halves of every client's data"

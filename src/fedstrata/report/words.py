@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
+from fedstrata.report.decisions import sentence
+
 DASH = "\N{EN DASH}"
 MEASURES = {
     "cos": "Cosine similarity of the models",
@@ -95,9 +97,16 @@ def told(event: Mapping[str, Any]) -> str:
 
 
 def happened(event: Mapping[str, Any]) -> str:
-    """A split, a rejected answer or a divergence in words; empty for other events, which have none of their own."""
-    said = {"split": told, "rejected": rejection, "diverged": divergence}.get(str(event.get("kind")))
+    """A split, a layer scan, a rejected answer or a divergence in words; empty for other events."""
+    said = {"split": told, "scout": layer_scan, "rejected": rejection, "diverged": divergence}.get(
+        str(event.get("kind"))
+    )
     return said(event) if said else ""
+
+
+def layer_scan(event: Mapping[str, Any]) -> str:
+    """What a layer scan found."""
+    return sentence(str(event.get("decision")), event.get("layer") or event.get("best_layer"), event)
 
 
 def rejection(event: Mapping[str, Any]) -> str:

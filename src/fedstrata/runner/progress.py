@@ -115,8 +115,8 @@ def _happening(event: Mapping[str, Any]) -> Happening:
     rest = {key: value for key, value in event.items() if value is not None}
     what, layer, why = rest.pop("kind"), rest.pop("layer", ""), rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
-    if what in ("rejected", "diverged"):
-        return Happening(what, " ".join(who), "", happened(event))
+    if what in ("rejected", "diverged", "scout"):
+        return Happening(what, " ".join(who), layer if what == "scout" else "", happened(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return Happening(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.algorithms.parts.keys import names
+from fedstrata.algorithms.shared.keys import names
 from fedstrata.core import (
     CLIENT,
     TRAIN,

@@ -1,1 +1,1 @@
-"""What several papers share: a file for each idea."""
+"""What several papers share: one textbook idea a file."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.parts.keys import STRICT, Auto, Natural
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Natural
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, known_sizes
 from fedstrata.algorithms.strata.holdout import (
     Split,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.recursive.recursion import watch
-from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
-from fedstrata.algorithms.parts.recursive.timing import epsilon_of
+from fedstrata.algorithms.shared.model_stability import (
+    UpdateWindow,
+    add_updates,
+    empty_window,
+    stability_threshold,
+)
 from fedstrata.algorithms.shared.split_half import FoldSimilarity
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.clustering.split_half import MIN_CLIENTS
@@ -22,29 +25,22 @@ class StabilityMonitor:
     """The model stability of every client (HiCFL), which may say when to test.
 
     Attributes:
-        uploads: The last uploads of each client, (n, W - 1, q).
-        count: The number of uploads since the client came to its cluster, (n,).
-        chosen: The columns that stability looks at, (n, q) bool.
-        lineage: The tree node of the cluster in which the uploads were made, (n,).
+        window: The last uploads of every client.
         stable: The tree nodes of the clusters that had a stable layer in the last round.
     """
 
-    uploads: torch.Tensor
-    count: torch.Tensor
-    chosen: torch.Tensor
-    lineage: torch.Tensor
+    window: UpdateWindow
     stable: tuple[int, ...] = ()
 
 
 def start_monitor(problem: Problem) -> StabilityMonitor:
     """A monitor that has seen no upload."""
-    window = remember(problem, WINDOW)
-    return StabilityMonitor(window.uploads, window.count, window.chosen, window.lineage)
+    return StabilityMonitor(empty_window(problem, WINDOW))
 
 
 def monitor_round(
     problem: Problem, monitor: StabilityMonitor, state: State, report: Report
-) -> tuple[StabilityMonitor, list[Metric]]:
+) -> tuple[StabilityMonitor, tuple[Metric, ...]]:
     """The monitor with the uploads of a round; and the stability of every layer.
 
     Args:
@@ -53,31 +49,14 @@ def monitor_round(
         state: The state before the round.
         report: Of the round.
     """
-    start = watch(problem)
-    window = Windowed(
-        models=state.models,
-        labels=state.labels,
-        nodes=state.nodes,
-        waiting=state.waiting,
-        round=state.round,
-        tree=state.tree,
-        peaks=start.peaks,
-        final=start.final,
-        gate=None,
-        uploads=monitor.uploads,
-        count=monitor.count,
-        chosen=monitor.chosen,
-        lineage=monitor.lineage,
-    )
-    window, steady = observe(problem, window, report, "auto")
-    epsilon = epsilon_of("auto", problem.training_of(state.round + 1).lr)
+    window, stability = add_updates(problem, state, monitor.window, report, "auto")
+    epsilon = stability_threshold("auto", problem.training_of(state.round + 1).lr)
     stable = list[int]()
     for node in state.nodes.tolist():
-        full = steady[(window.lineage == node) & steady.isfinite().all(dim=1)]
-        if len(full) >= MIN_CLIENTS and bool((full.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean
+        values = stability.values[(window.lineage == node) & stability.ready]
+        if len(values) >= MIN_CLIENTS and bool((values.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean
             stable.append(node)
-    metrics = curves(problem, window, steady)
-    return StabilityMonitor(window.uploads, window.count, window.chosen, window.lineage, tuple(stable)), metrics
+    return StabilityMonitor(window, tuple(stable)), stability.metrics
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.parts.keys import Linkage
+from fedstrata.algorithms.shared.keys import Linkage
 from fedstrata.clustering import agglomerate, natural_cut
 from fedstrata.core import Decision, Diagnostics, Matrix, Problem, Report, Rows, State, aggregate, selected
 from fedstrata.lazy_torch import torch

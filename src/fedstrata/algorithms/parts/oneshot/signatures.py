@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Distance, Quorum
+from fedstrata.algorithms.shared.keys import Linkage
 from fedstrata.core import TRAIN, Mask, Plan, Problem, Rows, fedavg_plan, initial_state
 from fedstrata.lazy_torch import torch
 

@@ -16,7 +16,18 @@ Linkage = Literal["single", "complete", "average"]
 Count = Annotated[int, Ge(1)]
 Members = Annotated[int, Ge(2)]
 Natural = Annotated[int, Ge(0)]
+Probability = Annotated[float, Interval(gt=0, lt=1)]
 Gamma = Annotated[float, Interval(ge=0, lt=1)]
+Window = Annotated[int, Ge(3)]
+"""Uploads that model stability looks at: one value of it needs three."""
+
+Change = Norm | Literal["auto", "lr"]
+"""How much an update must have changed in a weight for model stability to look at it: more than the median of its
+layer (auto), more than a share of the step size (lr), or more than a number."""
+
+SplitGuard = Literal["none", "split_half"]
+"""Whether proposed splits must be confirmed, and by what."""
+
 Selectors = str | Annotated[list[str], MinLen(1)]
 
 

@@ -1,1 +1,0 @@
-"""The scout: in which layer clients fall apart."""

@@ -1,0 +1,54 @@
+"""Every kind of decision of CFL, LayerCFL and HiCFL has its sentence, made of the values that the decision has."""
+
+import pytest
+
+from fedstrata.report.decisions import SENTENCES, sentence
+
+THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
+SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
+TEST = {"test_round": 6.0, "p": 0.001, "level": 0.025, "z": 5.25}
+SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        (
+            "too_few_members",
+            {"answered": 4, "asked": 5, "not_ready": 1, "min_split": 2, "quorum": 0.5},
+            "4 of 5 asked members answered, 1 of them too few times since they came here; "
+            "2 and a share of 0.5 are needed",
+        ),
+        ("not_stationary", {"mean_norm": 0.25, "eps1": 0.1}, "the mean update, 0.25, is not below eps1 = 0.1"),
+        (
+            "no_stable_layer",
+            {"every_member": 1.0, "stability": 0.02, "max_stability": 0.04, "epsilon": 0.03},
+            "no layer is stable in every member: 0.04 is not below 0.03",
+        ),
+        ("split", THEOREM, "2 and 3 clients, largest cosine across -0.500, Theorem 1's bound 0.866 is above gamma"),
+        ("theorem_1_not_met", THEOREM, "Theorem 1's bound 0.866 is not above gamma = 0.500"),
+        ("split", SIDES, "2 clients with client 4, the reference, and 3 without; mean cosine across -0.250"),
+        ("sides_not_distinct", {**SIDES, "t_statistic": 2.0, "min_t_statistic": 8.0}, "t = 2.0, at least 8 is needed"),
+        ("sides_not_distinct", SIDES, "those on one side do not agree or the sides do"),
+        ("split_confirmed", {**THEOREM, **TEST}, "confirmed groups in round 6 (Z = 5.2, p = 0.001, level 0.025)"),
+        (
+            "split_not_confirmed",
+            {**SIDES, **TEST},
+            "proposed but not confirmed: p = 0.001, level 0.025 in round 6; 2 c",
+        ),
+        (
+            "split_not_tested_for_samples",
+            {**THEOREM, "test_round": 2.0, "able_members": 0.0, "tested_members": 20.0, "samples_needed": 48.0},
+            "not tested in round 2: 0 of 20 members are known to have 48 samples",
+        ),
+        ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
+        ("layer_chosen", SCAN, "95% of repeats without some of the clients choose it too; what kind of skew it is was"),
+        ("layer_chosen", {**SCAN, "bias_correlation": 0.7, "label_skew": 1.0}, "0.70, which suggests label skew"),
+    ],
+)
+def test_a_decision_is_told_by_its_values(kind: str, values: dict[str, float], words: str) -> None:
+    assert words in sentence(kind, "conv", values)
+
+
+def test_an_unknown_kind_is_told_by_its_name() -> None:
+    assert sentence("some_new_kind", None, {}) == "some new kind" and "some_new_kind" not in SENTENCES
