@@ -287,23 +287,35 @@ def scan_layers(
     nothing = LayerChoice(None, (), bias, len(clients), rounds, level, found.p, found.floor)
     if not found.tested:
         return nothing
-    common = evidence.common / evidence.rounds
-    by_view = {
-        name: replace(known, similarity=known.similarity[place : place + 1])
-        for place, name in enumerate(compared_layers(layout))
-    }
-    if bias is not None and evidence.bias is not None:
-        by_view[bias] = evidence.bias
-    pairs = zip(by_view.items(), common.tolist(), strict=True)
-    scores = tuple(_score(name, one, mean, generator, level) for (name, one), mean in pairs)
+    scores = _scores(layout, evidence, generator, level)
     layers = [score for score in scores if score.name != bias]
     eligible = torch.tensor([score.name == found.layer or score.p <= level for score in layers]) & found.confirmed
     if not bool(eligible.any()):
         return replace(nothing, scores=scores)
+    common = evidence.common / evidence.rounds
     chosen = _clearest(torch.tensor([score.correlation for score in layers]), common, eligible)
     halves = _halves(known.only(torch.isin(known.clients, clients)))
     agreement = _agreement(halves, common, eligible, chosen, generator)
     return replace(nothing, layer=layers[chosen].name, scores=scores, agreement=agreement)
+
+
+def _scores(
+    layout: Layout, evidence: LayerEvidence, generator: torch.Generator, level: float
+) -> tuple[LayerScore, ...]:
+    """The score of every view: the layers, all of them together, and the last one's bias."""
+    if evidence.layers is None:
+        return ()
+    known = evidence.layers
+    by_view = {
+        name: replace(known, similarity=known.similarity[place : place + 1])
+        for place, name in enumerate(compared_layers(layout))
+    }
+    bias = bias_of(layout)
+    if bias is not None and evidence.bias is not None:
+        by_view[bias] = evidence.bias
+    common = (evidence.common / evidence.rounds).tolist()
+    pairs = zip(by_view.items(), common, strict=True)
+    return tuple(_score(name, one, mean, generator, level) for (name, one), mean in pairs)
 
 
 def _score(name: str, known: FoldSimilarity, common: float, generator: torch.Generator, level: float) -> LayerScore:

@@ -87,11 +87,9 @@ def add_updates(
             layer, or "lr" for a share of the step size. None looks at all weights.
         signed: Whether only growth counts as change (Eq. 19, literally).
     """
-    layout = problem.layout
     updates = report.results[TRAIN].updates
     clients = updates.clients
-    compared = layout.columns(layout.select("all"))
-    layers = [torch.isin(compared, layout.columns(layout.select(layer))) for layer in layout.layers]
+    compared = problem.layout.columns(problem.layout.select("all"))
     node = state.nodes[assign_pending(state, report)[clients]]
     # A lineage ends with a split, a merge, and when a client is put or placed into another cluster. Its uploads
     # stay until they are overwritten, but count no more.
@@ -102,26 +100,48 @@ def add_updates(
     if xi is not None:
         change = uploads[:, -1] - uploads[:, -2]
         least = problem.training_of(state.round + 1).lr * XI_SHARE if xi == "lr" else xi
-        unstable = _unstable_weights(change if signed else change.abs(), layers, least)
+        unstable = _unstable_weights(problem, change if signed else change.abs(), least)
         weights = torch.where((counts == 2)[:, None], unstable, weights)
-
-    values = torch.full((problem.clients, len(layers)), torch.inf, dtype=torch.float64)
-    for row in (counts >= uploads.shape[1]).nonzero().flatten().tolist():
-        for place, layer in enumerate(layers):
-            values[clients[row], place] = stability(uploads[row][:, layer & weights[row]]).mean()  # Eq. 14
     after = UpdateWindow(
         uploads=window.uploads.index_copy(0, clients, uploads[:, 1:]),
         counts=window.counts.index_copy(0, clients, counts),
         selected_weights=window.selected_weights.index_copy(0, clients, weights),
         lineage=window.lineage.index_copy(0, clients, node),
     )
+    full = (counts >= uploads.shape[1]).nonzero().flatten()
+    values = torch.full((problem.clients, len(problem.layout.layers)), torch.inf, dtype=torch.float64)
+    values[clients[full]] = _mean_stability(problem, uploads, weights, full)
     return after, Stability(values, _metrics(problem, after, values))
 
 
-def _unstable_weights(change: torch.Tensor, layers: Sequence[torch.Tensor], least: float | str) -> torch.Tensor:
+def _layer_columns(problem: Problem) -> list[torch.Tensor]:
+    """For every layer, which of the conv and linear columns are its own, (q,) bool each."""
+    layout = problem.layout
+    compared = layout.columns(layout.select("all"))
+    return [torch.isin(compared, layout.columns(layout.select(layer))) for layer in layout.layers]
+
+
+def _mean_stability(problem: Problem, uploads: torch.Tensor, weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The mean stability over the window of some rows (r,) in every layer, (r, layers) float64.
+
+    Args:
+        problem: What is fixed for the run.
+        uploads: The windows, (m, W, q).
+        weights: The columns that stability looks at, (m, q) bool.
+        rows: The rows whose window is full, (r,).
+    """
+    layers = _layer_columns(problem)
+    values = torch.empty(len(rows), len(layers), dtype=torch.float64)
+    for place, row in enumerate(rows.tolist()):
+        for layer, columns in enumerate(layers):
+            values[place, layer] = stability(uploads[row][:, columns & weights[row]]).mean()  # Eq. 14
+    return values
+
+
+def _unstable_weights(problem: Problem, change: torch.Tensor, least: float | str) -> torch.Tensor:
     """The columns that changed by more than `least`, (m, q) bool; all columns of a layer in which none did."""
     unstable = torch.zeros_like(change, dtype=torch.bool)
-    for layer in layers:
+    for layer in _layer_columns(problem):
         within = change[:, layer]
         bound = within.median(dim=1, keepdim=True).values if isinstance(least, str) else least
         beyond = within > bound  # Eq. 19

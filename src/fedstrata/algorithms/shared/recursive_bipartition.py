@@ -118,6 +118,35 @@ def split_clusters(
         ready: The clients that have answered often enough, bool (n,). The others count as absent. None is everyone.
     """
     labels = assign_pending(state, report)
+    decisions, seen = _examine_clusters(problem, state, known, report, labels, columns, examine, rules, ready)
+    new_labels, parents = _divide(labels, decisions, len(state.models))
+    reasons = {cluster: each.decision for cluster, each in decisions.items()}
+    moved, diagnostics = aggregate(problem, state, report, new_labels, parents, reasons)
+    whole = parents.bincount()[parents] == 1  # A new cluster begins with peak norms of its own.
+    after = BipartitionState(
+        peak_norms=seen.peak_norms[parents] * whole[:, None],
+        final=seen.final[parents] & whole,
+    )
+    metrics = (*diagnostics.metrics, *_norm_metrics(state, reasons))
+    matrices = tuple(each.matrix for each in decisions.values() if each.matrix is not None)
+    return moved, after, replace(diagnostics, metrics=metrics, matrices=matrices)
+
+
+def _examine_clusters(
+    problem: Problem,
+    state: State,
+    known: BipartitionState,
+    report: Report,
+    labels: torch.Tensor,
+    columns: torch.Tensor,
+    examine: Examine,
+    rules: SplitRules,
+    ready: torch.Tensor | None,
+) -> tuple[dict[int, SplitDecision], BipartitionState]:
+    """The decision about every cluster that was examined, and what is remembered of the clusters then.
+
+    The arguments are those of `split_clusters`, and the label (n,) of every client, those that were pending included.
+    """
     result = report.results[TRAIN]
     result = result.only(result.updates.clients.argsort())  # Between equals, the lowest id decides.
     peak_norms = known.peak_norms.clone()
@@ -135,15 +164,7 @@ def split_clusters(
         elif state.round + 1 >= rules.first and not final[cluster]:
             decisions[cluster] = examine(cluster, fresh, peak_norms[cluster])
             final[cluster] = decisions[cluster].final
-
-    new_labels, parents = _divide(labels, decisions, len(state.models))
-    reasons = {cluster: each.decision for cluster, each in decisions.items()}
-    moved, diagnostics = aggregate(problem, state, report, new_labels, parents, reasons)
-    whole = parents.bincount()[parents] == 1
-    after = BipartitionState(peak_norms=peak_norms[parents] * whole[:, None], final=final[parents] & whole)
-    metrics = (*diagnostics.metrics, *_norm_metrics(state, reasons))
-    matrices = tuple(each.matrix for each in decisions.values() if each.matrix is not None)
-    return moved, after, replace(diagnostics, metrics=metrics, matrices=matrices)
+    return decisions, BipartitionState(peak_norms, final)
 
 
 def _longest(problem: Problem, answers: Result, columns: torch.Tensor) -> torch.Tensor:

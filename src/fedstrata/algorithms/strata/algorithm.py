@@ -107,29 +107,28 @@ class Strata:
         participants = clusters_to_test(problem, state, self.alpha, self.folds)
         decisions = untestable(state, participants, self.folds)
 
-        # 1. Conclude the hold-out comparisons of which enough members have answered.
-        compared, concluded = self._conclude_comparisons(state, report)
+        # 1. Conclude the hold-out comparisons in which enough members have answered.
+        state, concluded = self._conclude_comparisons(state, report)
 
         # 2. Test the clusters that are due.
-        tested, tests = run_tests(problem, compared, report, participants, labels, self.alpha)
-        decisions |= {cluster: split.decision for cluster, split in concluded.items()} | decisions_of(state, tests)
+        state, tests = run_tests(problem, state, report, participants, labels, self.alpha)
 
-        # 3. Propose groups where a test found some; without the hold-out check, split them at once.
-        proposed, at_once = self._propose_groups(problem, tested, tests)
+        # 3. Propose groups where a test confirmed some. Without the hold-out check they are split at once.
+        state, splits = self._propose_groups(problem, state, tests)
 
         # 4. Split and reassign.
-        splits = {cluster: split for cluster, split in concluded.items() if split.count > 1} | at_once
-        proposed = replace(proposed, sizes=known_sizes(proposed.sizes, report, participants))
-        after, diagnostics = split_clusters(
-            problem, proposed, report, labels, splits, decisions, self.reassignment_rounds
+        decisions |= {cluster: split.decision for cluster, split in concluded.items()}
+        decisions |= decisions_of(state, tests)
+        splits |= {cluster: split for cluster, split in concluded.items() if split.count > 1}
+        state = replace(state, sizes=known_sizes(state.sizes, report, participants))
+        after, diagnostics = split_clusters(problem, state, report, labels, splits, decisions, self.reassignment_rounds)
+        monitor, stability = monitor_round(problem, before, report)
+        after = with_attendance(before, replace(after, monitor=monitor), report)
+        return after, Diagnostics(
+            events=(*move_events(state, labels), *diagnostics.events),
+            metrics=(*diagnostics.metrics, *stability),
+            matrices=matrices_of(problem.layout, state, tests),
         )
-        metrics = diagnostics.metrics
-        if before.monitor is not None:
-            monitor, stability = monitor_round(problem, before.monitor, before, report)
-            after, metrics = replace(after, monitor=monitor), (*metrics, *stability)
-        events = (*move_events(state, labels), *diagnostics.events)
-        matrices = matrices_of(problem.layout, tested, tests)
-        return with_attendance(before, after, report), Diagnostics(events, metrics, matrices)
 
     def place(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""

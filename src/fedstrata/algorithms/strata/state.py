@@ -38,27 +38,6 @@ def start_monitor(problem: Problem) -> StabilityMonitor:
     return StabilityMonitor(empty_window(problem, WINDOW))
 
 
-def monitor_round(
-    problem: Problem, monitor: StabilityMonitor, state: State, report: Report
-) -> tuple[StabilityMonitor, tuple[Metric, ...]]:
-    """The monitor with the uploads of a round; and the stability of every layer.
-
-    Args:
-        problem: Fixed for the run.
-        monitor: The monitor before the round.
-        state: The state before the round.
-        report: Of the round.
-    """
-    window, stability = add_updates(problem, state, monitor.window, report, "auto")
-    epsilon = stability_threshold("auto", problem.training_of(state.round + 1).lr)
-    stable = list[int]()
-    for node in state.nodes.tolist():
-        values = stability.values[(window.lineage == node) & stability.ready]
-        if len(values) >= MIN_CLIENTS and bool((values.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean
-            stable.append(node)
-    return StabilityMonitor(window, tuple(stable)), stability.metrics
-
-
 @dataclass(frozen=True)
 class ClusterState:
     """What is remembered of one cluster.
@@ -153,6 +132,28 @@ def first_state(problem: Problem, monitor: StabilityMonitor | None) -> StrataSta
         awaiting_part=torch.zeros(problem.clients, dtype=torch.bool),
         monitor=monitor,
     )
+
+
+def monitor_round(
+    problem: Problem, state: StrataState, report: Report
+) -> tuple[StabilityMonitor | None, tuple[Metric, ...]]:
+    """The monitor with the uploads of a round, and the stability of every layer; nothing where there is no monitor.
+
+    Args:
+        problem: Fixed for the run.
+        state: The state before the round.
+        report: Of the round.
+    """
+    if state.monitor is None:
+        return None, ()
+    window, stability = add_updates(problem, state, state.monitor.window, report, "auto")
+    epsilon = stability_threshold("auto", problem.training_of(state.round + 1).lr)
+    stable = list[int]()
+    for node in state.nodes.tolist():
+        values = stability.values[(window.lineage == node) & stability.ready]
+        if len(values) >= MIN_CLIENTS and bool((values.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean
+            stable.append(node)
+    return StabilityMonitor(window, tuple(stable)), stability.metrics
 
 
 def without_outdated(state: StrataState) -> StrataState:
