@@ -295,7 +295,7 @@ def scan_layers(
     common = evidence.common / evidence.rounds
     chosen = _clearest(torch.tensor([score.correlation for score in layers]), common, eligible)
     halves = _halves(known.only(torch.isin(known.clients, clients)))
-    agreement = _agreement(halves, common, eligible, chosen, generator)
+    agreement = _agreement(halves, common, eligible, chosen)
     return replace(nothing, layer=layers[chosen].name, scores=scores, agreement=agreement)
 
 
@@ -347,7 +347,6 @@ def _agreement(
     common: torch.Tensor,
     eligible: torch.Tensor,
     chosen: int,
-    generator: torch.Generator,
 ) -> float:
     """The share of the repeats without some of the clients that choose the same layer."""
     m = halves[0].shape[1]
