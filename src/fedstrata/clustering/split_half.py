@@ -141,7 +141,7 @@ def split_half_test(
     """
     if first.ndim != 3 or tuple(first.shape) != tuple(second.shape) or not len(first):
         raise ValueError(f"expected two of shape (v, m, m), found {tuple(first.shape)} and {tuple(second.shape)}")
-    v, m = first.shape[:2]
+    m = first.shape[1]
     planned = permutations_for(level)
     if m < MIN_CLIENTS:
         return not_tested(m, level, "too_few_members")
@@ -153,6 +153,23 @@ def split_half_test(
     one, other = (unit(half) for half in halves)
     if not bool((one.abs().amax(dim=(1, 2)) * other.abs().amax(dim=(1, 2))).any()):
         return not_tested(m, level, "no_pattern", floor)
+    statistics = _agreement_of_halves(one, other)
+    observed = statistics(torch.arange(m)[None])[0]
+    if factorial(m) <= planned + 1:
+        true_order_first = permutations(range(m))
+        orders = (torch.tensor(order) for order in islice(true_order_first, 1, None))
+        p, drawn = permutation_p(statistics, observed, orders, inf)
+    else:
+        p, drawn = permutation_p(statistics, observed, _random_orders(m, planned, generator), stop_after(level))
+    view = int(observed.argmax())
+    proposal = propose(halves[0][view] + halves[1][view])
+    apart = sum(contrast(half[view], proposal) for half in (first, second)) / 2
+    return _result(proposal, observed, names, apart, p, max(floor, 1 / (planned + 1)), level, drawn)
+
+
+def _agreement_of_halves(one: torch.Tensor, other: torch.Tensor) -> Statistics:
+    """Z of two halves' patterns of norm 1, (v, m, m) each, when the clients of the other half are permuted."""
+    v = len(one)
     proposes = torch.cat([unit(sharpened(one)), one])
     judges = torch.cat([other, unit(sharpened(other))])
     weight = scale(one, other, proposes[:v], judges[v:])
@@ -162,16 +179,7 @@ def split_half_test(
         # Twice, because each pair stands in a matrix twice.
         return 2 * (directions[:, :v] + directions[:, v:]) * weight
 
-    observed = statistics(torch.arange(m)[None])[0]
-    if factorial(m) <= planned + 1:
-        others = islice(permutations(range(m)), 1, None)  # the first one is the true order
-        p, drawn = permutation_p(statistics, observed, (torch.tensor(order) for order in others), inf)
-    else:
-        p, drawn = permutation_p(statistics, observed, _random_orders(m, planned, generator), stop_after(level))
-    view = int(observed.argmax())
-    proposal = propose(halves[0][view] + halves[1][view])
-    apart = sum(contrast(half[view], proposal) for half in (first, second)) / 2
-    return _result(proposal, observed, names, apart, p, max(floor, 1 / (planned + 1)), level, drawn)
+    return statistics
 
 
 def fold_test(

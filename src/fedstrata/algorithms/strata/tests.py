@@ -230,27 +230,35 @@ def propose_groups(
         side_tests: The number of tests that were made of a side with each client before, (n,).
     """
     clients, second = test.clients, test.result.proposal
-    tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
+    tree = single_group(len(clients))
     if test.is_single_fold:
-        return Proposal(single_group(len(clients)), tested, Decision(), test.level, finer=True)
-    tree = with_proven_split(single_group(len(clients)), 0, ~second, second)
+        return Proposal(tree, torch.zeros_like(second), Decision(), test.level, finer=True)
+    tree = with_proven_split(tree, 0, ~second, second)
     finer = not test.of_newcomers and not known.sides_only
+    tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
     node = 0
     while finer and tree.proven < MAX_SPLITS and node + 1 < len(tree):
         node += 1
-        ids = clients[tree.inside[node]]
-        # Measured anew: what is left of the whole cluster's similarity would show who is noisy, in all folds alike.
-        sent = [fold.at(torch.isin(fold.clients, ids)) for fold in test.sent]
-        similarity = add_round(layout, empty_similarity(layout, len(sent)), sent)
-        level = next_level(alpha, int(side_tests[ids].max()))
-        compared, result = groups_test(layout, similarity, test.generator, level)
-        tested |= tree.inside[node] & result.tested
+        side = tree.inside[node]
+        level = next_level(alpha, int(side_tests[clients[side]].max()))
+        compared, result = _test_side(layout, test, clients[side], level)
+        tested |= side & result.tested
         if result.confirmed:
             confirmed.append(result)
-            one, other = (torch.isin(clients, compared[side]) for side in (~result.proposal, result.proposal))
+            one, other = (torch.isin(clients, compared[part]) for part in (~result.proposal, result.proposal))
             tree = with_proven_split(tree, node, one, other)
     decision = _with_inside(test.decision, confirmed)
     return Proposal(tree, tested, decision, next_level(alpha, known.holdout_tests), finer)
+
+
+def _test_side(
+    layout: Layout, test: SplitTest, clients: torch.Tensor, level: float
+) -> tuple[torch.Tensor, PermutationResult]:
+    """Test whether the clients of a side form groups; and who of them was compared, ids (m',)."""
+    # Measured anew: what is left of the whole cluster's similarity would show who is noisy, in all folds alike.
+    sent = [fold.at(torch.isin(fold.clients, clients)) for fold in test.sent]
+    similarity = add_round(layout, empty_similarity(layout, len(sent)), sent)
+    return groups_test(layout, similarity, test.generator, level)
 
 
 def _with_inside(decision: Decision, confirmed: Sequence[PermutationResult]) -> Decision:
