@@ -1,4 +1,4 @@
-"""The server's own work: cosines of every layer, clustering of very many clients, and the twin test.
+"""The server's own work: cosines of every layer, clustering of very many clients, and the split-half test.
 
     python benchmarks/server.py
     python benchmarks/server.py --clients 100 --most 10000 --exact 2000      # a small one
@@ -20,7 +20,16 @@ import torch
 from peak import Peak
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from fedstrata.clustering import ari, cluster_many, cosine, euclidean, likeness, sketch, twin_test
+from fedstrata.clustering import (
+    PermutationResult,
+    ari,
+    cluster_many,
+    cosine,
+    euclidean,
+    likeness,
+    sketch,
+    split_half_test,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +55,7 @@ def main() -> None:
     layers(sizes)
     columns(sizes[-1])
     many(given.most, given.exact, given.apart)
-    twins([m for m in sizes if m <= 200])
+    split_half([m for m in sizes if m <= 200])
 
 
 def layers(sizes: list[int]) -> None:
@@ -93,18 +102,22 @@ def many(most: int, exact: int, apart: float) -> None:
         print(line)
 
 
-def twins(sizes: list[int]) -> None:
+def split_half(sizes: list[int]) -> None:
     """The test that Strata rests on, for clients that are alike: then it draws the most."""
-    looks = dict(zip((*LAYERS, "all"), _views(1), strict=True))
-    print("\ntwin test of all views at level 0.05, clients alike | in two groups: seconds, re-pairings")
+    views = _views(1)
+    print("\nsplit-half test of all views at level 0.05, clients alike | in two groups: seconds, permutations")
     for m in sizes:
         line = f"m = {m:5}"
         for apart in (0.0, 1.0):
             one, other = torch.randn(2, m, sum(LAYERS.values()), generator=_generator())
             side = apart * torch.randn(one.shape[1], generator=_generator()) * (torch.arange(m) % 2)[:, None]
-            found, seconds = _clock(twin_test, one + side, other + side, looks, _generator(), 0.05)
+            found, seconds = _clock(_tested, one + side, other + side, views)
             line += f"  {seconds:7.3f} {found.drawn:5} |"
         print(line.rstrip(" |"))
+
+
+def _tested(one: torch.Tensor, other: torch.Tensor, views: list[torch.Tensor]) -> PermutationResult:
+    return split_half_test(likeness(one, views), likeness(other, views), _generator(), 0.05)
 
 
 def _views(times: float) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@
 
 Adds to ``experiments/results/null_federations.json`` the seeds that it does not hold yet, so it can be stopped, and
 called again with more. Of every federation: the rounds in which algorithms first split it, and each test of Strata at
-the smallest alpha as [round, p, level]. "test" is Strata without the benefit check: what its promise is about.
+the smallest alpha as [round, p, level]. "test" is Strata without the hold-out check: what its promise is about.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from federations import follow, gather
 ALPHAS = (0.01, 0.05, 0.2)
 
 FOLLOWED: Mapping[str, Mapping[str, Any]] = {
-    **{f"test {alpha}": {"name": "strata", "alpha": alpha, "benefit": False} for alpha in ALPHAS},
+    **{f"test {alpha}": {"name": "strata", "alpha": alpha, "holdout_check": False} for alpha in ALPHAS},
     **{f"strata {alpha}": {"name": "strata", "alpha": alpha} for alpha in ALPHAS},
     "cfl": {"name": "cfl"},
     # Those of the authors' own program, which has no Theorem 1.

@@ -22,23 +22,23 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from fedstrata.algorithms.parts.proof.budget import level
+from fedstrata.algorithms.shared.split_half import next_level
 from fedstrata.clustering import (
     bipartition,
-    confirm,
+    centred,
     contrast,
     cosine,
     fold_test,
     likeness,
     newcomer_test,
     propose,
-    replication,
+    split_half_test,
 )
 
 Measure = Callable[[Tensor], Tensor]
 
 ALPHAS = (0.01, 0.05, 0.2)
-LEVEL = level(0.05, tests=0)
+LEVEL = next_level(0.05, tests=0)
 """Of the first test of a cluster."""
 
 SMALL = 30
@@ -105,9 +105,6 @@ def uneven() -> list[dict[str, Any]]:
         for name, measure in (("likeness", likeness), ("cosine", cosine)):
             row = _size(500, 20, 3, 600, (sizes.mean() / sizes).sqrt(), measure)
             table.append({"spread": spread, "measure": name, **row})
-        strata = torch.arange(20) // 5
-        row = _size(500, 20, 3, 600, (sizes.mean() / sizes).sqrt(), likeness, strata)
-        table.append({"spread": spread, "measure": "likeness, four strata of size", **row})
     return table
 
 
@@ -117,19 +114,21 @@ def folded() -> list[dict[str, Any]]:
     for m, f in ((4, 4), (6, 4), (8, 2), (8, 4)):
         p_values = []
         for draw in _generators(500, m, f):
-            p_values.append(fold_test(_folds(f, m, (m,), 0.0, draw), LAYERS, draw, min(ALPHAS)).p)
+            similarity = _of_folds(_folds(f, m, (m,), 0.0, draw))
+            p_values.append(fold_test(similarity, f, draw, min(ALPHAS)).p)
         table.append({"test": "groups", "m": m, "f": f, **_rates(p_values)})
     for m, f in ((3, 4), (11, 4)):
         new = torch.arange(m) == m - 1
         p_values = []
         for draw in _generators(500, m, f):
-            p_values.append(newcomer_test(_folds(f, m, (m,), 0.0, draw), new, LAYERS, draw, min(ALPHAS)).p)
+            similarity = _of_folds(_folds(f, m, (m,), 0.0, draw))
+            p_values.append(newcomer_test(similarity, f, new, draw, min(ALPHAS)).p)
         table.append({"test": "newcomer", "m": m, "f": f, **_rates(p_values)})
     return table
 
 
 def inside() -> list[dict[str, Any]]:
-    """Sides of a confirmed split that are true groups: how often the twins that found them split them as well.
+    """Sides of a confirmed split that are true groups: how often the halves that found them split them as well.
 
     Noise is equal, or that of sizes which are spread evenly in log inside every group.
     """
@@ -138,11 +137,13 @@ def inside() -> list[dict[str, Any]]:
         p_values = list[float]()
         kinds = torch.cat([spread ** torch.linspace(0, 1, size) for size in sizes])
         for draw in _generators(draws, *sizes, int(1000 * apart)):
-            first, second, truth = _twins(sizes, apart, False, draw, (kinds.mean() / kinds).sqrt())
-            split = confirm(_by_layer(first), _by_layer(second), draw, LEVEL)
+            first, second, truth = _halves(sizes, apart, False, draw, (kinds.mean() / kinds).sqrt())
+            split = split_half_test(_by_layer(first), _by_layer(second), draw, LEVEL)
             for side in (split.proposal, ~split.proposal) if split.confirmed else ():
                 if len(truth[side].unique()) == 1:
-                    p_values.append(confirm(_by_layer(first[side]), _by_layer(second[side]), draw, min(ALPHAS)).p)
+                    p_values.append(
+                        split_half_test(_by_layer(first[side]), _by_layer(second[side]), draw, min(ALPHAS)).p
+                    )
         groups = ", ".join(map(str, sizes))
         table.append({"groups": groups, "apart": apart, "spread": spread, "federations": draws, **_rates(p_values)})
     return table
@@ -162,7 +163,7 @@ def power() -> list[dict[str, Any]]:
         for apart in differences:
             hits: dict[str, list[bool]] = {}
             for draw in _generators(draws, len(sizes), int(1000 * apart)):
-                first, second, truth = _twins(sizes, apart, "pairs" in groups, draw)
+                first, second, truth = _halves(sizes, apart, "pairs" in groups, draw)
                 for name, value in _compared(first, second, truth, draw).items():
                     hits.setdefault(name, []).append(value)
             shares = {name: round(sum(values) / draws, 3) for name, values in hits.items()}
@@ -172,14 +173,15 @@ def power() -> list[dict[str, Any]]:
 
 def small() -> list[dict[str, Any]]:
     """Two groups among few clients, from the same data in 2 or 4 folds: how often they are found."""
-    table, layers = [], {"all": torch.arange(WIDTH)}
+    table = []
     for m in (4, 6, 8):
         for apart in (0.2, 0.3, 0.5, 0.8):
             row: dict[str, Any] = {"groups": f"{m // 2}, {m // 2}", "apart": apart, "draws": SMALL}
             for f in (2, 4):
                 p_values = []
                 for draw in _generators(SMALL, m, f, int(1000 * apart)):
-                    p_values.append(fold_test(_folds(f, m, (m // 2, m // 2), apart, draw), layers, draw, LEVEL).p)
+                    folds = _folds(f, m, (m // 2, m // 2), apart, draw)
+                    p_values.append(fold_test(likeness(folds.flatten(0, 1))[None], f, draw, LEVEL).p)
                 for spent in (LEVEL, 0.005):
                     row[f"{f} folds, level {spent:.3g}"] = round(sum(p <= spent for p in p_values) / SMALL, 3)
             table.append(row)
@@ -196,28 +198,41 @@ def newcomers() -> list[dict[str, Any]]:
             found = []
             for draw in _generators(100, members, int(1000 * apart)):
                 folds = _folds(4, members + 1, (members, 1), apart, draw)
-                found.append(newcomer_test(folds, new, LAYERS, draw, LEVEL).confirmed)
+                found.append(newcomer_test(_of_folds(folds), 4, new, draw, LEVEL).confirmed)
             row[f"apart {apart}"] = sum(found) / len(found)
         table.append(row)
     return table
 
 
 WIDTH = 1000
-LAYERS = {"all": torch.arange(WIDTH), "first": torch.arange(WIDTH // 2)}
+LAYERS = (torch.arange(WIDTH), torch.arange(WIDTH // 2))
+
+
+def _of_folds(folds: Tensor) -> Tensor:
+    """Who is like whom by all folds (f, m, p), in two layers, (2, f m, f m)."""
+    return likeness(folds.flatten(0, 1), LAYERS)
 
 
 def _compared(first: Tensor, second: Tensor, truth: Tensor, draw: torch.Generator) -> dict[str, bool]:
-    """What the statistics say about one draw of the twins."""
+    """What the statistics say about one draw of the halves."""
     likes = [likeness(half)[None] for half in (first, second)]
     cosines = [cosine(half)[None] for half in (first, second)]
     return {
-        "Z by likeness": confirm(likes[0], likes[1], draw, LEVEL).confirmed,
-        "Z by cosine": confirm(cosines[0], cosines[1], draw, LEVEL).confirmed,
-        "Mantel by cosine": bool(replication(cosines[0], cosines[1], draw, 332).p <= LEVEL),
+        "Z by likeness": split_half_test(likes[0], likes[1], draw, LEVEL).confirmed,
+        "Z by cosine": split_half_test(cosines[0], cosines[1], draw, LEVEL).confirmed,
+        "Mantel by cosine": _mantel_test(cosines[0][0], cosines[1][0], draw) <= LEVEL,
         "T by cosine": _bipartition_test(cosines[0][0], cosines[1][0], draw) <= LEVEL,
         "whole, both halves": _whole(propose(likes[0][0] + likes[1][0]), truth),
         "whole, average linkage of A": _whole(bipartition(cosines[0][0], "average") == 1, truth),
     }
+
+
+def _mantel_test(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
+    """Mantel's test: the share of permutations of the clients whose patterns correlate as well as those in order."""
+    m, one, other = len(first), centred(first), centred(second)
+    orders = [torch.arange(m), *(torch.randperm(m, generator=draw) for _ in range(332))]
+    products = torch.stack([(one * other[order][:, order]).sum() for order in orders])
+    return float((products >= products[0] - 1e-9 * products.std()).double().mean())
 
 
 def _bipartition_test(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
@@ -241,17 +256,15 @@ def _whole(sides: Tensor, truth: Tensor) -> bool:
     return all(len(sides[truth == group].unique()) == 1 for group in truth.unique())
 
 
-def _size(
-    draws: int, m: int, v: int, p: int, noise: Tensor, measure: Measure = likeness, strata: Tensor | None = None
-) -> dict[str, Any]:
-    """Rates of rejection of `confirm`, over layers of p / v columns, without groups."""
+def _size(draws: int, m: int, v: int, p: int, noise: Tensor, measure: Measure = likeness) -> dict[str, Any]:
+    """Rates of rejection of `split_half_test`, over layers of p / v columns, without groups."""
     least = min(alpha for alpha in ALPHAS if m >= 10 or alpha >= 0.05)
     p_values = []
     for draw in _generators(draws, m, v, p):
         common = torch.randn(p, generator=draw)
         halves = [common + noise[:, None] * torch.randn(m, p, generator=draw) for _ in range(2)]
         first, second = (_by_layer(half, v, measure) for half in halves)
-        result = confirm(first, second, draw, least, strata=strata)
+        result = split_half_test(first, second, draw, least)
         assert result.tested, result.reason
         p_values.append(result.p)
     return _rates(p_values)
@@ -268,7 +281,7 @@ def _rates(p_values: Sequence[float]) -> dict[str, Any]:
     return rates
 
 
-def _twins(
+def _halves(
     sizes: tuple[int, ...], apart: float, pairs: bool, draw: torch.Generator, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Updates A and B of clients in groups, and their groups; noise (m,) is 1 by default."""

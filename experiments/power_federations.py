@@ -3,7 +3,7 @@
     FEDSTRATA_DATA=DATA python experiments/power_federations.py --federations 20 --jobs 2
 
 Adds to ``experiments/results/power_federations.json`` the seeds that it does not hold yet. Of every federation: the
-round of the first confirmed test, and how many true groups its proposal tears; without the benefit check, for this is
+round of the first confirmed test, and how many true groups its proposal tears; without the hold-out check, for this is
 about what can be seen, not about what pays.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from federations import follow, gather
 
-STRATA = {"strata": {"name": "strata", "benefit": False}}
+STRATA = {"strata": {"name": "strata", "holdout_check": False}}
 
 
 def case(

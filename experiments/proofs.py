@@ -12,7 +12,7 @@ import outcomes
 from outcomes import MISSING, Result, average, beside, counted, results, table, worse
 from scipy.stats import binomtest
 
-from fedstrata.algorithms.parts.proof.budget import is_twin_round
+from fedstrata.algorithms.shared.split_half import is_split_half_round
 
 DATA = (
     ("strata_mnist", "MNIST"),
@@ -230,7 +230,7 @@ def cost() -> str:
     """What split-half rounds add to FedAvg for a cluster that is never split; from the calendar, not measured."""
     rows = []
     for rounds in (10, 20, 30, 50, 100, 200):
-        twins = sum(is_twin_round(round) for round in range(1, rounds + 1))
+        twins = sum(is_split_half_round(round) for round in range(1, rounds + 1))
         share = twins / rounds
         rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 2, 4))))
     return table(

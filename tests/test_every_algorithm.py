@@ -30,7 +30,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "oracle": {},
     "pacfl": {},
     "random_groups": {"groups": 3},
-    "strata": {"alpha": 0.9, "folds": 2, "settle": 1},
+    "strata": {"alpha": 0.9, "folds": 2, "reassignment_rounds": 1},
 }
 """Algorithms that group clients, with the keys by which they do so within a few rounds."""
 
@@ -84,10 +84,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
     "strata": {
-        "lavish": {"benefit": False, "settle": 0},
+        "lavish": {"holdout_check": False, "reassignment_rounds": 0},
         "quarters": {"folds": 4},
         # At 0.05 a p is so near its level that the order of the clients, by which deals are drawn, decides.
-        "stability": {"when": "stability", "benefit": False, "alpha": 0.2},
+        "stability": {"test_schedule": "stability", "holdout_check": False, "alpha": 0.2},
     },
 }
 """Keys that change the shape of what an algorithm does, by what the tests call them."""

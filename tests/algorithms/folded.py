@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedstrata.core import Diagnostics, Plan, Problem, Report, Result, Rows, State
+from fedstrata.core import Decision, Diagnostics, Plan, Problem, Report, Result, Rows, State
 from fedstrata.testing import toy_layout, toy_problem
 
 COLUMNS = 40
@@ -50,8 +50,8 @@ class Folded:
 
     def run(self, plan: Plan) -> Report:
         """Answer every task."""
-        results = []
-        for task in plan.tasks.values():
+        results = dict[str, Result]()
+        for name, task in plan.tasks.items():
             busy = (task.candidates >= 0).any(dim=1)
             clients, offers = plan.cohort[busy], task.candidates[busy]
             away = plan.models[offers.clamp(min=0)] - self.points[task.selection_fold][clients][:, None]
@@ -68,11 +68,9 @@ class Folded:
                 sizes[clients == client] = size
             several = (offers >= 0).sum(dim=1, keepdim=True) > 1
             told = torch.where(several & losses.isfinite(), losses, torch.nan)
-            results.append(Result(Rows(clients, update), given, sizes, told))
+            results[name] = Result(Rows(clients, update), given, sizes, told)
         asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
-        return Report(
-            tuple(results), client_stats={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()}
-        )
+        return Report(results, client_stats={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()})
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,9 @@ class Turn:
         """What happened."""
         return [str(event["kind"]) for event in self.diagnostics.events]
 
-    def why(self, node: int = 0) -> str:
-        """What was last said of a node."""
-        decision = self.state.tree[node].decision
-        return decision.why if decision else ""
+    def decision(self, node: int = 0) -> Decision:
+        """What was last decided about a node."""
+        return self.state.tree[node].decision or Decision()
 
 
 def drive(

@@ -383,7 +383,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "layers": "head"},
     "lg_fedavg": {},
     "pacfl": {},
-    "strata": {"alpha": 0.9, "folds": 2, "settle": 1},
+    "strata": {"alpha": 0.9, "folds": 2, "reassignment_rounds": 1},
 }
 
 

@@ -22,7 +22,7 @@ KEYS: dict[str, Any] = {
 }
 SPLITTING: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
-    "strata": {"name": "strata", "benefit": False, "alpha": 0.1},
+    "strata": {"name": "strata", "holdout_check": False, "alpha": 0.1},
     "cfl": {"name": "cfl"},
 }
 

@@ -1,4 +1,4 @@
-"""Every kind of decision of CFL, LayerCFL and HiCFL has its sentence, made of the values that the decision has."""
+"""Every kind of decision has its sentence, made of the values that the decision has."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from fedstrata.report.decisions import SENTENCES, sentence
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
 TEST = {"test_round": 6.0, "p": 0.001, "level": 0.025, "z": 5.25}
+REPLICATED = {"round": 2.0, "p": 0.001, "level": 0.025, "z": 5.25}
 SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
 
 
@@ -43,6 +44,25 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
         ),
         ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
         ("layer_chosen", SCAN, "95% of repeats without some of the clients choose it too; what kind of skew it is was"),
+        ("p_above_level", {"p": 0.5, "level": 0.025, "round": 4.0}, "not split: p = 0.5, level 0.025 in round 4"),
+        ("groups_replicate", REPLICATED, "round 2, conv: the groups found in one part of the data are found again in"),
+        (
+            "groups_replicate",
+            {**REPLICATED, "splits_inside": 2, "p_inside": 0.01, "level_inside": 0.02},
+            "2 more splits",
+        ),
+        ("groups_replicate", {**REPLICATED, "gain": 0.5, "groups": 4}, "models of 4 groups lower the loss"),
+        ("newcomers_differ_without_gain", {**REPLICATED, "gain": -0.5, "groups": 1}, "the two sides do not lower the"),
+        (
+            "models_differ",
+            {**REPLICATED, "gain": 0.5, "groups": 3},
+            "fit the clients worse (p = 0.001, level 0.025); own",
+        ),
+        (
+            "not_tested_too_few_samples",
+            {"round": 2.0, "able": 3.0, "members": 20.0, "samples": 48.0, "folds": 2.0},
+            "not tested in round 2: 3 of 20 members are known to have 48 samples, enough for 2 folds",
+        ),
         ("layer_chosen", {**SCAN, "bias_correlation": 0.7, "label_skew": 1.0}, "0.70, which suggests label skew"),
     ],
 )
@@ -52,3 +72,10 @@ def test_a_decision_is_told_by_its_values(kind: str, values: dict[str, float], w
 
 def test_an_unknown_kind_is_told_by_its_name() -> None:
     assert sentence("some_new_kind", None, {}) == "some new kind" and "some_new_kind" not in SENTENCES
+
+
+def test_every_reason_not_to_test_has_its_sentence() -> None:
+    values = {"round": 2.0, "members": 3.0, "least": 4.0, "floor": 0.1, "level": 0.05}
+    reasons = ("too_few_answers", "too_few_members", "level_out_of_reach", "similarities_not_finite", "no_pattern")
+    for reason in reasons:
+        assert sentence(f"not_tested_{reason}", None, values).startswith("not tested in round 2: ")

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from fedstrata.algorithms.oracle import Oracle
 
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.algorithms.baselines import Oracle
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.config import load
 from fedstrata.core import Problem, State, initial_state

@@ -8,40 +8,46 @@ from fedstrata.clustering.agreement import ami, ari, purity
 from fedstrata.clustering.centers import kmeans
 from fedstrata.clustering.classes import entropy, entropy_groups
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
-from fedstrata.clustering.duels import advantage, duel
-from fedstrata.clustering.folds import confirm_folds, confirm_newcomers, fold_likeness, fold_test, newcomer_test
-from fedstrata.clustering.halves import Replication, replication
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
 from fedstrata.clustering.many import cluster_many
-from fedstrata.clustering.patterns import centred, contrast, likeness, propose
 from fedstrata.clustering.reference import reference_split, stability
 from fedstrata.clustering.separation import gap, intra_bound, separable
 from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon, norms, refreshed
 from fedstrata.clustering.sketches import sketch
+from fedstrata.clustering.split_half import (
+    PermutationResult,
+    Replication,
+    centred,
+    contrast,
+    error_rate_test,
+    fold_test,
+    likeness,
+    newcomer_test,
+    not_tested,
+    propose,
+    replication,
+    smallest_sure_p,
+    split_half_test,
+    unusable_updates,
+)
 from fedstrata.clustering.subspaces import principal_angles
-from fedstrata.clustering.twins import Confirmation, confirm, surest, twin_test
 
 __all__ = [
-    "Confirmation",
+    "PermutationResult",
     "Replication",
-    "advantage",
     "agglomerate",
     "ami",
     "ari",
     "bipartition",
     "centred",
     "cluster_many",
-    "confirm",
-    "confirm_folds",
-    "confirm_newcomers",
     "contrast",
     "cosine",
     "dbscan",
-    "duel",
     "entropy",
     "entropy_groups",
+    "error_rate_test",
     "euclidean",
-    "fold_likeness",
     "fold_test",
     "gap",
     "hopkins",
@@ -53,6 +59,7 @@ __all__ = [
     "natural_cut",
     "newcomer_test",
     "norms",
+    "not_tested",
     "principal_angles",
     "propose",
     "purity",
@@ -61,8 +68,9 @@ __all__ = [
     "replication",
     "separable",
     "sketch",
+    "smallest_sure_p",
+    "split_half_test",
     "splits",
     "stability",
-    "surest",
-    "twin_test",
+    "unusable_updates",
 ]

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection
 from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
 
-from fedstrata.clustering.arrays import Array, blocks, require_finite, tensor
-from fedstrata.clustering.products import products, squares
-from fedstrata.clustering.views import Views, summed
+from fedstrata.clustering.arrays import WIDTH, Array, blocks, require_finite, require_rows, tensor
 from fedstrata.lazy_torch import torch
 
 STILL = 1e-12
 """A row of at most this norm did not move: its direction is rounding, so it is similar to nobody."""
+
+Views: TypeAlias = "Collection[Array]"
+"""The columns of each view, (q,) int64; views may overlap, and a column that is named twice in one counts once."""
+
+Measure: TypeAlias = "Callable[[torch.Tensor, bool], torch.Tensor]"
+"""What a block of columns (m, w) float64 adds to a sum, and whether it belongs to few columns: at most ``WIDTH``."""
+
+TILE = 128
+"""Rows that are multiplied with as many others at a time; products below the diagonal are left out."""
+
+BITS = 20
+"""Bits of one slice of a number: the products of 4096 of them add up to at most 52 bits, which float64 holds."""
+
+SLICES = 3
+"""Slices of a row, 60 bits below the largest of its numbers: more than float64 keeps of it."""
 
 
 def cosine(rows: Array, views: Views | None = None) -> torch.Tensor:
@@ -154,3 +171,115 @@ def _symmetric(total: torch.Tensor) -> torch.Tensor:
     """The upper triangle of (..., m, m) and its mirror image, the diagonal 0."""
     upper = total.triu(1)
     return upper + upper.mT
+
+
+def summed(rows: Array, views: Views | None, *measures: Measure) -> list[torch.Tensor]:
+    """Sums of some measures over the columns of every view; columns that views share are measured once.
+
+    Args:
+        rows: (m, p).
+        views: what is looked at; None is all columns as the only view.
+        measures: each of them additive over columns.
+
+    Returns:
+        Of each measure (v, ...), or (...) without views.
+
+    Raises:
+        ValueError: when the rows are no matrix, or a view names a column that there is not.
+    """
+    require_rows(rows)
+    parts = [([slice(0, rows.shape[1])], [0])] if views is None else _parts(views, rows.shape[1])
+    nothing = tensor(rows[:, :0]).double()
+    zeros = [measure(nothing, False) for measure in measures]
+    totals = [zero.new_zeros(1 if views is None else len(views), *zero.shape) for zero in zeros]
+    for spans, members in parts:
+        few = sum(span.stop - span.start for span in spans) <= WIDTH
+        sums = [zero.clone() for zero in zeros]
+        for span in spans:
+            for block in blocks(rows, span.start, span.stop):
+                for total, measure in zip(sums, measures, strict=True):
+                    total += measure(block, few)
+        for each, total in zip(totals, sums, strict=True):
+            each[members] += total
+    return [total[0] for total in totals] if views is None else totals
+
+
+def _parts(views: Views, p: int) -> list[tuple[list[slice], list[int]]]:
+    """The columns cut up so that each part lies wholly inside or outside every view: its spans, and whose it is."""
+    edges = [_edges(columns, p) for columns in views]
+    parts: dict[tuple[int, ...], list[slice]] = {}
+    for start, stop in pairwise(sorted(set().union(*edges))):
+        members = tuple(view for view, own in enumerate(edges) if bisect_right(own, start) % 2)
+        if members:
+            parts.setdefault(members, []).append(slice(start, stop))
+    return [(spans, list(members)) for members, spans in parts.items()]
+
+
+def _edges(columns: Array, p: int) -> list[int]:
+    """Where a view begins and where it ends, in turn, ascending."""
+    index = tensor(columns).long().cpu()
+    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < p:
+        raise ValueError(f"expected columns in 0..{p - 1}, found {int(index.min())} to {int(index.max())}")
+    inside = torch.zeros(p + 2, dtype=torch.bool)  # with a column on either side that belongs to nobody
+    inside[index + 1] = True
+    edges: list[int] = (inside[1:] != inside[:-1]).nonzero().flatten().tolist()
+    return edges
+
+
+def products(block: torch.Tensor, few: bool, changed: torch.Tensor | None = None) -> torch.Tensor:
+    """Inner products of rows over a block of columns.
+
+    A matrix product rounds in an order that depends on its shape. So a tile of the result is multiplied by itself,
+    and has the same bits as long as its own rows are the same and in the same place.
+
+    Args:
+        block: (m, w) float64.
+        few: whether to have the same bits whatever other rows there are, in whatever order, with any number of
+            threads; takes six times as long, and at most 4096 columns.
+        changed: rows whose products are wanted, bool (m,); by default all.
+
+    Returns:
+        (m, m) float64, only the upper triangle to be read; 0 in tiles without a row that changed.
+    """
+    total = block.new_zeros(len(block), len(block))
+    parts = _slices(block) if few else [block]
+    tiles = [slice(start, start + TILE) for start in range(0, len(block), TILE)]
+    fresh = [changed is None or bool(changed[tile].any()) for tile in tiles]
+    for row, above in enumerate(tiles):
+        for column, beside in enumerate(tiles[row:], start=row):
+            if fresh[row] or fresh[column]:
+                total[above, beside] = _product([part[above] for part in parts], [part[beside] for part in parts])
+    return total
+
+
+def squares(block: torch.Tensor, few: bool) -> torch.Tensor:
+    """Squared norms of rows over a block of columns (m, w), (m,)."""
+    return block.square().sum(dim=1)
+
+
+def _product(ones: list[torch.Tensor], others: list[torch.Tensor]) -> torch.Tensor:
+    """Products of rows that are sums of slices, small ones first; those of one order are summed without rounding."""
+    total = ones[0].new_zeros(len(ones[0]), len(others[0]))
+    for order in reversed(range(len(ones))):
+        exact = ones[0] @ others[order].T
+        for one in range(1, order + 1):
+            exact += ones[one] @ others[order - one].T
+        total += exact
+    return total
+
+
+def _slices(block: torch.Tensor) -> list[torch.Tensor]:
+    """Numbers (m, w) as sums of slices, each of so few bits that a matrix product of two of them is exact.
+
+    Ozaki et al., "Error-free transformations of matrix multiplication", 2012. Added to a number whose last bit is the
+    last one wanted, a number is rounded there.
+    """
+    largest = block.abs().amax(dim=1, keepdim=True)
+    power = torch.where(largest > 0, largest / torch.frexp(largest).mantissa, 1.0)  # of 2, above the largest number
+    last = 1.5 * 2.0 ** (52 - BITS) * power
+    slices = []
+    for _ in range(SLICES):
+        part = (block + last) - last
+        slices.append(part)
+        block, last = block - part, last / 2**BITS
+    return slices

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from fedstrata.algorithms.parts.proof.voters import twins
 from fedstrata.algorithms.shared.layer_scan import (
     LEVEL,
     ROUNDS,
@@ -17,6 +16,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     participants,
     scan_layers,
 )
+from fedstrata.algorithms.shared.split_half import add_fold_tasks
 from fedstrata.config import Experiment
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import one_thread
@@ -52,7 +52,7 @@ def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], No
                 problem.seed, round, setup.members.active(round), rates.fraction, rates.dropout
             )
             asked = participants(problem, state, evidence, LEVEL)
-            plan = twins(algorithm.plan(problem, state, cohort), asked, evidence.sizes, TASKS)
+            plan = add_fold_tasks(algorithm.plan(problem, state, cohort), asked, evidence.sizes, TASKS)
             report = setup.clients.run(plan.only(~torch.isin(cohort, absent)))
             report = validate(layout, plan, report).report
             evidence = add_round(layout, evidence, report, asked)

@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedstrata.algorithms.parts.proof.hearings import Hearing
 from fedstrata.algorithms.shared.layer_scan import (
     LEVEL,
     LayerChoice,
@@ -20,6 +19,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     views,
     without_clients,
 )
+from fedstrata.algorithms.shared.split_half import Participants
 from fedstrata.core import Layout, Report, Result, Rows, TensorSpec, initial_state
 from fedstrata.testing import toy_problem
 
@@ -66,8 +66,8 @@ def answer(*updates: torch.Tensor, clients: list[int] | None = None) -> Report:
     )
 
 
-def asked(n: int, folds: int = 2) -> list[Hearing]:
-    return [Hearing(0, torch.arange(n), folds)]
+def asked(n: int, folds: int = 2) -> list[Participants]:
+    return [Participants(0, torch.arange(n), folds)]
 
 
 def evidence_of(n: int, rounds: int = 1, folds: int = 2, **given: Any) -> LayerEvidence:
@@ -99,9 +99,9 @@ def test_a_round_tells_what_folds_show_what_all_have_in_common_and_who_has_how_m
     assert evidence.common[0].item() / evidence.rounds == pytest.approx((2 + 3 * -7 / 25) / 5)
     assert evidence.rounds == 2 and evidence.sizes.tolist() == [200] * 6
     assert evidence.longest[0].item() == pytest.approx(10.0)
-    assert evidence.layers is not None and evidence.layers.alike.shape == (3, 12, 12)
-    assert evidence.bias is not None and evidence.bias.alike.shape == (1, 12, 12)
-    assert bool((evidence.layers.seen == 2).all())
+    assert evidence.layers is not None and evidence.layers.similarity.shape == (3, 12, 12)
+    assert evidence.bias is not None and evidence.bias.similarity.shape == (1, 12, 12)
+    assert bool((evidence.layers.rounds == 2).all())
 
 
 def test_without_folds_the_longest_update_and_the_sizes_are_remembered() -> None:
@@ -226,4 +226,4 @@ def test_what_is_seen_is_the_same_whatever_the_order_of_the_rows() -> None:
     mixed = Report({name: result.only(order) for name, result in report.results.items()})
     once, again = (add_round(LAYOUT, no_evidence(LAYOUT, 12), each, asked(12)) for each in (report, mixed))
     assert once.layers is not None and again.layers is not None
-    assert torch.equal(once.layers.alike, again.layers.alike) and torch.equal(once.common, again.common)
+    assert torch.equal(once.layers.similarity, again.layers.similarity) and torch.equal(once.common, again.common)

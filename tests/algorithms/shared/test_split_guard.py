@@ -157,7 +157,7 @@ def test_children_begin_with_a_budget_and_evidence_of_their_own() -> None:
     for cluster in (0, 1):
         known = known_about(state, cluster)
         assert known.tests == 2 and not known.confirmed  # in rounds 3 and 4
-        assert known.evidence is not None and int(known.evidence.seen.max()) == 2
+        assert known.evidence is not None and int(known.evidence.rounds.max()) == 2
         values = decision_of(state, known.node).values
         assert values["test_round"] == 4 and values["level"] == pytest.approx(0.05 / 6)
 

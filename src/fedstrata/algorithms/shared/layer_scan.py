@@ -12,11 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from fedstrata.algorithms.parts.proof.budget import gathered, level
-from fedstrata.algorithms.parts.proof.hearings import LEAST, Hearing, hearing
-from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, examine, looked_at
-from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
+from fedstrata.algorithms.shared.split_half import (
+    MIN_FOLD,
+    FoldSimilarity,
+    Participants,
+    add_fold_tasks,
+    compared_layers,
+    fold_updates,
+    groups_test,
+    known_sizes,
+    next_level,
+    select_participants,
+    with_round,
+)
 from fedstrata.clustering import cosine, norms, replication
+from fedstrata.clustering.split_half import MIN_CLIENTS
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows, State, TensorSpec
 from fedstrata.lazy_torch import torch
 
@@ -53,8 +63,8 @@ class LayerEvidence:
         sizes: The number of training samples of each client, (n,); 0 until it has answered.
     """
 
-    layers: Testimony | None
-    bias: Testimony | None
+    layers: FoldSimilarity | None
+    bias: FoldSimilarity | None
     common: torch.Tensor
     rounds: int
     longest: torch.Tensor
@@ -125,7 +135,7 @@ class LayerChoice:
         """What was measured, how sure that is, and what it suggests, as data."""
         values = {"compared_clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
         if not self.scores and not self.rounds:
-            return Decision(kind="scan_without_samples", values={**values, "samples_needed": 2.0 * LEAST})
+            return Decision(kind="scan_without_samples", values={**values, "samples_needed": 2.0 * MIN_FOLD})
         if not self.scores:
             return Decision(kind="scan_without_clients", values={**values, "floor": self.floor})
         layers = [score for score in self.scores if score.name != self.bias]
@@ -149,7 +159,7 @@ class LayerChoice:
 def views(layout: Layout) -> dict[str, torch.Tensor]:
     """The columns of every view: each layer, all of them if there are several, and the last one's bias."""
     bias = bias_of(layout)
-    return {**looked_at(layout), **({} if bias is None else {bias: layout.columns(layout.select(bias))})}
+    return {**compared_layers(layout), **({} if bias is None else {bias: layout.columns(layout.select(bias))})}
 
 
 def bias_of(layout: Layout) -> str | None:
@@ -171,15 +181,15 @@ def without_clients(evidence: LayerEvidence, clients: torch.Tensor) -> LayerEvid
     return replace(evidence, layers=layers, bias=bias, sizes=torch.where(clients, 0, evidence.sizes))
 
 
-def participants(problem: Problem, state: State, evidence: LayerEvidence, level: float) -> tuple[Hearing, ...]:
+def participants(problem: Problem, state: State, evidence: LayerEvidence, level: float) -> tuple[Participants, ...]:
     """Who trains on parts of its data, of the only cluster; nobody until the numbers of samples are known."""
-    found = hearing(problem, state, evidence.sizes, 0, "auto", level)
+    found = select_participants(problem, state, evidence.sizes, 0, "auto", level)
     return () if found is None else (found,)
 
 
 def scan_plan(problem: Problem, state: State, evidence: LayerEvidence, plan: Plan) -> Plan:
     """The plan in which clients also train on parts of their data, in the last rounds before a scan."""
-    return twins(plan, _scanned(problem, state, evidence), evidence.sizes, TASKS)
+    return add_fold_tasks(plan, _scanned(problem, state, evidence), evidence.sizes, TASKS)
 
 
 def scan_round(
@@ -208,7 +218,7 @@ def scan_round(
     return known, choice
 
 
-def _scanned(problem: Problem, state: State, evidence: LayerEvidence) -> tuple[Hearing, ...]:
+def _scanned(problem: Problem, state: State, evidence: LayerEvidence) -> tuple[Participants, ...]:
     """Who trains on parts of its data in the coming round of a run."""
     round = state.round + 1
     if not is_scanned(round):
@@ -216,7 +226,7 @@ def _scanned(problem: Problem, state: State, evidence: LayerEvidence) -> tuple[H
     return participants(problem, state, without_clients(evidence, state.labels < 0), level_of(round))
 
 
-def add_round(layout: Layout, evidence: LayerEvidence, report: Report, asked: Sequence[Hearing]) -> LayerEvidence:
+def add_round(layout: Layout, evidence: LayerEvidence, report: Report, asked: Sequence[Participants]) -> LayerEvidence:
     """Add what a round showed.
 
     Args:
@@ -229,14 +239,14 @@ def add_round(layout: Layout, evidence: LayerEvidence, report: Report, asked: Se
     longest = evidence.longest
     if len(updates.clients):
         longest = torch.maximum(longest, norms(updates.values, views(layout).values()).amax(dim=1).to(longest))
-    for sent in heard(report, asked, TASKS).values():
+    for sent in fold_updates(report, asked, TASKS).values():
         evidence = _with_similarities(layout, evidence, sent)
-    return replace(evidence, longest=longest, sizes=counted(evidence.sizes, report, asked, TASKS))
+    return replace(evidence, longest=longest, sizes=known_sizes(evidence.sizes, report, asked, TASKS))
 
 
 def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[Rows]) -> LayerEvidence:
     """The evidence with updates of the same clients by every part of their data, (m, p) each."""
-    if len(sent[0].clients) < FEWEST:
+    if len(sent[0].clients) < MIN_CLIENTS:
         return evidence
     columns = views(layout)
     everyone = torch.ones_like(evidence.sizes, dtype=torch.bool)
@@ -244,12 +254,12 @@ def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[R
     by_bias = evidence.bias
     if bias is not None:
         tensor = next(tensor for tensor in layout.tensors if tensor.name == bias)
-        by_bias = gathered(Layout((tensor,)), by_bias, [part.only(columns[bias]) for part in sent], everyone)
+        by_bias = with_round(Layout((tensor,)), by_bias, [part.only(columns[bias]) for part in sent], everyone)
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
     cosines = [cosine(part.values, columns.values())[:, different].mean(dim=1) for part in sent]
     return replace(
         evidence,
-        layers=gathered(layout, evidence.layers, sent, everyone),
+        layers=with_round(layout, evidence.layers, sent, everyone),
         bias=by_bias,
         common=evidence.common + torch.stack(cosines).mean(dim=0),
         rounds=evidence.rounds + 1,
@@ -270,10 +280,10 @@ def scan_layers(
     bias = bias_of(layout)
     known = evidence.layers
     if known is None:
-        able = int((evidence.sizes >= 2 * LEAST).sum())
+        able = int((evidence.sizes >= 2 * MIN_FOLD).sum())
         return LayerChoice(None, (), bias, able, 0, level)
-    clients, found = examine(layout, known, generator, level)
-    rounds = int(known.seen.max())
+    clients, found = groups_test(layout, known, generator, level)
+    rounds = int(known.rounds.max())
     nothing = LayerChoice(None, (), bias, len(clients), rounds, level, found.p, found.floor)
     if not found.tested:
         return nothing
@@ -285,7 +295,7 @@ def scan_layers(
     common = evidence.common / evidence.rounds
     chosen = _clearest(torch.tensor([score.correlation for score in layers]), common, eligible)
     halves = _halves(known.only(torch.isin(known.clients, clients)))
-    agreement = _agreement(halves, common, eligible, chosen, generator)
+    agreement = _agreement(halves, common, eligible, chosen)
     return replace(nothing, layer=layers[chosen].name, scores=scores, agreement=agreement)
 
 
@@ -297,7 +307,8 @@ def _scores(
         return ()
     known = evidence.layers
     by_view = {
-        name: replace(known, alike=known.alike[place : place + 1]) for place, name in enumerate(looked_at(layout))
+        name: replace(known, similarity=known.similarity[place : place + 1])
+        for place, name in enumerate(compared_layers(layout))
     }
     bias = bias_of(layout)
     if bias is not None and evidence.bias is not None:
@@ -307,19 +318,19 @@ def _scores(
     return tuple(_score(name, one, mean, generator, level) for (name, one), mean in pairs)
 
 
-def _score(name: str, known: Testimony, common: float, generator: torch.Generator, level: float) -> LayerScore:
+def _score(name: str, known: FoldSimilarity, common: float, generator: torch.Generator, level: float) -> LayerScore:
     """What is seen in one view alone."""
-    clients, found = examine(Layout((TensorSpec(name, name, "linear", ()),)), known, generator, level)
+    clients, found = groups_test(Layout((TensorSpec(name, name, "linear", ()),)), known, generator, level)
     first, second = _halves(known.only(torch.isin(known.clients, clients)))
-    again = replication(first, second, generator, permutations=0)
+    again = replication(first, second)
     return LayerScore(name, float(again.correlation), float(again.apart), common, found.p)
 
 
-def _halves(known: Testimony) -> tuple[torch.Tensor, torch.Tensor]:
+def _halves(known: FoldSimilarity) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean similarity of clients, all pairs of whom were seen, by the two halves of their data, (v, m, m) each."""
     m = len(known.clients)
     f = known.folds
-    parts = known.alike.double().reshape(-1, f, m, f, m) / known.seen[:, None]
+    parts = known.similarity.double().reshape(-1, f, m, f, m) / known.rounds[:, None]
     first = slice(f // 2)
     second = slice(f // 2, f)
     return parts[:, first, :, first].mean(dim=(1, 3)), parts[:, second, :, second].mean(dim=(1, 3))
@@ -336,7 +347,6 @@ def _agreement(
     common: torch.Tensor,
     eligible: torch.Tensor,
     chosen: int,
-    generator: torch.Generator,
 ) -> float:
     """The share of the repeats without some of the clients that choose the same layer."""
     m = halves[0].shape[1]
@@ -344,7 +354,7 @@ def _agreement(
     for repeat in range(min(REPEATS, m)):
         kept = torch.arange(m) % REPEATS != repeat
         fewer = [half[:, kept][:, :, kept] for half in halves]
-        correlation = replication(fewer[0], fewer[1], generator, permutations=0).correlation
+        correlation = replication(fewer[0], fewer[1]).correlation
         again.append(_clearest(correlation, common, eligible) == chosen)
     return sum(again) / len(again)
 
@@ -361,7 +371,7 @@ def scan_due(round: int) -> bool:
 
 def level_of(round: int) -> float:
     """The level of the next scan, from a round on. All scans of a run together spend `LEVEL`."""
-    return level(LEVEL, _next_scan(round)[0])
+    return next_level(LEVEL, _next_scan(round)[0])
 
 
 def _next_scan(round: int) -> tuple[int, int]:

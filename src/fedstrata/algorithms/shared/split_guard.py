@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.parts.proof.budget import gathered, is_twin_round, level
-from fedstrata.algorithms.parts.proof.hearings import LEAST, Hearing, hearing
-from fedstrata.algorithms.parts.proof.testimony import Testimony, examine
-from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
 from fedstrata.algorithms.shared.recursive_bipartition import Examine, SplitDecision
-from fedstrata.clustering import Confirmation
+from fedstrata.algorithms.shared.split_half import (
+    MIN_FOLD,
+    FoldSimilarity,
+    Participants,
+    add_fold_tasks,
+    fold_updates,
+    groups_test,
+    is_split_half_round,
+    known_sizes,
+    next_level,
+    select_participants,
+    with_round,
+)
+from fedstrata.clustering import PermutationResult
 from fedstrata.core import Decision, Plan, Problem, Report, Result, State
 from fedstrata.lazy_torch import torch
 
@@ -40,7 +49,7 @@ class TestState:
     """
 
     node: int
-    evidence: Testimony | None = None
+    evidence: FoldSimilarity | None = None
     tests: int = 0
     confirmed: tuple[int, ...] = ()
     decision: Decision | None = None
@@ -76,7 +85,7 @@ def initial_guard(problem: Problem, split_guard: str) -> GuardState | None:
 
 def guard_plan(problem: Problem, state: State, guard: GuardState, plan: Plan, alpha: float) -> Plan:
     """The plan in which members of clusters that are to be tested also train on parts of their data."""
-    return twins(plan, _participants(problem, state, guard, alpha), guard.sizes)
+    return add_fold_tasks(plan, _participants(problem, state, guard, alpha), guard.sizes)
 
 
 def run_split_half_tests(problem: Problem, state: State, guard: GuardState, report: Report, alpha: float) -> GuardState:
@@ -92,11 +101,11 @@ def run_split_half_tests(problem: Problem, state: State, guard: GuardState, repo
     round = state.round + 1
     tests = _tests(state, guard)
     participants = _participants(problem, state, guard, alpha)
-    for cluster, sent in heard(report, participants).items():
+    for cluster, sent in fold_updates(report, participants).items():
         known = tests[cluster]
-        evidence = gathered(problem.layout, known.evidence, sent, state.labels == cluster)
+        evidence = with_round(problem.layout, known.evidence, sent, state.labels == cluster)
         draw = problem.generator(f"test of node {known.node}", round)
-        clients, found = examine(problem.layout, evidence, draw, level(alpha, known.tests))
+        clients, found = groups_test(problem.layout, evidence, draw, next_level(alpha, known.tests))
         tests[cluster] = TestState(
             node=known.node,
             evidence=evidence,
@@ -104,13 +113,13 @@ def run_split_half_tests(problem: Problem, state: State, guard: GuardState, repo
             confirmed=tuple(clients.tolist()) if found.confirmed else (),
             decision=_test_decision(found, round),
         )
-    if is_twin_round(round):
+    if is_split_half_round(round):
         tests = [
             replace(known, decision=known.decision or _too_few_samples(guard.sizes[state.labels == cluster], round))
             for cluster, known in enumerate(tests)
         ]
     # A pending client may have other data than before.
-    sizes = counted(torch.where(state.labels < 0, 0, guard.sizes), report, participants)
+    sizes = known_sizes(torch.where(state.labels < 0, 0, guard.sizes), report, participants)
     return GuardState(sizes, tuple(tests))
 
 
@@ -141,19 +150,19 @@ def _tests(state: State, guard: GuardState) -> list[TestState]:
     return [known.get(node, TestState(node)).of(state.labels == cluster) for cluster, node in nodes]
 
 
-def _participants(problem: Problem, state: State, guard: GuardState, alpha: float) -> list[Hearing]:
+def _participants(problem: Problem, state: State, guard: GuardState, alpha: float) -> list[Participants]:
     """Who trains on parts of its data in this round: members of clusters whose groups are not confirmed."""
-    if not is_twin_round(state.round + 1):
+    if not is_split_half_round(state.round + 1):
         return []
     found = [
-        hearing(problem, state, guard.sizes, cluster, "auto", level(alpha, known.tests))
+        select_participants(problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests))
         for cluster, known in enumerate(_tests(state, guard))
         if not known.confirmed
     ]
     return [each for each in found if each is not None]
 
 
-def _test_decision(found: Confirmation, round: int) -> Decision:
+def _test_decision(found: PermutationResult, round: int) -> Decision:
     """What a test came to, as data."""
     values = {"test_round": float(round), "level": found.level, "floor": found.floor}
     if not found.tested:
@@ -168,7 +177,7 @@ def _too_few_samples(sizes: torch.Tensor, round: int) -> Decision:
     values = {
         "test_round": round,
         "tested_members": len(sizes),
-        "able_members": int((sizes >= 2 * LEAST).sum()),
-        "samples_needed": 2 * LEAST,
+        "able_members": int((sizes >= 2 * MIN_FOLD).sum()),
+        "samples_needed": 2 * MIN_FOLD,
     }
     return Decision(kind="too_few_samples", values={name: float(value) for name, value in values.items()})

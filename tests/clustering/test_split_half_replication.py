@@ -36,68 +36,42 @@ def test_what_a_client_has_in_common_with_all_others_is_taken_out() -> None:
 
 
 def test_a_pattern_that_is_there_twice_replicates_fully() -> None:
-    found = replication(groups(10, 10), groups(10, 10), seeded())
-    assert found.correlation.tolist() == pytest.approx([1.0]) and found.p.tolist() == [0.001]
-    four = replication(groups(2, 2), groups(2, 2), seeded())
+    found = replication(groups(10, 10), groups(10, 10))
+    assert found.correlation.tolist() == pytest.approx([1.0])
+    four = replication(groups(2, 2), groups(2, 2))
     assert four.apart.tolist() == pytest.approx([(2 / 9) ** 0.5])  # 4 of 12 pairs at 2/3, 8 at -1/3
-    opposed = replication(groups(10, 10), -groups(10, 10), seeded())
+    opposed = replication(groups(10, 10), -groups(10, 10))
     assert opposed.correlation.tolist() == pytest.approx([-1.0]) and opposed.apart.tolist() == [0.0]
-    assert opposed.p.tolist() == [1.0]
-
-
-def test_few_clients_are_often_re_paired_into_the_same_groups_and_that_counts_against_them() -> None:
-    found = replication(groups(3, 3), groups(3, 3), seeded(), permutations=3999)
-    assert float(found.p) == pytest.approx(0.1, abs=0.02)  # 10 ways to make 3 and 3 of 6
-
-
-def test_noise_replicates_only_by_chance() -> None:
-    draw, values = seeded(3), []
-    for _ in range(200):
-        found = replication(noise(10, draw, views=3), noise(10, draw, views=3), draw, permutations=199)
-        values.append(float(found.p.min()))
-    assert 0.0 < np.mean(np.array(values) <= 0.05) < 0.1
-    assert 0.4 < np.mean(values) < 0.6
 
 
 def test_a_pattern_is_found_in_noise_with_the_size_that_it_has_without() -> None:
     draw = seeded(4)
     first, second = (0.5 * groups(20, 20) + 0.3 * noise(40, draw) for _ in range(2))
-    found = replication(first, second, draw)
-    clean = replication(0.5 * groups(20, 20), 0.5 * groups(20, 20), draw)
-    assert float(found.p) == 0.001 and 0.3 < float(found.correlation) < 0.6
+    found = replication(first, second)
+    clean = replication(0.5 * groups(20, 20), 0.5 * groups(20, 20))
+    assert 0.3 < float(found.correlation) < 0.6
     assert float(found.apart) == pytest.approx(float(clean.apart), rel=0.1)
-
-
-def test_looking_at_more_views_costs_significance() -> None:
-    draw = seeded(6)
-    first, second = (groups(4, 5) + 1.3 * noise(9, draw) for _ in range(2))
-    alone = replication(first, second, seeded())
-    among = replication(
-        torch.cat([first, noise(9, draw, views=9)]), torch.cat([second, noise(9, draw, views=9)]), seeded()
-    )
-    assert float(among.p[0]) > float(alone.p[0])
-    assert float(among.correlation[0]) == pytest.approx(float(alone.correlation[0]))
 
 
 def test_similarities_without_a_pattern_replicate_nothing() -> None:
     flat = torch.ones(1, 8, 8)
-    found = replication(flat, groups(4, 4), seeded())
-    assert (found.correlation.tolist(), found.apart.tolist(), found.p.tolist()) == ([0.0], [0.0], [1.0])
+    found = replication(flat, groups(4, 4))
+    assert (found.correlation.tolist(), found.apart.tolist()) == ([0.0], [0.0])
     for m in (0, 1, 2, 3):
-        assert replication(torch.ones(1, m, m), torch.ones(1, m, m), seeded()).p.tolist() == [1.0]
+        assert replication(torch.ones(1, m, m), torch.ones(1, m, m)).correlation.tolist() == [0.0]
 
 
 def test_the_order_of_clients_does_not_matter() -> None:
     first, second = noise(8, seeded(7), views=2), noise(8, seeded(8), views=2)
     order = torch.randperm(8, generator=seeded())
-    once = replication(first, second, seeded(), permutations=0)
-    again = replication(first[:, order][:, :, order], second[:, order][:, :, order], seeded(), permutations=0)
-    assert torch.allclose(once.correlation, again.correlation) and once.p.tolist() == [1.0, 1.0]
+    once = replication(first, second)
+    again = replication(first[:, order][:, :, order], second[:, order][:, :, order])
+    assert torch.allclose(once.correlation, again.correlation)
 
 
 def test_arrays_are_taken_and_other_shapes_refused() -> None:
     pattern = groups(5, 5).numpy()
-    assert replication(pattern, pattern, seeded()).correlation.tolist() == pytest.approx([1.0])
+    assert replication(pattern, pattern).correlation.tolist() == pytest.approx([1.0])
     for wrong in (pattern[0], pattern[:0], np.concatenate([pattern, pattern])):
         with pytest.raises(ValueError, match=r"expected two of shape \(v, m, m\)"):
-            replication(wrong, pattern, seeded())
+            replication(wrong, pattern)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstrata.clustering import cosine, refreshed
-from fedstrata.clustering.products import products
+from fedstrata.clustering.similarity import products
 
 few = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1).map(lambda seed: torch.Generator().manual_seed(seed))

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, tensor
 
 from fedstrata.clustering import cosine, euclidean, likeness, norms
-from fedstrata.clustering.views import summed
+from fedstrata.clustering.similarity import summed
 
 ROWS = torch.randn(6, 9000, generator=torch.Generator().manual_seed(0))
 VIEWS = {

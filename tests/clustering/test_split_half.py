@@ -8,9 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.clustering import centred, confirm, likeness, surest, twin_test
-from fedstrata.clustering import twins as module
-from fedstrata.clustering.patterns import agreement, unit
+from fedstrata.clustering import (
+    PermutationResult,
+    centred,
+    likeness,
+    smallest_sure_p,
+    split_half,
+    split_half_test,
+    unusable_updates,
+)
+from fedstrata.clustering.split_half import agreement, unit
 
 few = settings(deadline=None, max_examples=20)
 
@@ -30,16 +37,24 @@ def noise(m: int, draw: torch.Generator, views: int = 1) -> torch.Tensor:
     return upper + upper.mT
 
 
-def twins(*sizes: int, apart: float, draw: torch.Generator, p: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+def updates(*sizes: int, apart: float, draw: torch.Generator, p: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     means = torch.randn(p, generator=draw) + apart * torch.randn(len(sizes), p, generator=draw)
     first, second = (means[truth] + torch.randn(len(truth), p, generator=draw) for _ in range(2))
     return first, second
 
 
-def test_two_pairs_are_found_again_in_8_of_their_24_re_pairings() -> None:
-    """P = Q = S(P), so Z = 2 sqrt(2) / sqrt(4); 8 re-pairings keep both pairs, 16 have <P, Q> = -1/2."""
-    found = confirm(groups(2, 2), groups(2, 2), seeded(), level=0.4, names=["conv"])
+def compared(
+    first: torch.Tensor, second: torch.Tensor, layers: dict[str, torch.Tensor], draw: torch.Generator, level: float
+) -> PermutationResult:
+    """The test of updates by both halves, (m, p) each."""
+    one, other = (likeness(half, layers.values()) for half in (first, second))
+    return split_half_test(one, other, draw, level, tuple(layers))
+
+
+def test_two_pairs_are_found_again_in_8_of_their_24_permutations() -> None:
+    """P = Q = S(P), so Z = 2 sqrt(2) / sqrt(4); 8 permutations keep both pairs, 16 have <P, Q> = -1/2."""
+    found = split_half_test(groups(2, 2), groups(2, 2), seeded(), level=0.4, names=["conv"])
     assert found.tested and found.confirmed and found.reason == ""
     assert (found.layer, found.drawn, found.proposal.tolist()) == ("conv", 24, [False, False, True, True])
     assert found.statistic == pytest.approx(2**0.5) and found.contrast == 1.0
@@ -48,35 +63,35 @@ def test_two_pairs_are_found_again_in_8_of_their_24_re_pairings() -> None:
 
 
 def test_a_level_that_cannot_be_reached_spends_nothing() -> None:
-    found = confirm(groups(2, 2), groups(2, 2), seeded(), level=0.3)
+    found = split_half_test(groups(2, 2), groups(2, 2), seeded(), level=0.3)
     assert not found.tested and not found.confirmed and (found.p, found.drawn) == (1.0, 0)
-    assert found.reason == "4 members reach p = 0.33 at best, above the level 0.3"
+    assert found.reason == "level_out_of_reach"
     assert not found.proposal.any() and found.floor == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(("m", "floor"), [(6, 1 / 10), (7, 1 / 35), (8, 1 / 35), (10, 1 / 126)])
-def test_the_floor_is_the_share_of_re_pairings_that_keep_two_equal_groups(m: int, floor: float) -> None:
-    found = confirm(groups(m // 2, m - m // 2), groups(m // 2, m - m // 2), seeded(), level=0.2)
+def test_the_floor_is_the_share_of_permutations_that_keep_two_equal_groups(m: int, floor: float) -> None:
+    found = split_half_test(groups(m // 2, m - m // 2), groups(m // 2, m - m // 2), seeded(), level=0.2)
     assert found.floor == pytest.approx(floor)
-    assert found.p == pytest.approx(floor, abs=0.01)  # from 7 members on, re-pairings are drawn
+    assert found.p == pytest.approx(floor, abs=0.01)  # from 7 members on, permutations are drawn
 
 
-def test_z_has_mean_0_and_variance_1_over_all_re_pairings_whatever_the_patterns() -> None:
+def test_z_has_mean_0_and_variance_1_over_all_permutations_whatever_the_patterns() -> None:
     first, second = (unit(centred(noise(6, seeded(seed))[0] ** 3)) for seed in (1, 2))
     orders = torch.tensor(list(permutations(range(6))))
     heights = agreement(first.expand(720, 6, 6), second[orders[:, :, None], orders[:, None, :]])
     assert float(heights.mean()) == pytest.approx(0, abs=1e-12)
     assert float(heights.square().mean()) == pytest.approx(1)
-    found = confirm(first[None], second[None], seeded(), level=0.2)
+    found = split_half_test(first[None], second[None], seeded(), level=0.2)
     assert found.statistic == pytest.approx(float(heights[0]))
     assert found.p == pytest.approx(float((heights >= heights[0] - 1e-9).double().mean()))
 
 
 @pytest.mark.parametrize("sizes", [(10, 10), (5, 5, 5, 5), (12, 5, 3)])
 def test_groups_are_found_and_split_without_tearing_one(sizes: tuple[int, ...]) -> None:
-    first, second = twins(*sizes, apart=0.8, draw=seeded(1))
+    first, second = updates(*sizes, apart=0.8, draw=seeded(1))
     layers = {"conv": torch.arange(50), "fc": torch.arange(50, 200)}
-    found = twin_test(first, second, layers, seeded(), level=0.01)
+    found = compared(first, second, layers, seeded(), level=0.01)
     assert found.confirmed and found.p <= 0.01 and found.drawn == 1000
     assert found.layer in layers and found.statistic == max(found.statistics.values())
     for side in found.proposal.split(list(sizes)):
@@ -88,7 +103,7 @@ def test_layers_are_named_by_where_the_groups_are() -> None:
     for half in (first, second):
         half[:6, 30:60] += 1.0
     layers = {name: torch.arange(start, start + 30) for name, start in (("a", 0), ("b", 30), ("c", 60))}
-    found = twin_test(first, second, layers, seeded(), level=0.03)
+    found = compared(first, second, layers, seeded(), level=0.03)
     assert found.layer == "b" and found.confirmed
     assert found.proposal.tolist() == [False] * 6 + [True] * 6
 
@@ -99,7 +114,7 @@ def test_alike_clients_are_split_as_often_as_the_level_says(m: int, views: int) 
     for _ in range(250):
         first, second = torch.randn(2, m, 20 * views, generator=draw)
         layers = {str(view): torch.arange(20 * view, 20 * view + 20) for view in range(views)}
-        values.append(twin_test(first, second, layers, draw, level=0.1).p)
+        values.append(compared(first, second, layers, draw, level=0.1).p)
     rates = [np.mean(np.array(values) <= level) for level in (0.05, 0.2, 0.5)]
     assert rates == pytest.approx([0.05, 0.2, 0.5], abs=0.06)
 
@@ -108,7 +123,7 @@ def test_likeness_keeps_the_level_when_one_client_has_ten_times_the_samples_of_a
     draw, noises, values = seeded(5), 10 ** torch.linspace(0.5, 0, 20)[:, None], []
     for _ in range(300):
         first, second = (3 + noises * torch.randn(20, 100, generator=draw) for _ in range(2))
-        values.append(twin_test(first, second, {"all": torch.arange(100)}, draw, level=0.05).confirmed)
+        values.append(compared(first, second, {"all": torch.arange(100)}, draw, level=0.05).confirmed)
     assert np.mean(values) < 0.1
 
 
@@ -117,12 +132,12 @@ def test_stopping_early_decides_as_drawing_to_the_end_does(monkeypatch: pytest.M
         results = []
         for seed in range(30):
             first, second = (0.15 * groups(6, 6) + 0.3 * noise(12, seeded(100 * seed + half)) for half in (1, 2))
-            found = confirm(first, second, seeded(seed), level=0.05)
+            found = split_half_test(first, second, seeded(seed), level=0.05)
             results.append((found.confirmed, found.drawn))
         return results
 
     early = decisions()
-    monkeypatch.setattr(module, "enough", lambda level: 10**9)
+    monkeypatch.setattr(split_half, "stop_after", lambda level: 10**9)
     late = decisions()
     assert [confirmed for confirmed, _ in early] == [confirmed for confirmed, _ in late]
     assert {confirmed for confirmed, _ in late} == {True, False}
@@ -134,8 +149,8 @@ def test_stopping_early_decides_as_drawing_to_the_end_does(monkeypatch: pytest.M
 def test_reordered_clients_get_the_same_statistic_and_proposal(m: int, seed: int) -> None:
     first, second = (noise(m, seeded(seed + half), views=2) for half in (0, 1))
     order = torch.randperm(m, generator=seeded(seed))
-    found = confirm(first, second, seeded(), level=0.5)
-    again = confirm(first[:, order][:, :, order], second[:, order][:, :, order], seeded(), level=0.5)
+    found = split_half_test(first, second, seeded(), level=0.5)
+    again = split_half_test(first[:, order][:, :, order], second[:, order][:, :, order], seeded(), level=0.5)
     assert again.statistic == pytest.approx(found.statistic) and again.layer == found.layer
     moved = found.proposal[order]
     assert torch.equal(again.proposal, moved ^ moved[0])
@@ -146,81 +161,70 @@ def test_reordered_clients_get_the_same_statistic_and_proposal(m: int, seed: int
 def test_neither_the_scale_of_updates_nor_which_half_is_first_matters(seed: int, scale: float) -> None:
     first, second = torch.randn(2, 6, 12, generator=seeded(seed), dtype=torch.float64)
     layers = {"all": torch.arange(12)}
-    found = twin_test(first, second, layers, seeded(), level=0.5)
-    scaled = twin_test(scale * first, second / scale, layers, seeded(), level=0.5)
-    swapped = twin_test(second, first, layers, seeded(), level=0.5)
+    found = compared(first, second, layers, seeded(), level=0.5)
+    scaled = compared(scale * first, second / scale, layers, seeded(), level=0.5)
+    swapped = compared(second, first, layers, seeded(), level=0.5)
     assert scaled.p == swapped.p == found.p
     assert scaled.statistic == pytest.approx(found.statistic) and swapped.statistic == pytest.approx(found.statistic)
-
-
-def test_clients_are_re_paired_only_within_their_stratum() -> None:
-    """Groups that are the strata are kept by every re-pairing: no evidence. Groups across them are still found."""
-    pattern = groups(4, 4)
-    same = confirm(pattern, pattern, seeded(), level=0.2, strata=[0] * 4 + [1] * 4)
-    assert (same.p, same.drawn) == (1.0, 576)  # 4! 4!
-    assert same.floor == pytest.approx(2 / 36)  # C(4, 2) C(4, 2)
-    across = confirm(pattern, pattern, seeded(), level=0.2, strata=[0, 1] * 4)
-    assert across.p == pytest.approx(2 / 36)
-    odd = confirm(groups(5, 4), groups(5, 4), seeded(), level=0.2, strata=torch.tensor([0, 1, 0, 1, 0, 1, 0, 1, 0]))
-    assert odd.floor == pytest.approx(1 / 60) and odd.confirmed  # C(5, 2) C(4, 2)
 
 
 @pytest.mark.parametrize("few_clients", [0, 1, 2, 3])
 def test_fewer_than_four_members_are_not_tested(few_clients: int) -> None:
     rows = torch.randn(few_clients, 5, generator=seeded())
-    found = twin_test(rows, rows, {"all": torch.arange(5)}, seeded(), level=0.9)
-    assert found.reason == f"{few_clients} members, at least 4 are needed" and found.p == 1.0
+    found = compared(rows, rows, {"all": torch.arange(5)}, seeded(), level=0.9)
+    assert found.reason == "too_few_members" and found.p == 1.0
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda rows: rows.__setitem__((3, 1), torch.nan), "updates that are not finite"),
-        (lambda rows: rows.__setitem__((3, 1), torch.inf), "updates that are not finite"),
-        (lambda rows: rows.__setitem__(3, 0.0), "updates that are 0"),
-        (lambda rows: rows.__setitem__(slice(None), 1.0), "similarities without a pattern"),
+        (lambda rows: rows.__setitem__((3, 1), torch.nan), "updates_not_finite"),
+        (lambda rows: rows.__setitem__((3, 1), torch.inf), "updates_not_finite"),
+        (lambda rows: rows.__setitem__(3, 0.0), "updates_are_zero"),
+        (lambda rows: None, ""),
     ],
 )
-def test_a_dead_or_diverged_network_gives_no_test(spoil: Callable[[Any], None], reason: str) -> None:
-    """Compared carelessly, they gave p = 0."""
-    for half in (0, 1):
-        rows = [twin.clone() for twin in twins(5, 5, apart=2.0, draw=seeded(2), p=20)]
-        spoil(rows[half])
-        found = twin_test(rows[0], rows[1], {"all": torch.arange(20)}, seeded(), level=0.05)
-        assert (found.tested, found.confirmed, found.p, found.reason) == (False, False, 1.0, reason)
+def test_updates_of_a_dead_or_diverged_network_are_unusable(spoil: Callable[[Any], None], reason: str) -> None:
+    rows = updates(5, 5, apart=2.0, draw=seeded(2), p=20)[0]
+    spoil(rows)
+    assert unusable_updates(rows, [torch.arange(10), torch.arange(20)]) == reason
+
+
+def test_updates_that_are_all_equal_give_no_test() -> None:
+    for spoiled in (0, 1):
+        rows = [half.clone() for half in updates(5, 5, apart=2.0, draw=seeded(2), p=20)]
+        rows[spoiled][:] = 1.0
+        found = compared(rows[0], rows[1], {"all": torch.arange(20)}, seeded(), level=0.05)
+        assert (found.tested, found.confirmed, found.p, found.reason) == (False, False, 1.0, "no_pattern")
 
 
 def test_similarities_without_a_pattern_or_not_finite_give_no_test() -> None:
     flat, broken = torch.ones(1, 8, 8), torch.full((1, 8, 8), torch.nan)
-    assert confirm(flat, flat, seeded(), 0.05).reason == "similarities without a pattern"
-    assert confirm(groups(4, 4), broken, seeded(), 0.05).reason == "similarities that are not finite"
-    mixed = confirm(
+    assert split_half_test(flat, flat, seeded(), 0.05).reason == "no_pattern"
+    assert split_half_test(groups(4, 4), broken, seeded(), 0.05).reason == "similarities_not_finite"
+    mixed = split_half_test(
         torch.cat([flat, groups(5, 5)[:, :8, :8]]), torch.cat([flat, groups(5, 5)[:, :8, :8]]), seeded(), 0.05
     )
     assert mixed.tested and mixed.layer == "1" and mixed.statistics["0"] == 0.0
 
 
 def test_arrays_are_taken_and_wrong_shapes_and_levels_refused() -> None:
-    first, second = twins(6, 6, apart=1.0, draw=seeded(), p=30)
+    first, second = updates(6, 6, apart=1.0, draw=seeded(), p=30)
     layers = {"all": torch.arange(30)}
-    found = twin_test(first, second, layers, seeded(), 0.05)
-    assert twin_test(first.numpy(), second.numpy(), layers, seeded(), 0.05).p == found.p
+    found = compared(first, second, layers, seeded(), 0.05)
     half = likeness(first)[None]
-    assert confirm(half.numpy(), likeness(second)[None].numpy(), seeded(), 0.05).p == found.p
-    with pytest.raises(ValueError, match=r"expected two of shape \(m, p\)"):
-        twin_test(first, second[:5], layers, seeded(), 0.05)
+    assert split_half_test(half.numpy(), likeness(second)[None].numpy(), seeded(), 0.05).p == found.p
+    with pytest.raises(ValueError, match=r"expected two of shape \(v, m, m\)"):
+        compared(first, second[:5], layers, seeded(), 0.05)
     for wrong in (half[0], half[:0], half[:, :5, :5]):
         with pytest.raises(ValueError, match=r"expected two of shape \(v, m, m\)"):
-            confirm(wrong, half[0] if wrong.ndim == 3 and len(wrong) else wrong, seeded(), 0.05)
+            split_half_test(wrong, half[0] if wrong.ndim == 3 and len(wrong) else wrong, seeded(), 0.05)
     for level in (0.0, 1.0, float("nan")):
         with pytest.raises(ValueError, match="expected a level in"):
-            confirm(half, half, seeded(), level)
+            split_half_test(half, half, seeded(), level)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "p"),
-    [([4], 1 / 3), ([5], 1 / 10), ([6], 1 / 10), ([4, 4], 1 / 18), ([4, 5], 1 / 60), ([8, 12], 1 / 32340)],
-)
-def test_the_surest_p_is_the_share_of_re_pairings_that_keep_two_clear_groups(sizes: list[int], p: float) -> None:
-    """Of 4: 3 ways to make two pairs. Of 5: 10 to make a pair and a triple. Blocks of even size swap together."""
-    assert surest(sizes) == pytest.approx(p)
+@pytest.mark.parametrize(("m", "p"), [(4, 1 / 3), (5, 1 / 10), (6, 1 / 10), (8, 1 / 35), (20, 2 / 184756)])
+def test_the_smallest_sure_p_is_the_share_of_permutations_that_keep_two_clear_groups(m: int, p: float) -> None:
+    """Of 4: 3 ways to make two pairs. Of 5: 10 to make a pair and a triple."""
+    assert smallest_sure_p(m) == pytest.approx(p)

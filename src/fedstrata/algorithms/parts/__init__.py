@@ -1,1 +1,0 @@
-"""What several algorithms share: functions and small records, never a class to inherit from."""

@@ -1,0 +1,413 @@
+"""Split-half rounds: clients also train on parts of their data, and a permutation test compares the parts.
+
+In a split-half round the *participants* of a cluster train, besides their normal work, from the cluster's model on
+disjoint folds of their data: on the halves A and B, or on four quarters where few clients are compared. The similarity
+of the updates is summed over such rounds (`FoldSimilarity`). If the clients form groups, what the first folds show is
+found again by the others. The tests of a cluster share a budget: all together they err with a probability of alpha.
+
+Strata splits clusters by this test, the split guard lets other algorithms split only what it confirms, and the layer
+scan asks which layer shows groups. `fedstrata.clustering.split_half` has the tests themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedstrata.clustering import (
+    PermutationResult,
+    fold_test,
+    likeness,
+    norms,
+    not_tested,
+    smallest_sure_p,
+    split_half_test,
+)
+from fedstrata.clustering.similarity import STILL
+from fedstrata.clustering.split_half import MIN_CLIENTS
+from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Matrix, Plan, Problem, Report, Result, Rows, State
+from fedstrata.lazy_torch import torch
+
+FEW_MEMBERS = 12
+"""Members up to which four folds are used, if they are large enough. With more, two folds reach the levels of eight
+tests."""
+
+MIN_FOLD = 24
+"""Samples of a fold below which a client does not take part."""
+
+MAX_PARTICIPANTS = 200
+"""Members of whom a random sample takes part. The others follow the models."""
+
+PARTS = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
+"""The folds by their number. Those of half A come first. With one, half B is kept for hold-out comparisons."""
+
+
+# When to test, and at what level.
+
+
+def is_split_half_round(round: int) -> bool:
+    """Whether clients train on folds too: in rounds 2, 3, 4, 6, 9, 13, 19, 28 and so on, each 1.5 times the last."""
+    scheduled = 2
+    while scheduled < round:
+        scheduled = scheduled * 3 // 2
+    return scheduled == round
+
+
+def next_level(alpha: float, tests: int) -> float:
+    """The level of a cluster's next test after so many (alpha spending): alpha / 2, / 6, / 12, ..., in sum alpha.
+
+    Levels that fall faster leave nothing for a late structure, for which evidence of many rounds is gathered.
+    """
+    return alpha / ((tests + 1) * (tests + 2))
+
+
+# Who takes part.
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The clients of one cluster that train on folds in a split-half round.
+
+    Attributes:
+        cluster: The cluster.
+        clients: Their ids, (m,).
+        folds: The number of folds that each trains on. One fold means that the clients are too few for a permutation
+            test, and only half A is asked for.
+    """
+
+    cluster: int
+    clients: torch.Tensor
+    folds: int
+
+    @property
+    def parts(self) -> int:
+        """The number of equal parts of a client's data, of which a fold is one."""
+        return max(2, self.folds)
+
+
+def select_participants(
+    problem: Problem,
+    state: State,
+    sizes: torch.Tensor,
+    cluster: int,
+    folds: int | str,
+    level: float,
+    answering: int | None = None,
+) -> Participants | None:
+    """Who takes part in a test of a cluster; None where even two clear groups among them would not reach the level.
+
+    Args:
+        problem: Fixed for the run.
+        state: The state before the round.
+        sizes: The training samples of each client, (n,); 0 where they are not known yet.
+        cluster: The cluster.
+        folds: The number of folds, 2 or 4, or ``"auto"``.
+        level: The level of the test.
+        answering: The number of members that are likely to answer; None for all of them.
+    """
+    members = (state.labels == cluster).nonzero().flatten()
+    likely = len(members) if answering is None else min(len(members), max(answering, 1))
+    if isinstance(folds, int):
+        numbers: tuple[int, ...] = (folds,)
+    else:
+        numbers = (4, 2) if likely <= FEW_MEMBERS else (2,)
+    found = list[Participants]()
+    for number in numbers:
+        # A client of unknown size may turn out to have too few samples. Then its answer is left out.
+        clients = members[(sizes[members] >= number * MIN_FOLD) | (sizes[members] == 0)]
+        if len(clients) > MAX_PARTICIPANTS:
+            generator = problem.generator(f"voters of node {int(state.nodes[cluster])}")
+            chosen = torch.randperm(len(clients), generator=generator)[:MAX_PARTICIPANTS]
+            clients = clients[chosen.sort().values]
+        # Four folds tell any four clients apart. Two need enough clients for a permutation test.
+        enough = len(clients) >= MIN_CLIENTS and bool(sizes[clients].any())
+        if enough and (number == 4 or smallest_sure_p(len(clients)) <= level):
+            found.append(Participants(cluster, clients, number))
+    return max(found, key=lambda each: len(each.clients), default=None)
+
+
+def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
+    """The participants of a cluster of two or three, too few for a permutation test; None of any other cluster."""
+    members = (state.labels == cluster).nonzero().flatten()
+    clients = members[sizes[members] >= 2 * MIN_FOLD]
+    return Participants(cluster, clients, 1) if len(clients) >= 2 and len(members) < MIN_CLIENTS else None
+
+
+def too_few_samples(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:
+    """The decision about a cluster that has no participants."""
+    members = state.labels == cluster
+    number = folds if isinstance(folds, int) else 2
+    values = {
+        "round": float(state.round + 1),
+        "able": float((sizes[members] >= number * MIN_FOLD).sum()),
+        "members": float(members.sum()),
+        "samples": float(number * MIN_FOLD),
+        "folds": float(number),
+    }
+    return Decision(kind="not_tested_too_few_samples", values=values)
+
+
+# What they do.
+
+
+def add_fold_tasks(
+    plan: Plan, participants: Sequence[Participants], sizes: torch.Tensor, purpose: str = "test"
+) -> Plan:
+    """The plan in which all participants also train on each fold, from their cluster's model, on equally many samples.
+
+    All folds start from the same model. One after the other, the second would lean against the noise of the first. A
+    quarter of the data is gone through twice, so that its update has as many steps behind it as that of a half: the
+    first two or three steps from a common model turn nearly the same way for every client.
+
+    Args:
+        plan: Its task ``"train"`` is the normal work.
+        participants: Of every cluster that is tested.
+        sizes: The training samples of each client, (n,); 0 where they are not known yet.
+        purpose: The name of the test in the names of the tasks.
+    """
+    tasks = dict(plan.tasks)
+    for folds in sorted({each.folds for each in participants}):
+        task = _fold_task(plan, [each for each in participants if each.folds == folds], folds, sizes)
+        for part in PARTS[folds]:
+            tasks[_task_name(purpose, part, folds)] = replace(task, fold=part, stream=part)
+    return replace(plan, tasks=tasks)
+
+
+def _fold_task(plan: Plan, participants: Sequence[Participants], folds: int, sizes: torch.Tensor) -> LocalTask:
+    """The work on any one of so many folds."""
+    candidates = torch.full((len(plan.cohort), 1), -1)
+    max_samples = torch.zeros(len(plan.cohort), dtype=torch.int64)
+    for each in participants:
+        selected = torch.isin(plan.cohort, each.clients)
+        known = sizes[each.clients]
+        candidates[selected] = each.cluster
+        max_samples[selected] = int(known[known > 0].min()) // each.parts
+    normal = plan.tasks[TRAIN]
+    training = replace(normal.training, epochs=normal.training.epochs * max(2, folds) // 2)
+    return replace(normal, candidates=candidates, max_samples=max_samples, training=training)
+
+
+def _task_name(purpose: str, part: str, folds: int) -> str:
+    """The name of the task on one of some folds."""
+    return f"{purpose} {part} of {folds}"
+
+
+def fold_updates(
+    report: Report, participants: Sequence[Participants], purpose: str = "test"
+) -> Mapping[int, tuple[Rows, ...]]:
+    """What the participants of each cluster sent: the updates of the same clients by every fold, (m', p) each.
+
+    Args:
+        report: Of the plan that `add_fold_tasks` made.
+        participants: As in the plan.
+        purpose: As in the plan.
+    """
+    sent = dict[int, tuple[Rows, ...]]()
+    for each, results in _answers(report, participants, purpose):
+        # A network that did not move says nothing about its client. Folds that are cut between independent units may
+        # fall short, and unequal noise would look like groups.
+        largest = _largest_size(results)
+        able = set(each.clients.tolist())
+        for result in results:
+            sound = (result.sizes == largest) & (result.updates.values.double().norm(dim=1) > 0)
+            able &= set(result.updates.clients[sound].tolist())
+        ids = torch.tensor(sorted(able), dtype=torch.int64)
+        sent[each.cluster] = tuple(Rows(ids, result.updates.of(ids)) for result in results)
+    return sent
+
+
+def known_sizes(
+    sizes: torch.Tensor, report: Report, participants: Sequence[Participants], purpose: str = "test"
+) -> torch.Tensor:
+    """The samples (n,) that clients can share out among folds, by what they have used; 0 where it is not known.
+
+    Args:
+        sizes: As known before, (n,).
+        report: Of the plan.
+        participants: As in the plan.
+        purpose: As in the plan.
+    """
+    result = report.results[TRAIN]
+    known = sizes.clone()
+    clients = result.updates.clients
+    known[clients] = torch.where(known[clients] > 0, known[clients], result.sizes)
+    for each, results in _answers(report, participants, purpose):
+        largest = _largest_size(results)
+        for fold in results:
+            short = fold.sizes < largest
+            ids = fold.updates.clients[short]
+            known[ids] = torch.minimum(known[ids], each.parts * fold.sizes[short])
+    return known
+
+
+def _answers(
+    report: Report, participants: Sequence[Participants], purpose: str
+) -> Iterator[tuple[Participants, list[Result]]]:
+    """The results of each cluster's participants by every fold."""
+    for each in sorted(participants, key=lambda one: one.folds):
+        results = [report.results[_task_name(purpose, part, each.folds)] for part in PARTS[each.folds]]
+        yield each, [result.only(torch.isin(result.updates.clients, each.clients)) for result in results]
+
+
+def _largest_size(results: Sequence[Result]) -> int:
+    """The number of samples that the largest fold of any client had."""
+    return max((int(result.sizes.max()) for result in results if len(result.sizes)), default=0)
+
+
+# What it shows.
+
+
+@dataclass(frozen=True)
+class FoldSimilarity:
+    """How similar the folds of a cluster's participants are, summed over split-half rounds.
+
+    Attributes:
+        clients: Who took part, ascending ids (m,).
+        folds: The number of folds of each, f.
+        similarity: The `likeness` of all folds by every layer, and by all together, summed over rounds,
+            (v, f m, f m) float32. The first fold of all clients comes first.
+        rounds: The number of rounds in which both of a pair sent all folds, (m, m).
+        fresh: Who sent them in the last round, bool (m,).
+    """
+
+    clients: torch.Tensor
+    folds: int
+    similarity: torch.Tensor
+    rounds: torch.Tensor
+    fresh: torch.Tensor
+
+    def only(self, kept: torch.Tensor) -> FoldSimilarity:
+        """The same of some of the clients, by a bool (m,)."""
+        slots = kept.repeat(self.folds)
+        return FoldSimilarity(
+            clients=self.clients[kept],
+            folds=self.folds,
+            similarity=self.similarity[:, slots][:, :, slots],
+            rounds=self.rounds[kept][:, kept],
+            fresh=self.fresh[kept],
+        )
+
+
+def compared_layers(layout: Layout) -> dict[str, torch.Tensor]:
+    """What is compared, and its columns: every layer, and all of them together."""
+    names = layout.layers if len(layout.layers) == 1 else (*layout.layers, "all")
+    return {name: layout.columns(layout.select(name)) for name in names}
+
+
+def empty_similarity(layout: Layout, folds: int, clients: torch.Tensor | None = None) -> FoldSimilarity:
+    """The similarity of some clients, by default none, before any round."""
+    clients = torch.empty(0, dtype=torch.int64) if clients is None else clients
+    m = len(clients)
+    return FoldSimilarity(
+        clients=clients,
+        folds=folds,
+        similarity=torch.zeros(len(compared_layers(layout)), folds * m, folds * m),
+        rounds=torch.zeros(m, m, dtype=torch.int64),
+        fresh=torch.zeros(m, dtype=torch.bool),
+    )
+
+
+def with_round(
+    layout: Layout, known: FoldSimilarity | None, sent: Sequence[Rows], members: torch.Tensor
+) -> FoldSimilarity:
+    """The similarity of the members of a cluster with that of one more round.
+
+    Args:
+        layout: Of the network.
+        known: The similarity of earlier rounds. That of another number of folds is forgotten.
+        sent: The updates of the same clients by every fold, (m', p) each.
+        members: Who is in the cluster, bool (n,).
+    """
+    if known is None or known.folds != len(sent):
+        known = empty_similarity(layout, len(sent))
+    return add_round(layout, known.only(members[known.clients]), sent)
+
+
+def add_round(layout: Layout, known: FoldSimilarity, sent: Sequence[Rows]) -> FoldSimilarity:
+    """The similarity with that of one more round: updates of the same clients by every fold, (m', p) each."""
+    layers = compared_layers(layout)
+    sent = _moved(sent, layers)
+    clients = sent[0].clients
+    if len(clients) < MIN_CLIENTS:
+        return replace(known, fresh=torch.zeros_like(known.fresh))
+    if len(sent) == 2:
+        # Each half is measured by itself: what one half tells about the other is the whole question.
+        halves = [likeness(half.values, layers.values()) for half in sent]
+        measured = torch.stack([torch.block_diag(*each) for each in zip(*halves, strict=True)])
+    else:
+        measured = likeness(torch.cat([fold.values for fold in sent]), layers.values())
+    total = empty_similarity(layout, len(sent), torch.cat([known.clients, clients]).unique())
+    _add(total, known.clients, known.similarity, known.rounds)
+    _add(total, clients, measured.float(), torch.tensor(1))
+    return replace(total, fresh=torch.isin(total.clients, clients))
+
+
+def _add(total: FoldSimilarity, clients: torch.Tensor, similarity: torch.Tensor, rounds: torch.Tensor) -> None:
+    """Add what was measured of some clients to a similarity, in place."""
+    places = torch.searchsorted(total.clients, clients)
+    slots = (places + torch.arange(total.folds)[:, None] * len(total.clients)).flatten()
+    total.similarity[:, slots[:, None], slots] += similarity
+    total.rounds[places[:, None], places] += rounds
+
+
+def _moved(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
+    """The rows of clients that moved in every layer in which anyone did: whoever did not is similar to nobody."""
+    # Rows that are 0 in one half are so in the other, a pattern that has nothing to do with the clients' data.
+    still = torch.stack([norms(rows.values, layers.values()) <= STILL for rows in sent])  # (f, v, m)
+    moved = ~(still & ~still.all(dim=2, keepdim=True)).any(dim=(0, 1))
+    return [rows.at(moved) for rows in sent]
+
+
+def groups_test(
+    layout: Layout, known: FoldSimilarity, generator: torch.Generator, level: float
+) -> tuple[torch.Tensor, PermutationResult]:
+    """Test whether clients form groups; and the clients that were compared, ids (m',).
+
+    Every two of them took part in the same round at least once.
+    """
+    kept = torch.ones(len(known.clients), dtype=torch.bool)
+    while bool((known.rounds[kept][:, kept] == 0).any()):
+        # The client that shares no round with the most others is left out first. Of equals it is one that was away in
+        # the last round, then the last one.
+        missing = (2 * ((known.rounds == 0) & kept).sum(dim=1) + ~known.fresh).where(kept, -1)
+        kept[int((missing == missing.max()).nonzero()[-1])] = False
+    if int((kept & known.fresh).sum()) < MIN_CLIENTS:
+        # What was tested before is not tested again.
+        return known.clients[kept], not_tested(int(known.fresh.sum()), level, "too_few_answers")
+    some = known.only(kept)
+    names = tuple(compared_layers(layout))
+    m = len(some.clients)
+    mean = some.similarity.double() / some.rounds.repeat(some.folds, some.folds)
+    if some.folds == 2:
+        return some.clients, split_half_test(mean[:, :m, :m], mean[:, m:, m:], generator, level, names)
+    return some.clients, fold_test(mean, some.folds, generator, level, names)
+
+
+def to_decision(result: PermutationResult, round: int, confirmed: str = "groups_replicate") -> Decision:
+    """The decision of a test.
+
+    Args:
+        result: The result of the test.
+        round: The round of the test.
+        confirmed: The kind of the decision if the test confirms that clients differ.
+    """
+    values = {"level": result.level, "floor": result.floor, "round": float(round)}
+    if not result.tested:
+        members = {"members": float(len(result.proposal)), "least": float(MIN_CLIENTS)}
+        return Decision(kind=f"not_tested_{result.reason}", values={**members, **values})
+    measured = {"z": result.statistic, "contrast": result.contrast, "p": result.p}
+    kind = confirmed if result.confirmed else "p_above_level"
+    return Decision(kind=kind, layer=result.layer, values={**measured, **values})
+
+
+def similarity_matrices(layout: Layout, known: FoldSimilarity, node: int) -> list[Matrix]:
+    """The similarity of every two clients in every layer, by all folds together, for people."""
+    m, f = len(known.clients), known.folds
+    same = (
+        known.similarity.reshape(len(known.similarity), f, m, f, m).diagonal(dim1=1, dim2=3).mean(dim=-1)
+    )  # (v, m, m)
+    values = same / known.rounds.clamp(min=1)
+    return [
+        Matrix(node, name, "likeness", known.clients, each)
+        for name, each in zip(compared_layers(layout), values, strict=True)
+    ]

@@ -1,0 +1,5 @@
+"""fedstrata's own algorithm: see docs/strata.md, and `algorithm` for the four steps of a round."""
+
+from fedstrata.algorithms.strata.algorithm import Strata
+
+__all__ = ["Strata"]

@@ -1,0 +1,178 @@
+"""Strata: a cluster is split only if a second part of its clients' data confirms it.
+
+No thresholds, no number of clusters and no choice of layers. fedstrata's own algorithm; docs/strata.md has the promise,
+its proof and its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
+from pydantic.dataclasses import dataclass
+
+from fedstrata.algorithms.shared.keys import STRICT, Auto, Natural
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, known_sizes
+from fedstrata.algorithms.strata.holdout import (
+    Split,
+    add_evaluation_tasks,
+    split_decision,
+    start_comparison,
+    two_sides,
+    with_answers,
+)
+from fedstrata.algorithms.strata.splits import add_sibling_candidates, move_events, reassigned, split_clusters
+from fedstrata.algorithms.strata.state import (
+    StrataState,
+    first_state,
+    monitor_round,
+    start_monitor,
+    with_attendance,
+    without_outdated,
+)
+from fedstrata.algorithms.strata.tests import (
+    SplitTest,
+    clusters_to_test,
+    decisions_of,
+    matrices_of,
+    propose_groups,
+    run_tests,
+    untestable,
+)
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
+
+
+@dataclass(frozen=True, config=STRICT)
+class Strata:
+    """Strata: splits only what a second part of the data confirms; no thresholds, a bounded chance of a wrong split.
+
+    In split-half rounds (2, 3, 4, 6, 9, 13, 19, 28, each 1.5 times the last) clients also train on disjoint folds of
+    their data. Who is similar to whom by one fold must be so by another. A permutation test errs in this with a
+    probability of at most `alpha` over the run. Then models for the two sides, and for finer groups, are made of one
+    half of the data and compared on the other half: a group gets a cluster if its own model suits it better.
+
+    A client that is absent in a split-half round takes no part in the test. When its cluster is split, it waits and
+    takes the part of lowest training loss, as a newcomer takes such a leaf. In its next split-half round a cluster that
+    got newcomers is asked whether they differ from the members, and only otherwise for groups. Where a round selects
+    only some clients, similarities are gathered over split-half rounds, and those clients are compared of whom every
+    pair has answered in the same one.
+
+    Attributes:
+        alpha: The probability, over the whole run, of splitting a cluster whose members share one distribution.
+        folds: The parts of a client's data that are compared. Auto is 2, and 4 where few clients of a cluster answer.
+        test_schedule: When clusters are tested: in the rounds above ("schedule"), or after rounds in which some layer
+            of the members was stable, as in HiCFL ("stability"), each at least 1.5 times as late as the last.
+        reassignment_rounds: The rounds after a split in which its members may still choose another part.
+        holdout_check: Whether a split must lower the loss on data that did not train the models compared. One that
+            does not yet may be tried again in the next split-half round. Without the check, the two sides of a
+            confirmed test are split at once.
+    """
+
+    source: ClassVar[str] = "fedstrata, docs/strata.md"
+
+    alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
+    folds: Literal[2, 4] | Auto = "auto"
+    test_schedule: Literal["schedule", "stability"] = "schedule"
+    reassignment_rounds: Natural = 2
+    holdout_check: bool = True
+
+    def init(self, problem: Problem) -> StrataState:
+        """Everyone in one cluster."""
+        return first_state(problem, start_monitor(problem) if self.test_schedule == "stability" else None)
+
+    def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; in split-half rounds also on folds of its data."""
+        state = without_outdated(state)
+        plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
+        plan = add_evaluation_tasks(plan, problem.layout, [known.comparison for known in state.clusters])
+        return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds), state.sizes)
+
+    def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
+        """Conclude hold-out comparisons, test the clusters that are due, propose groups, split and reassign."""
+        before = state
+        state = without_outdated(state)
+        labels = reassigned(state, report)
+        participants = clusters_to_test(problem, state, self.alpha, self.folds)
+        decisions = untestable(state, participants, self.folds)
+
+        # 1. Conclude the hold-out comparisons in which enough members have answered.
+        state, concluded = self._conclude_comparisons(state, report)
+
+        # 2. Test the clusters that are due.
+        state, tests = run_tests(problem, state, report, participants, labels, self.alpha)
+
+        # 3. Propose groups where a test confirmed some. Without the hold-out check they are split at once.
+        state, splits = self._propose_groups(problem, state, tests)
+
+        # 4. Split and reassign.
+        decisions |= {cluster: split.decision for cluster, split in concluded.items()}
+        decisions |= decisions_of(state, tests)
+        splits |= {cluster: split for cluster, split in concluded.items() if split.count > 1}
+        state = replace(state, sizes=known_sizes(state.sizes, report, participants))
+        after, diagnostics = split_clusters(problem, state, report, labels, splits, decisions, self.reassignment_rounds)
+        monitor, stability = monitor_round(problem, before, report)
+        after = with_attendance(before, replace(after, monitor=monitor), report)
+        return after, Diagnostics(
+            events=(*move_events(state, labels), *diagnostics.events),
+            metrics=(*diagnostics.metrics, *stability),
+            matrices=matrices_of(problem.layout, state, tests),
+        )
+
+    def place(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
+        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
+        return reassigned(state, report)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses the model of its cluster."""
+        return cluster_evaluation(problem, state, clients)
+
+    def _conclude_comparisons(self, state: StrataState, report: Report) -> tuple[StrataState, dict[int, Split]]:
+        """The state with the members' answers, and what was decided where enough have answered, by cluster."""
+        round, concluded = state.round + 1, dict[int, Split]()
+        clusters = list(state.clusters)
+        comparisons = with_answers(report, round, [known.comparison for known in clusters])
+        for cluster, comparison in enumerate(comparisons):
+            clusters[cluster] = replace(clusters[cluster], comparison=comparison)
+            if comparison is not None and comparison.complete:
+                split = split_decision(comparison, round, holdout_check=self.holdout_check)
+                clusters[cluster] = clusters[cluster].concluded(comparison, split=split.count > 1)
+                concluded[cluster] = split
+        return replace(state, clusters=tuple(clusters)), concluded
+
+    def _propose_groups(
+        self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]
+    ) -> tuple[StrataState, dict[int, Split]]:
+        """The state with a hold-out comparison for every confirmed test, and what is split without one, by cluster."""
+        clusters, side_tests, splits = list(state.clusters), state.side_tests, dict[int, Split]()
+        for test in tests:
+            known = clusters[test.cluster]
+            if test.result.confirmed and not self.holdout_check:
+                splits[test.cluster] = two_sides(test.clients, test.result.proposal, test.decision)
+            elif test.result.confirmed or test.is_single_fold:
+                proposal = propose_groups(problem.layout, test, known, self.alpha, side_tests)
+                side_tests = side_tests.index_add(0, test.clients, proposal.tested.long())
+                comparison = start_comparison(
+                    problem,
+                    state.models[test.cluster],
+                    test.sent,
+                    test.clients,
+                    proposal.groups,
+                    level=proposal.level,
+                    decision=proposal.decision,
+                    round=state.round + 1,
+                    finer=proposal.finer,
+                )
+                clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
+        return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits

@@ -1,0 +1,439 @@
+"""Hold-out comparisons: do models of their own serve groups of a cluster better, on data that trained none of them?
+
+A comparison has a tree of candidate groups. Every group has a model: the cluster's model, moved by the mean update of
+the group on half A of its members' data. The members measure on their B halves how wrong the models are that concern
+them. A group is split if an error rate test proves that its parts differ (unless a permutation test has proven it
+already), and if the best models inside it have less loss than its own. Groups and models come from the A halves alone,
+so the B halves had no part in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fedstrata.clustering import cosine, error_rate_test, splits
+from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Result, Rows
+from fedstrata.lazy_torch import torch
+
+MAX_SPLITS = 20
+"""The splits of a tree at most, the clearest first. Twenty clients may all be split from each other, and of many more
+clients single ones need not be compared."""
+
+FAR = 3.0
+"""More than one minus any cosine."""
+
+MAX_ROUNDS = 10
+"""The number of rounds after which a comparison is given up if too few have answered."""
+
+LOSS = "holdout loss"
+"""The task in which members measure the loss of models on data that did not train them."""
+
+ERRORS = "holdout errors"
+"""The task in which members measure the share of errors of the same models."""
+
+MAX_LOSS = 1e3
+"""The loss in nats of a model whose loss is larger, or not finite."""
+
+
+@dataclass(frozen=True)
+class GroupTree:
+    """A tree of groups. Node 0 is everyone. Every other node stands behind its parent, those of proven splits first.
+
+    Attributes:
+        inside: Who is in each group, bool (q, m).
+        parents: The parent of each group, (q,) int64; -1 for the first.
+        proven: The number of splits of which a permutation test has proven that they separate clients that differ.
+    """
+
+    inside: torch.Tensor
+    parents: torch.Tensor
+    proven: int
+
+    def __len__(self) -> int:
+        """The number of groups, q."""
+        return len(self.parents)
+
+    @property
+    def unproven(self) -> int:
+        """The number of splits that are not proven yet."""
+        return len(self) // 2 - self.proven
+
+    def children(self, node: int) -> list[int]:
+        """The two parts of a group, or none."""
+        return (self.parents == node).nonzero().flatten().tolist()
+
+    def is_proven(self, node: int) -> bool:
+        """Whether a group comes from a proven split."""
+        return node <= 2 * self.proven
+
+    def models_for(self, place: int) -> list[int]:
+        """The groups whose models a client evaluates, ascending: its own, and in unproven splits the other part."""
+        own = self.inside[:, place]
+        beside = self.inside[self.parents.clamp(min=0), place]
+        proven = torch.tensor([self.is_proven(node) for node in range(len(self))])
+        return (own | (beside & ~proven)).nonzero().flatten().tolist()
+
+    def only(self, kept: torch.Tensor) -> GroupTree | None:
+        """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""
+        inside = self.inside[:, kept]
+        both_sides = all(bool(inside[side].any()) for side in self.children(0))
+        return replace(self, inside=inside) if both_sides else None
+
+
+def single_group(m: int) -> GroupTree:
+    """The tree without any split, of m clients."""
+    return GroupTree(torch.ones(1, m, dtype=torch.bool), torch.tensor([-1]), 0)
+
+
+def with_proven_split(tree: GroupTree, node: int, *sides: torch.Tensor) -> GroupTree:
+    """A tree of proven splits with one more, of a group that has no parts yet.
+
+    Args:
+        tree: The tree so far.
+        node: The group that is split.
+        sides: Its two parts, bool (m,). Whoever was not compared is in none.
+    """
+    inside = torch.cat([tree.inside, torch.stack(sides)])
+    return GroupTree(inside, torch.cat([tree.parents, torch.tensor([node, node])]), tree.proven + 1)
+
+
+def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, finer: bool = True) -> GroupTree | None:
+    """Candidate groups inside the proven ones, by average linkage of the updates.
+
+    Args:
+        tree: The tree of proven splits, or a single group.
+        clients: Who was compared, ids (m,).
+        updates: Their updates by one half of their data. Whoever sent none is in no group inside the proven ones.
+        finer: Whether groups inside the proven ones are sought at all.
+
+    Returns:
+        The tree; None where a proven group has sent nothing, or where there is nobody to split.
+    """
+    places = torch.searchsorted(clients, updates.clients)
+    if not len(places) or not bool(tree.inside[:, places].any(dim=1).all()):
+        return None
+    leaves = torch.tensor([node for node in range(len(tree)) if not tree.children(node)])
+    compared = tree.inside[leaves][:, places].any(dim=0)  # whoever was not compared inside a side is in no group there
+    places, rows = places[compared], updates.values[compared]
+    leaf = leaves[tree.inside[leaves][:, places].int().argmax(dim=0)]
+    nodes, parents = list(tree.inside), tree.parents.tolist()
+    known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves.tolist()}
+    found = [split for split in splits(_distances(rows, leaf)) if split[0] < FAR] if finer else []
+    for _, one, other in found[: max(0, MAX_SPLITS - tree.proven)]:
+        parent = known[tuple(sorted(one + other))]
+        for part in (one, other):
+            known[part] = len(nodes)
+            nodes.append(torch.zeros(len(clients), dtype=torch.bool).index_fill(0, places[list(part)], True))
+            parents.append(parent)
+    return GroupTree(torch.stack(nodes), torch.tensor(parents), tree.proven) if len(nodes) > 1 else None
+
+
+def _distances(rows: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """One minus the cosines of rows (m, p) without the mean of their leaf; more across leaves, (m, m)."""
+    distance = torch.full((len(rows), len(rows)), FAR, dtype=torch.float64).fill_diagonal_(0.0)
+    for top in leaf.unique():
+        here = (leaf == top).nonzero().flatten()
+        distance[here[:, None], here] = 1 - cosine(rows[here] - rows[here].mean(dim=0))
+    return distance
+
+
+@dataclass(frozen=True)
+class HoldoutComparison:
+    """The candidate groups of one cluster, and how well their models do.
+
+    Attributes:
+        clients: Who was compared, ids (m,).
+        groups: The tree of groups, q in all.
+        models: The model of each group, (q, p).
+        losses: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q). It is nan for
+            the other models, and as long as the client has not answered.
+        errors: The shares of misclassified samples, likewise, (m, q).
+        samples: The number of independent samples behind them, (m,).
+        level: The p up to which the unproven splits are confirmed, all together.
+        decision: The decision of the permutation test.
+        round: The round in which the comparison began.
+    """
+
+    clients: torch.Tensor
+    groups: GroupTree
+    models: torch.Tensor
+    losses: torch.Tensor
+    errors: torch.Tensor
+    samples: torch.Tensor
+    level: float
+    decision: Decision
+    round: int
+
+    @property
+    def answered(self) -> torch.Tensor:
+        """Who has answered, bool (m,)."""
+        return ~self.losses[:, 0].isnan()
+
+    @property
+    def complete(self) -> bool:
+        """Whether enough have answered: half of all, and someone on each side."""
+        sides = self.groups.inside[self.groups.children(0)]
+        on_each_side = bool((sides & self.answered).any(dim=1).all())
+        return 2 * int(self.answered.sum()) >= len(self.clients) and on_each_side
+
+    def only(self, kept: torch.Tensor) -> HoldoutComparison | None:
+        """The comparison for some of the clients, by a bool (m,); None where a side is left without any."""
+        groups = self.groups.only(kept)
+        if groups is None:
+            return None
+        return replace(
+            self,
+            clients=self.clients[kept],
+            groups=groups,
+            losses=self.losses[kept],
+            errors=self.errors[kept],
+            samples=self.samples[kept],
+        )
+
+
+def start_comparison(
+    problem: Problem,
+    start: torch.Tensor,
+    sent: Sequence[Rows],
+    clients: torch.Tensor,
+    proven: GroupTree,
+    *,
+    level: float,
+    decision: Decision,
+    round: int,
+    finer: bool = True,
+) -> HoldoutComparison | None:
+    """A comparison of groups; None where nobody of a proven group has sent anything, or there is one client.
+
+    Args:
+        problem: Fixed for the run.
+        start: The model of the cluster, (p,).
+        sent: The updates of the members by every fold. Those of half A come first.
+        clients: Who was compared, ids (m,).
+        proven: The tree of proven splits, or a single group.
+        level: The level of all unproven splits together.
+        decision: The decision of the permutation test.
+        round: The round in which the comparison begins.
+        finer: Whether groups inside the proven ones are sought as well.
+    """
+    first_half = sent[: (len(sent) + 1) // 2]
+    ids = clients[torch.isin(clients, first_half[0].clients)]
+    updates = Rows(ids, torch.stack([fold.of(ids) for fold in first_half]).mean(dim=0))
+    groups = candidate_groups(proven, clients, updates, finer=finer)
+    if groups is None:
+        return None
+    senders = groups.inside[:, torch.searchsorted(clients, ids)]
+    moves = torch.cat([_mean_update(problem, updates.at(members)) for members in senders])
+    shape = (len(clients), len(groups))
+    return HoldoutComparison(
+        clients=clients,
+        groups=groups,
+        models=start + moves,
+        losses=torch.full(shape, torch.nan),
+        errors=torch.full(shape, torch.nan),
+        samples=torch.zeros(len(clients)),
+        level=level,
+        decision=decision,
+        round=round,
+    )
+
+
+def _mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
+    m = len(updates.clients)
+    return problem.aggregation(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
+
+
+def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[HoldoutComparison | None]) -> Plan:
+    """The plan in which the members also evaluate the models that concern them, without training.
+
+    Args:
+        plan: The plan of the round.
+        layout: Of the network.
+        comparisons: Of every cluster; None where there is none.
+    """
+    running = [comparison for comparison in comparisons if comparison is not None]
+    if not running:
+        return plan
+    width = max(len(comparison.groups) for comparison in running)
+    candidates = torch.full((len(plan.cohort), width), -1)
+    first = len(plan.models)
+    for comparison in running:
+        for place, client in _unanswered(comparison, plan.cohort):
+            nodes = comparison.groups.models_for(place)
+            candidates[plan.cohort == client, : len(nodes)] = first + torch.tensor(nodes)
+        first += len(comparison.groups)
+    task = replace(
+        plan.tasks[TRAIN],
+        candidates=candidates,
+        trainable=layout.nothing,
+        upload=layout.nothing,
+        fold="B",
+        selection_fold="B",
+        stream="benefit",
+    )
+    return replace(
+        plan,
+        models=torch.cat([plan.models, *(comparison.models for comparison in running)]),
+        tasks={**plan.tasks, LOSS: task, ERRORS: replace(task, selection_metric="errors")},
+        client_stats={**plan.client_stats, "units": (candidates >= 0).any(dim=1)},
+    )
+
+
+def with_answers(
+    report: Report, round: int, comparisons: Sequence[HoldoutComparison | None]
+) -> list[HoldoutComparison | None]:
+    """The comparisons with the answers of a round; None for one in which too few have answered for too long.
+
+    Args:
+        report: Of the plan that `add_evaluation_tasks` made.
+        round: The round of the answers.
+        comparisons: As in the plan.
+    """
+    if all(comparison is None for comparison in comparisons):
+        return list(comparisons)
+    losses, errors = report.results[LOSS], report.results[ERRORS]
+    units = report.client_stats.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
+    found = list[HoldoutComparison | None]()
+    for comparison in comparisons:
+        if comparison is not None:
+            comparison = _with_answers_of(comparison, losses, errors, units)
+            late = round >= comparison.round + MAX_ROUNDS
+            comparison = None if late and not comparison.complete else comparison
+        found.append(comparison)
+    return found
+
+
+def _with_answers_of(comparison: HoldoutComparison, losses: Result, errors: Result, units: Rows) -> HoldoutComparison:
+    known_losses, known_errors = comparison.losses.clone(), comparison.errors.clone()
+    samples = comparison.samples.clone()
+    for place, client in _unanswered(comparison, losses.updates.clients):
+        row = losses.updates.clients == client
+        nodes = comparison.groups.models_for(place)
+        told = losses.losses[row][0, : len(nodes)]
+        known_losses[place, nodes] = told.nan_to_num(nan=MAX_LOSS).clamp(max=MAX_LOSS)
+        known_errors[place, nodes] = errors.losses[row][0, : len(nodes)]
+        samples[place] = units.of(torch.tensor([client])).flatten()[0]
+    return replace(comparison, losses=known_losses, errors=known_errors, samples=samples)
+
+
+def _unanswered(comparison: HoldoutComparison, present: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Place and id of those among some clients that have not answered yet."""
+    here = torch.isin(comparison.clients, present) & ~comparison.answered
+    yield from zip(here.nonzero().flatten().tolist(), comparison.clients[here].tolist(), strict=True)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which clients of a cluster get a cluster of their own.
+
+    Attributes:
+        clients: Who was compared, ids (m,).
+        groups: The group of each, (m,); -1 where it is not known, because its side was split without it.
+        count: The number of groups; 1 if everyone stays together.
+        decision: What decided.
+    """
+
+    clients: torch.Tensor
+    groups: torch.Tensor
+    count: int
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best that can be done inside a group.
+
+    Attributes:
+        losses: The loss of each client, (m,).
+        leaves: The groups whose models are used.
+        p: The largest p of the error rate tests that this rests on; 0 if on none.
+    """
+
+    losses: torch.Tensor
+    leaves: tuple[int, ...]
+    p: float
+
+
+def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: bool) -> Split:
+    """Decide by a comparison which groups get a cluster each.
+
+    Args:
+        comparison: One in which enough have answered.
+        round: The round of the last answers.
+        holdout_check: Whether a split must lower the loss.
+    """
+    groups = comparison.groups
+    best = _best(comparison, 0, holdout_check=holdout_check)
+    labels = torch.full((len(comparison.clients),), -1)
+    for label, leaf in enumerate(best.leaves):
+        labels[groups.inside[leaf]] = label
+    losses, p = best.losses, best.p
+    if len(best.leaves) == 1:  # how much the first split would have brought
+        losses = _losses_if_split(comparison, 0, [comparison.losses[:, part] for part in groups.children(0)])
+        p = best.p if groups.proven else _split_p(comparison, 0)
+    gain = float((comparison.losses[:, 0] - losses)[comparison.answered].double().mean())
+    return Split(comparison.clients, labels, len(best.leaves), _to_decision(comparison, round, best.leaves, gain, p))
+
+
+def two_sides(clients: torch.Tensor, second: torch.Tensor, decision: Decision) -> Split:
+    """The two sides of a confirmed test, without a comparison.
+
+    Args:
+        clients: Who was compared, ids (m,).
+        second: Which of them are on the second side, bool (m,).
+        decision: The decision of the test.
+    """
+    return Split(clients, second.long(), 2, decision)
+
+
+def _best(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> _Best:
+    """The best for a group: its own model, or what is best for its two parts."""
+    groups, answered = comparison.groups, comparison.answered
+    whole = _Best(comparison.losses[:, node], (node,), 0.0)
+    parts = groups.children(node)
+    if not parts or not all(bool((groups.inside[part] & answered).any()) for part in parts):
+        return whole
+    p = 0.0 if groups.is_proven(parts[0]) else _split_p(comparison, node)
+    one, other = (_best(comparison, part, holdout_check=holdout_check) for part in parts)
+    finer = _losses_if_split(comparison, node, (one.losses, other.losses))
+    here = groups.inside[node] & answered
+    pays = float(finer[here].double().sum()) < float(whole.losses[here].double().sum())
+    if p > comparison.level or (holdout_check and not pays):
+        return whole
+    return _Best(finer, one.leaves + other.leaves, max(p, one.p, other.p))
+
+
+def _losses_if_split(comparison: HoldoutComparison, node: int, of_parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The loss of each client if a group is split, by the losses of each part, (m,); the others keep their own."""
+    losses = comparison.losses[:, node]
+    for part, own in zip(comparison.groups.children(node), of_parts, strict=True):
+        losses = torch.where(comparison.groups.inside[part], own, losses)
+    return losses
+
+
+def _split_p(comparison: HoldoutComparison, node: int) -> float:
+    """The p of the error rate test of a group's two parts, times the number of unproven splits (Bonferroni)."""
+    groups, errors = comparison.groups, comparison.errors
+    first, second = groups.children(node)
+    one, other = (groups.inside[part] & comparison.answered for part in (first, second))
+    both = one | other
+    own = torch.where(one, errors[:, first], errors[:, second])
+    away = torch.where(one, errors[:, second], errors[:, first])
+    return min(1.0, groups.unproven * error_rate_test(own[both], away[both], one[both], comparison.samples[both]))
+
+
+def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int], gain: float, p: float) -> Decision:
+    """The decision, once it is known whether models of their own serve the groups better."""
+    test, groups = comparison.decision, comparison.groups
+    values = dict(test.values)
+    kind = test.kind
+    if not groups.proven:
+        kind = "models_differ"
+        values = {"p": p, "level": comparison.level, "round": float(round)}
+        if p > comparison.level:
+            return Decision(kind="p_above_level", values=values)
+    elif not all(map(groups.is_proven, leaves)):
+        values |= {"p_holdout": p, "level_holdout": comparison.level}
+    values |= {"gain": gain, "groups": float(len(leaves))}
+    return replace(test, kind=kind if len(leaves) > 1 else f"{kind}_without_gain", values=values)

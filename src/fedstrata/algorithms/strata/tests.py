@@ -1,0 +1,270 @@
+"""Which clusters are tested in a round, and what the tests say: of groups, of newcomers, and of groups inside groups.
+
+A test of groups has no power for a single client. But newcomers are a group that is known beforehand, so a cluster that
+got some is first asked whether they differ from its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedstrata.algorithms.shared.split_half import (
+    FoldSimilarity,
+    Participants,
+    add_round,
+    compared_layers,
+    empty_similarity,
+    fold_updates,
+    groups_test,
+    is_split_half_round,
+    next_level,
+    select_few,
+    select_participants,
+    similarity_matrices,
+    to_decision,
+    too_few_samples,
+    with_round,
+)
+from fedstrata.algorithms.strata.holdout import MAX_SPLITS, GroupTree, single_group, with_proven_split
+from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
+from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates
+from fedstrata.clustering.split_half import MIN_CLIENTS
+from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
+from fedstrata.lazy_torch import torch
+
+
+def clusters_due(state: StrataState) -> list[int]:
+    """The clusters that are to be tested in the next round: by the schedule, or once they are stable."""
+    round, monitor = state.round + 1, state.monitor
+    if monitor is None:
+        return [cluster for cluster, known in enumerate(state.clusters) if known.idle and is_split_half_round(round)]
+    return [
+        cluster
+        for cluster, known in enumerate(state.clusters)
+        if known.idle and int(state.nodes[cluster]) in monitor.stable and 2 * round >= 3 * known.tested
+    ]
+
+
+def clusters_to_test(problem: Problem, state: StrataState, alpha: float, folds: int | str) -> list[Participants]:
+    """The participants of every cluster that can be tested in the next round.
+
+    Args:
+        problem: Fixed for the run.
+        state: The state before the round.
+        alpha: The budget of a cluster over the run.
+        folds: The number of folds of each participant, or ``"auto"``.
+    """
+    found = list[Participants]()
+    for cluster in clusters_due(state):
+        known = state.clusters[cluster]
+        level = next_level(alpha, known.tests)
+        selected = select_participants(problem, state, state.sizes, cluster, folds, level, known.answered)
+        selected = selected or select_few(state, state.sizes, cluster)
+        if selected is not None:
+            found.append(selected)
+    return found
+
+
+def untestable(state: StrataState, participants: Sequence[Participants], folds: int | str) -> dict[int, Decision]:
+    """What is said of the clusters that are due and have no participants. A result of an earlier test stays."""
+    tested = {each.cluster for each in participants}
+    return {
+        cluster: too_few_samples(state, state.sizes, cluster, folds)
+        for cluster in clusters_due(state)
+        if cluster not in tested and not has_test_result(state, cluster)
+    }
+
+
+@dataclass(frozen=True)
+class SplitTest:
+    """A test of one cluster in one round.
+
+    Attributes:
+        cluster: The cluster.
+        sent: The updates of the participants by every fold, (m', p) each. Two or three clients send one fold only: for
+            them there is no permutation test.
+        clients: Who was compared, ids (m,).
+        result: The result of the permutation test.
+        decision: The decision of the test.
+        level: The level of the test.
+        generator: The source of permutations, as the test left it.
+        of_newcomers: Whether the test asked about newcomers, and not about groups.
+    """
+
+    cluster: int
+    sent: Sequence[Rows]
+    clients: torch.Tensor
+    result: PermutationResult
+    decision: Decision
+    level: float
+    generator: torch.Generator
+    of_newcomers: bool = False
+
+    @property
+    def is_single_fold(self) -> bool:
+        """Whether the participants are too few for a permutation test, and only hold-out comparisons may split them."""
+        return len(self.sent) == 1
+
+
+def run_tests(
+    problem: Problem,
+    state: StrataState,
+    report: Report,
+    participants: Sequence[Participants],
+    labels: torch.Tensor,
+    alpha: float,
+) -> tuple[StrataState, list[SplitTest]]:
+    """Test every cluster whose participants were asked.
+
+    Args:
+        problem: Fixed for the run.
+        state: The state before the tests.
+        report: Of the round.
+        participants: Of the clusters to test.
+        labels: The cluster of each client in this round, (n,).
+        alpha: The budget of a cluster over the run.
+
+    Returns:
+        The state with the new similarities and the numbers of tests; and the tests, made or not.
+    """
+    round, newcomers = state.round + 1, state.newcomers
+    clusters, tests = list(state.clusters), list[SplitTest]()
+    for cluster, sent in fold_updates(report, participants).items():
+        known = clusters[cluster]
+        level = next_level(alpha, known.tests)
+        generator = problem.generator(f"test of node {int(state.nodes[cluster])}", round)
+        if len(sent) == 1:
+            ids = sent[0].clients
+            result = not_tested(len(ids), level, "too_few_members")
+            test = SplitTest(cluster, sent, ids, result, Decision(), level, generator)
+            clusters[cluster] = replace(known, tested=round)
+        else:
+            similarity = with_round(problem.layout, known.similarity, sent, labels == cluster)
+            test = _test_cluster(problem.layout, cluster, similarity, sent, newcomers, generator, level, round)
+            made = known.tests + test.result.tested
+            clusters[cluster] = replace(known, similarity=similarity, tested=round, tests=made)
+        if test.result.tested or test.is_single_fold:
+            newcomers = newcomers.index_fill(0, sent[0].clients, False)
+        tests.append(test)
+    return replace(state, clusters=tuple(clusters), newcomers=newcomers), tests
+
+
+def decisions_of(state: StrataState, tests: Sequence[SplitTest]) -> dict[int, Decision]:
+    """The decisions of the tests, by cluster. The result of an earlier test stays where none was made now."""
+    return {
+        test.cluster: test.decision
+        for test in tests
+        if test.result.tested or not (test.is_single_fold or has_test_result(state, test.cluster))
+    }
+
+
+def matrices_of(layout: Layout, state: StrataState, tests: Sequence[SplitTest]) -> tuple[Matrix, ...]:
+    """The similarities behind the tests that were made."""
+    matrices = list[Matrix]()
+    for test in tests:
+        similarity = state.clusters[test.cluster].similarity
+        if test.result.tested and similarity is not None:
+            matrices += similarity_matrices(layout, similarity, int(state.nodes[test.cluster]))
+    return tuple(matrices)
+
+
+def _test_cluster(
+    layout: Layout,
+    cluster: int,
+    similarity: FoldSimilarity,
+    sent: Sequence[Rows],
+    newcomers: torch.Tensor,
+    generator: torch.Generator,
+    level: float,
+    round: int,
+) -> SplitTest:
+    """Test whether newcomers differ from the members of a cluster, or else whether its clients form groups."""
+    ids = sent[0].clients
+    new = newcomers[ids]
+    if len(ids) >= MIN_CLIENTS and bool(new.any()) and not bool(new.all()):
+        layers = compared_layers(layout)
+        updates = torch.cat([fold.values for fold in sent])  # (f m, p)
+        if not unusable_updates(updates, layers.values()):
+            alike = likeness(updates, layers.values())
+            result = newcomer_test(alike, len(sent), new, generator, level, tuple(layers))
+            if result.tested:
+                decision = to_decision(result, round, "newcomers_differ")
+                return SplitTest(cluster, sent, ids, result, decision, level, generator, of_newcomers=True)
+    clients, result = groups_test(layout, similarity, generator, level)
+    return SplitTest(cluster, sent, clients, result, to_decision(result, round), level, generator)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The groups of a cluster that are to be compared on hold-out data.
+
+    Attributes:
+        groups: The tree of the proven ones.
+        tested: Who is on a side that was tested, bool (m,).
+        decision: The decision of the test, with the number of confirmed splits inside the sides, and of these the
+            largest p with its level.
+        level: The level of all unproven splits inside the groups together.
+        finer: Whether groups inside the proven ones are sought.
+    """
+
+    groups: GroupTree
+    tested: torch.Tensor
+    decision: Decision
+    level: float
+    finer: bool
+
+
+def propose_groups(
+    layout: Layout, test: SplitTest, known: ClusterState, alpha: float, side_tests: torch.Tensor
+) -> Proposal:
+    """Propose groups after a confirmed test, or for two or three clients, of whom nothing is proven.
+
+    Every side of a confirmed split is tested at once as the cluster that it may become, and so are the sides inside it.
+
+    Args:
+        layout: Of the network.
+        test: The test.
+        known: What is known of the cluster.
+        alpha: The budget of a cluster over the run.
+        side_tests: The number of tests that were made of a side with each client before, (n,).
+    """
+    clients, second = test.clients, test.result.proposal
+    tree = single_group(len(clients))
+    if test.is_single_fold:
+        return Proposal(tree, torch.zeros_like(second), Decision(), test.level, finer=True)
+    tree = with_proven_split(tree, 0, ~second, second)
+    finer = not test.of_newcomers and not known.sides_only
+    tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
+    node = 0
+    while finer and tree.proven < MAX_SPLITS and node + 1 < len(tree):
+        node += 1
+        side = tree.inside[node]
+        level = next_level(alpha, int(side_tests[clients[side]].max()))
+        compared, result = _test_side(layout, test, clients[side], level)
+        tested |= side & result.tested
+        if result.confirmed:
+            confirmed.append(result)
+            one, other = (torch.isin(clients, compared[part]) for part in (~result.proposal, result.proposal))
+            tree = with_proven_split(tree, node, one, other)
+    decision = _with_inside(test.decision, confirmed)
+    return Proposal(tree, tested, decision, next_level(alpha, known.holdout_tests), finer)
+
+
+def _test_side(
+    layout: Layout, test: SplitTest, clients: torch.Tensor, level: float
+) -> tuple[torch.Tensor, PermutationResult]:
+    """Test whether the clients of a side form groups; and who of them was compared, ids (m',)."""
+    # Measured anew: what is left of the whole cluster's similarity would show who is noisy, in all folds alike.
+    sent = [fold.at(torch.isin(fold.clients, clients)) for fold in test.sent]
+    similarity = add_round(layout, empty_similarity(layout, len(sent)), sent)
+    return groups_test(layout, similarity, test.generator, level)
+
+
+def _with_inside(decision: Decision, confirmed: Sequence[PermutationResult]) -> Decision:
+    """The decision of a test with what was confirmed inside its sides."""
+    if not confirmed:
+        return decision
+    weakest = max(confirmed, key=lambda result: result.p)
+    inside = {"splits_inside": float(len(confirmed)), "p_inside": weakest.p, "level_inside": weakest.level}
+    return replace(decision, values={**decision.values, **inside})

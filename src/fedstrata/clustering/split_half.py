@@ -1,0 +1,636 @@
+"""Tests of whether what one part of the clients' data shows holds in another part.
+
+A pattern of similarities among clients is always found, if only in the noise of each client's own sample. So the data
+of every client are halved, and both halves are trained in parallel from one model. Noise does not come back in the
+other half, but what sets clients apart does.
+
+- `split_half_test`: a permutation test of two similarity matrices of the same clients (a Mantel test), one per half.
+- `fold_test`: the same for few clients, with more parts of the data than two.
+- `newcomer_test`: whether a group that is known beforehand differs from the other clients.
+- `error_rate_test`: whether models of two groups suit them differently, on samples that trained neither model.
+- `replication`: how well a pattern replicates, without a test.
+
+The *pattern* of a similarity matrix is what is left once the level of every client is taken out (`centred`). Let P and
+Q be the patterns of half A and half B, both of norm 1. S(P) is the *sharpened* P: each eigenvector is weighted by its
+eigenvalue once more, because weak ones are noise. Each half proposes a pattern and the other half judges it::
+
+    Z = (<S(P), Q> + <P, S(Q)>) sqrt(m (m - 3) / 2) / sqrt(2 + 2 <S(P), P> <S(Q), Q>)
+
+Over all m! permutations of the clients of one half, Z has mean 0 and variance 1, exactly and whatever P and Q are:
+<P, Q> has the variance 2 / (m (m - 3)), because all rows of both sum to 0. So layers can be compared, and the largest
+Z over the layers is the statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice, permutations
+from math import ceil, comb, exp, factorial, inf, sqrt
+from typing import TypeAlias
+
+from fedstrata.clustering.arrays import Array, Numbers, require_finite, square, tensor
+from fedstrata.clustering.hierarchy import bipartition
+from fedstrata.clustering.similarity import STILL, Views, norms, products, squares, summed
+from fedstrata.lazy_torch import torch
+
+MIN_CLIENTS = 4
+"""Clients below which no two groups of two exist, and a pattern without the levels is 0."""
+
+MIN_PERMUTATIONS = 999
+"""The number of permutations that are drawn at least, if so many are needed to decide."""
+
+STOP_AFTER = 20
+"""The number of permutations as clear as the true order that end the drawing at the soonest. Then p is known to a
+quarter of its value."""
+
+TIE = 1e-9
+"""Statistics that differ by no more are equal. A tie counts against the split."""
+
+BATCH = 64
+"""The number of permutations that are computed at a time. They are counted one by one."""
+
+FLAT = 1e-12
+"""A pattern of less than this share of the largest similarity is rounding."""
+
+CHUNK = 2**20
+"""The number of entries that are permuted at a time: 8 MB."""
+
+SAME = 1e-6
+"""Updates whose differences are less than this share of their norm differ by rounding, in single precision."""
+
+Statistics: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+"""Z of every view (q, v) for each of some orders of the clients or folds, (q, s) int64."""
+
+
+@dataclass(frozen=True)
+class PermutationResult:
+    """The result of a permutation test.
+
+    Attributes:
+        proposal: The clearest split into two by all evidence of the layer, bool (m,). Client 0 is always outside.
+        layer: The name of the view with the largest statistic. It is empty without a test.
+        statistic: Z of that view: how well the parts of the data agree, in standard deviations of chance.
+        contrast: The mean similarity within the sides of the proposal minus that across, over different clients.
+        p: The probability of such a statistic if all clients share one distribution. It is 1 without a test.
+        floor: The p that two clear groups of the best sizes reach among so many clients. Chance may do better.
+        level: The p up to which a split is confirmed.
+        drawn: The number of permutations that were compared, the true order included. It is 0 without a test.
+        statistics: Z of every view, by its name.
+        reason: Why no test was made, as a snake_case name. It is empty after a test.
+    """
+
+    proposal: torch.Tensor
+    layer: str
+    statistic: float
+    contrast: float
+    p: float
+    floor: float
+    level: float
+    drawn: int
+    statistics: Mapping[str, float]
+    reason: str
+
+    @property
+    def tested(self) -> bool:
+        """Whether there was a test. If there was none, nothing of a budget is spent."""
+        return not self.reason
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the test confirms that the clients form groups."""
+        return self.tested and self.p <= self.level
+
+
+def not_tested(m: int, level: float, reason: str, floor: float = 1.0) -> PermutationResult:
+    """The result without a test of m clients."""
+    nobody = torch.zeros(m, dtype=torch.bool)
+    return PermutationResult(nobody, "", 0.0, 0.0, 1.0, floor, level, 0, {}, reason)
+
+
+def split_half_test(
+    first: Array,
+    second: Array,
+    generator: torch.Generator,
+    level: float,
+    names: Sequence[str] | None = None,
+) -> PermutationResult:
+    """Test whether the similarities of one half of the clients' data are found again in the other half.
+
+    The null hypothesis is that all clients share one distribution. Then it does not matter which A stands beside which
+    B, so the clients of B are permuted. The similarities may be means over rounds, as long as the halves stay disjoint.
+    With `likeness`, unequal noise of the clients does little harm; with `cosine` it does much, because the cosines of
+    a noisy client are all low in both halves.
+
+    Permutations are drawn until the decision is certain: Besag and Clifford, "Sequential Monte Carlo p-values" (1991).
+    If there are no more permutations than would be drawn, each is taken once.
+
+    Args:
+        first: The similarities by the first halves, (v, m, m), each symmetric. The diagonals are not read.
+        second: The same by the second halves.
+        generator: A torch generator of the CPU.
+        level: The p up to which a split is confirmed, in (0, 1).
+        names: The names of the views, (v,). Without them views are numbered.
+
+    Returns:
+        The result. There is no test for fewer than four clients, for a level that so few clients cannot reach, and for
+        similarities that are not finite or have no pattern.
+
+    Raises:
+        ValueError: When the shapes differ, a matrix is not symmetric, or the level is not in (0, 1).
+    """
+    if first.ndim != 3 or tuple(first.shape) != tuple(second.shape) or not len(first):
+        raise ValueError(f"expected two of shape (v, m, m), found {tuple(first.shape)} and {tuple(second.shape)}")
+    m = first.shape[1]
+    planned = permutations_for(level)
+    if m < MIN_CLIENTS:
+        return not_tested(m, level, "too_few_members")
+    floor = smallest_sure_p(m)
+    reason = _untestable((first, second), floor, level)
+    if reason:
+        return not_tested(m, level, reason, floor)
+    halves = [patterns_of(half) for half in (first, second)]
+    one, other = (unit(half) for half in halves)
+    if not bool((one.abs().amax(dim=(1, 2)) * other.abs().amax(dim=(1, 2))).any()):
+        return not_tested(m, level, "no_pattern", floor)
+    statistics = _agreement_of_halves(one, other)
+    observed = statistics(torch.arange(m)[None])[0]
+    if factorial(m) <= planned + 1:
+        true_order_first = permutations(range(m))
+        orders = (torch.tensor(order) for order in islice(true_order_first, 1, None))
+        p, drawn = permutation_p(statistics, observed, orders, inf)
+    else:
+        p, drawn = permutation_p(statistics, observed, _random_orders(m, planned, generator), stop_after(level))
+    view = int(observed.argmax())
+    proposal = propose(halves[0][view] + halves[1][view])
+    apart = sum(contrast(half[view], proposal) for half in (first, second)) / 2
+    return _result(proposal, observed, names, apart, p, max(floor, 1 / (planned + 1)), level, drawn)
+
+
+def _agreement_of_halves(one: torch.Tensor, other: torch.Tensor) -> Statistics:
+    """Z of two halves' patterns of norm 1, (v, m, m) each, when the clients of the other half are permuted."""
+    v = len(one)
+    proposes = torch.cat([unit(sharpened(one)), one])
+    judges = torch.cat([other, unit(sharpened(other))])
+    weight = scale(one, other, proposes[:v], judges[v:])
+
+    def statistics(orders: torch.Tensor) -> torch.Tensor:
+        directions = permuted_products(proposes, judges, orders)  # (q, 2 v)
+        # Twice, because each pair stands in a matrix twice.
+        return 2 * (directions[:, :v] + directions[:, v:]) * weight
+
+    return statistics
+
+
+def fold_test(
+    similarity: Array, folds: int, generator: torch.Generator, level: float, names: Sequence[str] | None = None
+) -> PermutationResult:
+    """Test whether few clients form groups, by more folds of their data than two.
+
+    The null hypothesis is stronger than that of `split_half_test`: all clients are identical in their distribution,
+    in the number of samples, and in how well the model fits them. Then the updates of all folds are exchangeable, so
+    dealing them out anew to the clients at random leaves every statistic's distribution as it was. There are very many
+    such deals, so four clients can be told apart. Only different clients are compared: the statistic is the mean, over
+    all ways to halve the folds, of Z of the mean similarities.
+
+    Args:
+        similarity: The similarities of all folds, (v, f m, f m), the first fold of all clients first. The diagonals
+            are not read. They may be means over rounds.
+        folds: The number of folds of each client, f, at least 2.
+        generator: A torch generator of the CPU.
+        level: The p up to which a split is confirmed, in (0, 1).
+        names: The names of the views, (v,). Without them views are numbered.
+
+    Returns:
+        The result; no test in the cases of `split_half_test`.
+
+    Raises:
+        ValueError: When the shape does not fit, a matrix is not symmetric, or the level is not in (0, 1).
+    """
+    m = _clients_of(similarity, folds)
+    planned = permutations_for(level)
+    if m < MIN_CLIENTS:
+        return not_tested(m, level, "too_few_members")
+    # A clear result have all deals that give each client updates of one group only, whichever of the two.
+    floor = max(comb(m, m // 2) / comb(folds * m, folds * (m // 2)), 1 / (planned + 1))
+    reason = _untestable((similarity,), floor, level)
+    if reason:
+        return not_tested(m, level, reason, floor)
+    pairs = patterns_of(similarity)
+    ways = [way for way in combinations(range(folds), folds // 2) if folds % 2 or 0 in way]
+
+    def statistics(orders: torch.Tensor) -> torch.Tensor:
+        dealt = pairs[:, orders[:, :, None], orders[:, None, :]].reshape(-1, len(orders), folds, m, folds, m)
+        return torch.stack([agreement(*_halved(dealt, way)) for way in ways]).mean(dim=0).T  # (q, v)
+
+    observed = statistics(torch.arange(folds * m)[None])[0]
+    if not bool(observed.abs().max() > 0):
+        return not_tested(m, level, "no_pattern", floor)
+    orders = _random_orders(folds * m, planned, generator)
+    p, drawn = permutation_p(statistics, observed, orders, stop_after(level))
+    means = tensor(similarity)[int(observed.argmax())].double().reshape(folds, m, folds, m).mean(dim=(0, 2))
+    sides = propose(means)
+    return _result(sides, observed, names, contrast(means, sides), p, floor, level, drawn)
+
+
+def newcomer_test(
+    similarity: Array,
+    folds: int,
+    newcomers: torch.Tensor,
+    generator: torch.Generator,
+    level: float,
+    names: Sequence[str] | None = None,
+) -> PermutationResult:
+    """Test whether newcomers differ from the members of a cluster. The null hypothesis is that of `fold_test`.
+
+    The group is known beforehand, so a single client can be told apart. But a newcomer that differs from the members
+    only as they differ from each other is no reason for a new cluster: p is at least the share of members that are as
+    far from their fellows as the newcomers are from the members.
+
+    The statistic is the squared distance of the mean updates of both groups, unbiased because no update is compared
+    with itself: the mean similarity within the one, plus that within the other, minus twice that across; as a Z.
+
+    Args:
+        similarity: As in `fold_test`, (v, f m, f m).
+        folds: The number of folds of each client, f, at least 2.
+        newcomers: Who is new, bool (m,). At least one client is, and at least one is not.
+        generator: A torch generator of the CPU.
+        level: The p up to which a cluster of their own is confirmed, in (0, 1).
+        names: The names of the views, (v,). Without them views are numbered.
+
+    Returns:
+        The result. Its proposal is the newcomers, and its contrast the squared distance.
+
+    Raises:
+        ValueError: When the shape does not fit, all or none are new, a matrix is not symmetric, or the level is not in
+            (0, 1).
+    """
+    m = _clients_of(similarity, folds)
+    planned = permutations_for(level)
+    if tuple(newcomers.shape) != (m,) or not bool(newcomers.any()) or bool(newcomers.all()):
+        raise ValueError(f"expected some of {m} clients to be new, found {newcomers.tolist()}")
+    new = int(newcomers.sum())
+    floor = max((2 if 2 * new == m else 1) / comb(folds * m, folds * new), 1 / (planned + 1))
+    reason = _untestable((similarity,), floor, level)
+    if reason:
+        return not_tested(m, level, reason, floor)
+    pairs = patterns_of(similarity)
+    ones = unit(pairs)
+    if not bool(ones.any()):
+        return not_tested(m, level, "no_pattern", floor)
+    weights = _distance_weights(newcomers, ~newcomers, folds)
+    question = unit(centre(weights)).expand_as(ones)
+    slots = folds * m
+
+    def statistics(orders: torch.Tensor) -> torch.Tensor:
+        return permuted_products(question, ones, orders) * sqrt(2 * slots * (slots - 3))
+
+    observed = statistics(torch.arange(slots)[None])[0]
+    orders = _random_orders(slots, planned, generator)
+    p, drawn = permutation_p(statistics, observed, orders, stop_after(level))
+    pattern = pairs[int(observed.argmax())]
+    distance = float((weights * pattern).sum())
+    p = max(p, _share_as_far(pattern, ~newcomers, folds, distance))
+    return _result(newcomers.clone(), observed, names, distance, p, floor, level, drawn)
+
+
+def error_rate_test(own: Numbers, other: Numbers, first: Array, samples: Numbers) -> float:
+    """Test whether the models of two groups suit them differently, on samples that trained neither model.
+
+    Of two models and a sample, let f be 1 where only the first model is wrong, -1 where only the second is, else 0. If
+    all clients share one distribution, f has the same mean over the samples of either group, whatever the models are
+    and however they were chosen, as long as the samples had no part in it. So the *advantage* has mean 0: by how much
+    each group's own model errs less on its samples than the other one's, added over both groups. Because f lies in
+    [-1, 1], it is seldom large (Hoeffding, "Probability inequalities for sums of bounded random variables", 1963,
+    Theorem 2)::
+
+        P(advantage >= t) <= exp(-2 t^2 / sum of (2 w_c)^2 / n_c)
+
+    with n_c independent samples of client c and its weight w_c in the mean of its group. No normality, no resampling
+    and no minimum number of clients are needed.
+
+    Args:
+        own: The share of errors of each client's samples under the model of its group, (m,).
+        other: The same under the model of the other group, (m,).
+        first: Who is in the first group, bool (m,).
+        samples: The number of independent samples of each client, (m,), at least 1.
+
+    Returns:
+        p, valid for any models and groups that the samples did not choose. It is 1 where a group has no client.
+    """
+    group = tensor(first)
+    if not bool(group.any()) or bool(group.all()):
+        return 1.0
+    numbers = tensor(samples).double()
+    difference = tensor(other).double() - tensor(own).double()
+    advantage = float(difference[group].mean() + difference[~group].mean())
+    if advantage <= 0:
+        return 1.0
+    spread = sum(float((4 / numbers[side]).sum()) / int(side.sum()) ** 2 for side in (group, ~group))
+    return exp(-2 * advantage**2 / spread)
+
+
+@dataclass(frozen=True)
+class Replication:
+    """How well the patterns of several kinds of similarity replicate.
+
+    Attributes:
+        correlation: The correlation of the two matrices of each kind over all pairs of different clients, (v,) in
+            [-1, 1]. It is 0 where one of them has no pattern.
+        apart: The size of what replicates, (v,): the root mean square of the pattern without its noise, in the unit
+            of the similarities.
+    """
+
+    correlation: torch.Tensor
+    apart: torch.Tensor
+
+
+def replication(first: Array, second: Array) -> Replication:
+    """Compare what two disjoint halves of the clients' data say about who is similar to whom.
+
+    What a client has in common with all others is taken out first (see `centred`), so a client with much noise, or a
+    single outlier, is no pattern; two groups are. Fewer than four clients have none.
+
+    Args:
+        first: The similarities (v, m, m), each symmetric, by the first halves. The diagonals are not read.
+        second: The same by the second halves.
+
+    Raises:
+        ValueError: When the shapes differ, or a matrix is not finite or not symmetric.
+    """
+    if first.ndim != 3 or tuple(first.shape) != tuple(second.shape) or not len(first):
+        raise ValueError(f"expected two of shape (v, m, m), found {tuple(first.shape)} and {tuple(second.shape)}")
+    m = first.shape[1]
+    one, other = (torch.stack([centred(matrix) for matrix in tensor(half)]) for half in (first, second))
+    lengths = one.square().sum(dim=(1, 2)).sqrt() * other.square().sum(dim=(1, 2)).sqrt() / 2
+    shared = permuted_products(one, other, torch.arange(m)[None])[0]
+    apart = (shared.clamp(min=0.0) / max(m * (m - 1) / 2, 1)).sqrt()
+    return Replication(shared / torch.where(lengths > 0, lengths, torch.inf), apart)
+
+
+def permutation_p(
+    statistics: Statistics, observed: torch.Tensor, orders: Iterator[torch.Tensor], limit: float
+) -> tuple[float, int]:
+    """How often permutations do as well as what was observed, which counts as one of them.
+
+    Every permutation takes its own largest view, so having looked at many views is paid for.
+
+    Args:
+        statistics: Z of every view for some orders.
+        observed: Z of every view in the true order, (v,).
+        orders: Other orders, (s,) each.
+        limit: So many orders that do as well end the test. It is infinite where the orders do not come at random.
+
+    Returns:
+        p, and the number of orders that it needed.
+    """
+    largest = float(observed.max())
+    drawn, reached = 0, 0
+    while batch := list(islice(orders, BATCH)):
+        for value in statistics(torch.stack(batch)).amax(dim=1).tolist():
+            drawn += 1
+            reached += value >= largest - TIE
+            if reached == limit:
+                return reached / drawn, drawn + 1
+    return (reached + 1) / (drawn + 1), drawn + 1
+
+
+def permutations_for(level: float) -> int:
+    """The number of permutations to draw for a level.
+
+    Raises:
+        ValueError: When the level is not in (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"expected a level in (0, 1), found {level}")
+    return max(MIN_PERMUTATIONS, ceil(10 / level) - 1)
+
+
+def stop_after(level: float) -> int:
+    """So many permutations that do as well end the drawing: more than a p up to the level could have in the end."""
+    return max(STOP_AFTER, int(level * (permutations_for(level) + 1)) + 1)
+
+
+def smallest_sure_p(m: int) -> float:
+    """The p that two clear groups of the best sizes reach: the share of permutations of m clients that keep them."""
+    return (1 if m % 2 else 2) / comb(m, m // 2)  # two groups of one size may change places
+
+
+def unusable_updates(updates: Array, views: Views) -> str:
+    """Why updates (m, p) say nothing about their clients in one of the views, as a name; empty if they do in all."""
+    lengths = norms(updates, views)
+    if not bool(lengths.isfinite().all()):
+        return "updates_not_finite"
+    return "" if bool((lengths > STILL).all()) else "updates_are_zero"
+
+
+def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
+    """How similar rows are beyond what all have in common: the similarity that tests of clients should be given.
+
+    The inner products of rows that are a common part and independent noise have the same mean for every pair of
+    different rows, however unequal their noise. So `centred` inner products are 0 in the mean. Each row is then
+    measured by its distance from the mean row, as cosines are by the norms, so that no client outweighs another.
+    Cosines themselves fall with the noise of both clients, a pattern that a second half of the data confirms.
+
+    Args:
+        rows: (m, p), finite.
+        views: The columns of each view, such as those of every layer, in one pass. They may overlap.
+
+    Returns:
+        (m, m) float64, exactly symmetric, the diagonal 0; all 0 where the rows differ by rounding only. With views
+        (v, m, m).
+
+    Raises:
+        ValueError: When the rows are no matrix, or not finite, or a view names no column.
+    """
+    squared, inner = summed(rows, views, squares, _centred_products)
+    lengths = inner.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
+    lengths = torch.where(lengths > SAME * squared.sqrt(), lengths, torch.inf)
+    pattern = centre(require_finite(inner.triu() + inner.triu(1).mT, "entries"))
+    return pattern / (lengths[..., :, None] * lengths[..., None, :])
+
+
+def _centred_products(block: torch.Tensor, _: bool) -> torch.Tensor:
+    return products(block - block.mean(dim=0), few=False)
+
+
+def centred(similarity: Array) -> torch.Tensor:
+    """What is left of similarities when every client's level is taken out, by least squares over different clients.
+
+    Cosines with a client of few samples are all low, and are so in both halves: that is no group, but without this it
+    replicates. The U-centring of Szekely and Rizzo ("Partial distance correlation", 2014).
+
+    Args:
+        similarity: (m, m), symmetric. The diagonal is not read.
+
+    Returns:
+        (m, m) float64; rows and columns sum to 0, the diagonal is 0. All 0 for fewer than four clients.
+    """
+    return centre(torch.from_numpy(square(similarity)))
+
+
+def patterns_of(similarity: Array) -> torch.Tensor:
+    """`centred` of each of some similarity matrices, (v, m, m)."""
+    return centre(torch.stack([torch.from_numpy(square(matrix)) for matrix in similarity]))
+
+
+def centre(matrices: torch.Tensor) -> torch.Tensor:
+    """`centred` of many matrices (..., m, m) that are known to be symmetric and finite."""
+    m = matrices.shape[-1]
+    if m < MIN_CLIENTS:
+        return torch.zeros_like(matrices)
+    different = matrices * (1 - torch.eye(m, dtype=matrices.dtype))
+    level = different.sum(dim=-1, keepdim=True) / (m - 2)  # (..., m, 1)
+    overall = different.sum(dim=(-2, -1), keepdim=True) / ((m - 1) * (m - 2))
+    pattern = (different - level - level.mT + overall) * (1 - torch.eye(m, dtype=matrices.dtype))
+    largest = [values.abs().amax(dim=(-2, -1), keepdim=True) for values in (pattern, different)]
+    return torch.where(largest[0] > FLAT * largest[1], pattern, 0.0)
+
+
+def sharpened(patterns: torch.Tensor) -> torch.Tensor:
+    """Patterns (..., m, m) with each eigenvector weighted by its eigenvalue once more; negative ones are left out."""
+    strengths, directions = torch.linalg.eigh(patterns)
+    return centre((directions * strengths.clamp(min=0.0).square()[..., None, :]) @ directions.mT)
+
+
+def unit(patterns: torch.Tensor) -> torch.Tensor:
+    """Patterns (..., m, m) of norm 1, or 0."""
+    lengths = patterns.square().sum(dim=(-2, -1), keepdim=True).sqrt()
+    return patterns / torch.where(lengths > 0, lengths, torch.inf)
+
+
+def agreement(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Z of patterns (..., m, m) of norm 1 in their order, (...)."""
+    sharp = [unit(sharpened(pattern)) for pattern in (one, other)]
+    both = (sharp[0] * other).sum(dim=(-2, -1)) + (one * sharp[1]).sum(dim=(-2, -1))
+    return both * scale(one, other, *sharp)
+
+
+def scale(one: torch.Tensor, other: torch.Tensor, sharp_one: torch.Tensor, sharp_other: torch.Tensor) -> torch.Tensor:
+    """What makes <S(P), Q> + <P, S(Q)> a Z, for patterns P, Q, S(P), S(Q) (..., m, m) of norm 1 or 0, (...)."""
+    m = one.shape[-1]
+    shared = (one * sharp_one).sum(dim=(-2, -1)) * (other * sharp_other).sum(dim=(-2, -1))
+    return (m * (m - 3) / 2 / (2 + 2 * shared)).sqrt()
+
+
+def permuted_products(one: torch.Tensor, other: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
+    """Products of two matrices over all pairs of different clients, the clients of the other one permuted.
+
+    Args:
+        one: (v, m, m), symmetric.
+        other: (v, m, m), symmetric.
+        orders: Which client of the other takes the place of each, (q, m).
+
+    Returns:
+        (q, v).
+    """
+    v, m = one.shape[:2]
+    left, right = torch.triu_indices(m, m, offset=1)
+    pairs, flat = one[:, left, right], other.flatten(1)  # (v, pairs), (v, m * m)
+    rows = max(1, CHUNK // max(1, v * len(left)))
+    return torch.cat(
+        [torch.einsum("vp,vqp->qv", pairs, flat[:, some[:, left] * m + some[:, right]]) for some in orders.split(rows)]
+    )
+
+
+def propose(similarity: Array) -> torch.Tensor:
+    """The clearest split into two of three candidates.
+
+    Average linkage on the pattern finds few clients among many. Average linkage on the sharpened pattern, and Ward's
+    method on its eigenvectors, find large groups in noise, where the first would put one client apart. The one that
+    correlates best with the pattern is taken.
+
+    Args:
+        similarity: (m, m), symmetric, m at least 4. The diagonal is not read.
+
+    Returns:
+        Whether each client is on the other side than client 0, bool (m,).
+    """
+    from scipy.cluster.hierarchy import fcluster, ward
+
+    pattern = centred(similarity)
+    strengths, directions = torch.linalg.eigh(pattern)
+    ways = [bipartition(pattern, "average"), bipartition(sharpened(pattern), "average")]
+    ways.append(torch.from_numpy(fcluster(ward((directions * strengths.clamp(min=0.0)).numpy()), 2, "maxclust")))
+    sides = torch.stack([way != way[0] for way in ways])
+    signs = 1.0 - 2.0 * sides.double()
+    like = (unit(centre(signs[:, :, None] * signs[:, None, :])) * pattern).sum(dim=(1, 2))
+    # A single client apart is no pattern, so its correlation is 0 and it is taken last.
+    return sides[int(like.argmax())]
+
+
+def contrast(similarity: Array, sides: torch.Tensor) -> float:
+    """The mean similarity within two sides minus that across, over pairs of different clients."""
+    left, right = torch.triu_indices(len(sides), len(sides), offset=1)
+    within = sides[left] == sides[right]
+    values = tensor(similarity)[left, right].double()
+    return float(values[within].mean() - values[~within].mean())
+
+
+def _result(
+    proposal: torch.Tensor,
+    observed: torch.Tensor,
+    names: Sequence[str] | None,
+    apart: float,
+    p: float,
+    floor: float,
+    level: float,
+    drawn: int,
+) -> PermutationResult:
+    """The result of a test, from Z of every view, (v,)."""
+    named = [str(view) for view in range(len(observed))] if names is None else names
+    view = int(observed.argmax())
+    values = dict(zip(named, observed.tolist(), strict=True))
+    return PermutationResult(proposal, named[view], float(observed[view]), apart, p, floor, level, drawn, values, "")
+
+
+def _random_orders(size: int, count: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    return (torch.randperm(size, generator=generator) for _ in range(count))
+
+
+def _untestable(similarities: Sequence[Array], floor: float, level: float) -> str:
+    """Why similarities cannot be tested, as a name; empty if they can."""
+    if floor > level:
+        return "level_out_of_reach"
+    finite = all(bool(tensor(similarity).isfinite().all()) for similarity in similarities)
+    return "" if finite else "similarities_not_finite"
+
+
+def _clients_of(similarity: Array, folds: int) -> int:
+    """The number of clients of similarities (v, f m, f m)."""
+    shape = tuple(similarity.shape)
+    if folds < 2 or len(shape) != 3 or not shape[0] or shape[1] != shape[2] or shape[1] % folds:
+        raise ValueError(f"expected (v, f m, f m) of at least 2 folds, found {shape} and f = {folds}")
+    return int(shape[1]) // folds
+
+
+def _halved(dealt: torch.Tensor, way: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patterns of norm 1 by some folds and by the others, from similarities (..., f, m, f, m)."""
+    rest = tuple(fold for fold in range(dealt.shape[-4]) if fold not in way)
+    halves = (dealt[..., some, :, :, :][..., some, :].mean(dim=(-4, -2)) for some in (list(way), list(rest)))
+    one, other = (unit(centre(half)) for half in halves)
+    return one, other
+
+
+def _distance_weights(ones: torch.Tensor, others: torch.Tensor, folds: int) -> torch.Tensor:
+    """The weight of each pair of updates in the squared distance of two groups of clients, (f m, f m)."""
+    mine, theirs = ones.repeat(folds).double(), others.repeat(folds).double()
+    client = torch.arange(len(ones)).repeat(folds)
+    weights = torch.zeros(len(client), len(client), dtype=torch.float64)
+    for side in (mine, theirs):
+        # The folds of a single client are compared with each other.
+        alone = int(side.sum()) <= folds
+        different = ~torch.eye(len(client), dtype=torch.bool) if alone else client[:, None] != client
+        pairs = torch.outer(side, side) * different
+        weights += pairs / pairs.sum()
+    return weights - 2 * (torch.outer(mine, theirs) + torch.outer(theirs, mine)) / (2 * mine.sum() * theirs.sum())
+
+
+def _share_as_far(pattern: torch.Tensor, members: torch.Tensor, folds: int, distance: float) -> float:
+    """The share of members whose squared distance from their fellows is at least a given one."""
+    ids = members.nonzero().flatten().tolist()
+    if len(ids) < 2:
+        return 0.0
+    alone = [torch.arange(len(members)) == member for member in ids]
+    reached = [float((_distance_weights(one, members & ~one, folds) * pattern).sum()) >= distance for one in alone]
+    return sum(reached) / len(ids)
