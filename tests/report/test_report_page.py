@@ -76,7 +76,10 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
     ("keys", "told"),
     [
         ('name = "strata"', "Splits were proven on disjoint halves of every client's data (alpha = 0.05)."),
-        ('name = "cfl"\nproof = "twins"\nalpha = 0.01', "disjoint halves of every client's data (alpha = 0.01)."),
+        (
+            'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
+            "disjoint halves of every client's data (alpha = 0.01).",
+        ),
         ('name = "layercfl"\nlayers = "auto"', "The compared layer was found on disjoint halves of every client's"),
     ],
 )
