@@ -26,7 +26,7 @@ from fedstrata.probe import gaps
 from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
-from fedstrata.schema import NAMES
+from fedstrata.records.schema import NAMES
 from fedstrata.setting import Setting, prepare
 from fedstrata.traffic import traffic
 from fedstrata.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate

@@ -22,8 +22,8 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder
+from fedstrata.records.schema import NAMES
 from fedstrata.report.compared.table import COLUMNS
-from fedstrata.schema import NAMES
 
 MOST_BYTES = 512 * 2**20
 """A larger file of scores is not read."""

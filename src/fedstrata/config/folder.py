@@ -14,7 +14,7 @@ from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import NAME as LOCK
-from fedstrata.schema import NAMES
+from fedstrata.records.schema import NAMES
 
 FREE = (("engine", "workers"), ("engine", "timeout"), ("records", "track"))
 """Keys that may differ when a run goes on: no result depends on them."""

@@ -18,7 +18,7 @@ from safetensors.torch import save as to_bytes
 from fedstrata.core import State
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
-from fedstrata.schema import finite
+from fedstrata.records.schema import finite
 
 KEPT = 3
 """Checkpoints that stay on disk: each one that is damaged, or cannot be gone on from, costs one round."""

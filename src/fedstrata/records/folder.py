@@ -32,7 +32,7 @@ from fedstrata.files import (
     subfolder,
 )
 from fedstrata.records.rounds import RoundLog
-from fedstrata.schema import NAMES, Summary, check, finite
+from fedstrata.records.schema import NAMES, Summary, check, finite
 
 PER_ROUND = ("clients", "gaps", "matrices")
 

@@ -12,7 +12,7 @@ from fedstrata.core import State
 from fedstrata.errors import RecordError
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.schema import BegunRound, check
+from fedstrata.records.schema import BegunRound, check
 
 S = TypeVar("S", bound=State)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.errors import RecordError
 from fedstrata.files import append_line, read_file, replace_file
-from fedstrata.schema import finite, parse_lines
+from fedstrata.records.schema import finite, parse_lines
 
 
 @dataclass(frozen=True)

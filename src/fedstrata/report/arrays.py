@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from fedstrata.errors import RecordError
 from fedstrata.files import read_file
+from fedstrata.records.schema import LARGE
 from fedstrata.report.records import Gap, Matrix, Round, Scores
 from fedstrata.report.words import plural, ranges
-from fedstrata.schema import LARGE
 
 T = TypeVar("T")
 DAMAGED = (OSError, ValueError, KeyError, TypeError, RecordError, zipfile.BadZipFile, zlib.error, pa.ArrowException)

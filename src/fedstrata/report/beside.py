@@ -6,7 +6,7 @@ from typing import Any
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
-from fedstrata.schema import Summary, check
+from fedstrata.records.schema import Summary, check
 
 FREE = ("algorithm", "algorithms", "engine", "probe", "records")
 """Tables of the experiment in which the two may differ."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.records.schema import NAMES, Summary, TreeNode, check
+from fedstrata.records.schema import Round as RoundLine
 from fedstrata.report import arrays
 from fedstrata.report.beside import one_model
 from fedstrata.report.records import Node, Records, Round
 from fedstrata.report.words import ranges
-from fedstrata.schema import NAMES, Summary, TreeNode, check
-from fedstrata.schema import Round as RoundLine
 
 NUMBER = (int, float, NoneType)
 MOST_BYTES_OF_LINE = 64 * 2**20

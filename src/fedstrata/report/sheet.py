@@ -19,7 +19,7 @@ from fedstrata.report.words import brief, duration, happened, number, plural, ra
 def environment() -> Environment:
     """The templates beside this file; whatever they show is escaped."""
     made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -34,14 +34,14 @@ def drawn(template: str, pictures: Sequence[Plot], frames: Any = None, **content
     """A page with pictures.
 
     Args:
-        template: that extends ``sheet.html``.
+        template: that extends ``base.html``.
         pictures: that have a place on the page.
         frames: of the slider through the matrices, if there is one.
         content: what else the template shows.
     """
     templates = environment()
     # `</script` cannot occur in the bundle's own text as plotly ships it; the names of a run never get in here.
-    plotly, script = get_plotlyjs(), templates.get_template("script.html").render()
+    plotly, script = get_plotlyjs(), templates.get_template("page.js").render()
     return templates.get_template(template).render(
         figures=_json({plot.name: plot.figure for plot in pictures}),
         frames=_json(frames),

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.records.schema import Count, Share
 from fedstrata.report.compared.records import Compared, Course, Difference, Row, Run
 from fedstrata.report.read import rounds_of
 from fedstrata.report.records import Round
-from fedstrata.schema import Count, Share
 
 FILE = "comparison.json"
 MOST_BYTES = 256 * 2**20

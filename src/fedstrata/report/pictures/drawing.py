@@ -1,7 +1,7 @@
 """What all pictures are made of.
 
 Names reach plotly only through `clean`: plotly reads a small HTML in every text. The page colours texts and
-grids itself (style.html), so that they follow the reader's light or dark scheme; the colours here suit both.
+grids itself (templates/style.css), so that they follow the reader's light or dark scheme; the colours here suit both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class Plot:
         title: of the picture.
         text: one sentence under the title, or nothing.
         figure: what is drawn. Beside ``data`` and ``layout`` it may carry ``rows`` and ``columns``, from which
-            script.html makes each cell's custom data for the hover text: the pairs of ids would be longer than the
+            templates/page.js makes each cell's custom data for the hover text: the pairs of ids would be longer than the
             matrix. ``square`` asks for a plot as high as wide.
     """
 

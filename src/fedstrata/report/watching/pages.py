@@ -56,9 +56,9 @@ class Pages:
     def page(self, path: str) -> Page | None:
         """A page as it is now; None where there is none."""
         if path == FRAME:
-            script = self._templates.get_template("watch_script.html").render()
+            script = self._templates.get_template("live.js").render()
             content = {"title": self._folder.name, "script": Markup(script), "hash": hashed(script), "page": PAGE}
-            return Page("frame", self._templates.get_template("watch.html").render(content))
+            return Page("frame", self._templates.get_template("live.html").render(content))
         folder = self._place(path)
         if folder is None:
             return None
@@ -100,7 +100,7 @@ class Pages:
         return self._waiting(folder, "", _runs(folder))
 
     def _waiting(self, folder: Path, trouble: str, runs: Sequence[str]) -> str:
-        template = self._templates.get_template("waiting.html")
+        template = self._templates.get_template("live_waiting.html")
         return template.render(title=folder.name, trouble=trouble, runs=runs)
 
 
