@@ -26,7 +26,7 @@ from fedstrata.probe import gaps
 from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
-from fedstrata.records.schema import NAMES
+from fedstrata.records.schema import ENTRIES
 from fedstrata.setting import Setting, prepare
 from fedstrata.traffic import traffic
 from fedstrata.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
@@ -206,7 +206,7 @@ def _begin(
     experiment: Experiment, setting: Setting, folder: Folder, fresh: State, tell: Tell, *, resume: bool
 ) -> tuple[State, Mapping[str, Any] | None]:
     """The state that a run begins or goes on with, and the record of its round that is still without scores."""
-    refuse_links(folder.path, NAMES)
+    refuse_links(folder.path, ENTRIES)
     if not resume and any((folder.path / name).exists() for name in ("experiment.toml", "rounds.jsonl", "checkpoint")):
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
@@ -216,7 +216,7 @@ def _begin(
     if found is None:
         folder.rewind(0)
         return fresh, None
-    for line in found.said:
+    for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setting.clients.store.restore(found.checkpoint.store)
     folder.rewind(found.checkpoint.state.round)

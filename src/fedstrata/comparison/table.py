@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from fedstrata.records import worse_off
+from fedstrata.records import count_lower
 from fedstrata.report.compared.records import Figure, Row
 from fedstrata.report.compared.table import COLUMNS, TITLES, cells
 from fedstrata.resources import resource_error
@@ -99,7 +99,7 @@ def _row(name: str, runs: Sequence[Outcome], reference: Mapping[int, Mapping[int
         seeds=tuple(run.seed for run in runs),
         failed=tuple(run.seed for run in runs if run.summary is None),
         figures={key: _figure(measured(summary, key) for summary in summaries) for key in COLUMNS},
-        worse_off=sum(worse_off(own, others) for own, others in pairs) if pairs else None,
+        worse_off=sum(count_lower(own, others) for own, others in pairs) if pairs else None,
         clients=sum(len(own) for own, _ in pairs),
     )
 

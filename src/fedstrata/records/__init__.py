@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, load, save
     from fedstrata.records.folder import Folder
-    from fedstrata.records.measures import complete, diverged, summarise, worse_off
+    from fedstrata.records.measures import complete, count_lower, diverged, summarise
     from fedstrata.records.tracking import require, track
 
 __all__ = [
     "Checkpoint",
     "Folder",
     "complete",
+    "count_lower",
     "diverged",
     "find_checkpoint",
     "load",
@@ -20,13 +21,12 @@ __all__ = [
     "save",
     "summarise",
     "track",
-    "worse_off",
 ]
 
 _MODULES = {
     "checkpoint": ("Checkpoint", "find_checkpoint", "load", "save"),
     "folder": ("Folder",),
-    "measures": ("complete", "diverged", "summarise", "worse_off"),
+    "measures": ("complete", "count_lower", "diverged", "summarise"),
     "tracking": ("require", "track"),
 }
 

@@ -1,21 +1,21 @@
-"""What the JSON files of a run folder must hold, for whoever writes, resumes or reads one.
+"""What a run folder holds: one description for the code that writes it, resumes it and reads it.
 
-A record that passes can be drawn and added up without another look: numbers are finite and in range, and lists hold
-what they should.
+A record that passes can be drawn and added up without another check: its numbers are finite and in range, and its lists
+hold what they should. Importing this imports no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedstrata.files import parse_json
 
-NAMES = (
+ENTRIES = (
     "experiment.toml",
     "rounds.jsonl",
     "tree.json",
@@ -32,35 +32,73 @@ NAMES = (
 )
 """Files and folders of a run folder that are read or written; none may be a link."""
 
+FREE_KEYS = (("algorithms",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
+"""Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
+
+CLIENT_COLUMNS = ("client", "node", "samples", "accuracy", "loss")
+"""Columns of ``clients/<round>.parquet``; the first three are integers."""
+
+GAP_COLUMNS = ("layer", "measure", "gap")
+"""Columns of ``gaps/<round>.parquet``."""
+
+CLIENTS_SUFFIX = "|clients"
+"""Ends the name of the array in ``matrices/<round>.npz`` that holds the client ids of a matrix."""
+
 LARGE = 1e100
-"""Numbers beyond it come from no run, and their squares would overflow."""
+"""Larger numbers come from no run, and their squares would overflow."""
 
 Count = Annotated[int, Interval(ge=0, le=10**18)]
 Id = Annotated[int, Interval(ge=-1, lt=2**31)]
-"""Of a client or of a node of the tree; -1 is none."""
+"""The id of a client or of a tree node; -1 stands for none."""
 
 Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
 Share = Annotated[float, Interval(ge=0, le=1)]
+Ari = Annotated[float, Interval(ge=-1, le=1)]
 Scalar = bool | int | Number | str | None
 
-M = TypeVar("M", bound=BaseModel)
+
+class MatrixName(NamedTuple):
+    """The name of an array in ``matrices/<round>.npz``: ``node|measure|layer``."""
+
+    node: int
+    measure: str
+    layer: str
+
+    @classmethod
+    def parse(cls, name: str) -> MatrixName:
+        """The parts of a name.
+
+        Raises:
+            ValueError: When the name has another form.
+        """
+        node, measure, layer = name.split("|", 2)
+        if not 0 <= int(node) < 2**31:
+            raise ValueError(f"there is no node {node}")
+        return cls(int(node), measure, layer)
+
+    def __str__(self) -> str:
+        """The name."""
+        return f"{self.node}|{self.measure}|{self.layer}"
 
 
 class Record(BaseModel):
     """A JSON object with some known keys; it may have others."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Event(Record):
     """Something that happened in a round.
 
     Attributes:
-        kind: Of the event.
-        node: Of the tree, that it happened to.
-        into: Nodes that came of it.
-        layer: That decided.
+        kind: What happened.
+        node: The tree node that it happened to.
+        into: The nodes that a split made.
+        layer: The layer that decided.
     """
 
     __pydantic_extra__: dict[str, Scalar | list[Scalar | list[Scalar]]]
@@ -71,8 +109,13 @@ class Event(Record):
     layer: str | None = None
 
 
-class BegunRound(Record):
-    """The record of a round whose models are not scored yet, as a checkpoint holds it."""
+class UnscoredRound(Record):
+    """The record of a round whose models are not evaluated yet, as a checkpoint holds it.
+
+    Attributes:
+        labels: The tree node of each client, (n,). A pending client has the node at which it waits.
+        figures: The algorithm's own metrics, by name.
+    """
 
     round: Annotated[int, Interval(ge=1, lt=2**31)]
     seconds: Seconds | None
@@ -92,25 +135,37 @@ class BegunRound(Record):
 
     @model_validator(mode="after")
     def _splits_have_clients(self) -> Self:
-        """Refuse a split into more nodes than there are clients: pictures go through all pairs of them."""
+        """Refuse a split into more nodes than there are clients: charts go through all pairs of them."""
         if any(len(event.into) > len(self.labels) for event in self.events):
             raise ValueError("has a split into more nodes than there are clients")
         return self
 
+    @property
+    def splits(self) -> list[Event]:
+        """The events of this round in which a node was split."""
+        return [event for event in self.events if event.kind == "split"]
 
-class Round(BegunRound):
-    """A line of ``rounds.jsonl``."""
+
+class Round(UnscoredRound):
+    """A line of ``rounds.jsonl``. An unknown number is null."""
 
     acc_client: Number | None
     acc_weighted: Number | None
     acc_cluster: Number | None
     acc_worst: Number | None
     loss: Number | None
-    ari: Annotated[float, Interval(ge=-1, le=1)] | None
+    ari: Ari | None
+
+    @property
+    def other_accuracies(self) -> dict[str, float | None]:
+        """The mean accuracy of each further way to use the models, by its name (``acc_<name>`` in the record)."""
+        extra = self.model_extra or {}
+        found = {name.removeprefix("acc_"): value for name, value in extra.items() if name.startswith("acc_")}
+        return {name: value for name, value in found.items() if value is None or isinstance(value, int | float)}
 
 
 class TreeNode(Record):
-    """An entry of ``tree.json``."""
+    """An entry of ``tree.json``: one cluster that exists or existed."""
 
     id: Id
     parent: Id | None
@@ -123,7 +178,7 @@ class TreeNode(Record):
 
 
 class Summary(Record):
-    """``summary.json``; older ones may lack some of it."""
+    """``summary.json``. Older ones may lack some of it."""
 
     __pydantic_extra__: dict[str, Scalar | list[Any] | dict[str, Any]]
 
@@ -144,54 +199,22 @@ class Summary(Record):
     acc_weighted: Number | None = None
     acc_cluster: Number | None = None
     acc_worst: Number | None = None
-    ari: Annotated[float, Interval(ge=-1, le=1)] | None = None
+    ari: Ari | None = None
     purity: Share | None = None
     truth: list[Id | str] | None = None
+    versions: dict[str, Scalar] = {}
 
 
-def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The records of lines of ``rounds.jsonl``, which are those of rounds 1, 2, 3, ...
-
-    Raises:
-        ValueError: That names the first line that is none, or not of the next round.
-    """
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = parse_record(line, Round)
-        except ValueError as error:
-            raise ValueError(f"line {number} of rounds.jsonl {error}") from None
-        if record["round"] != number:
-            raise ValueError(f"line {number} of rounds.jsonl is of round {record['round']}")
-        records.append(record)
-    return records
-
-
-def parse_record(line: bytes, kind: type[BaseModel]) -> dict[str, Any]:
-    """The JSON object of a line.
+def check(value: Any, kind: type[R]) -> R:
+    """A JSON value as a record of a kind.
 
     Raises:
-        ValueError: In words that go on from the name of the line.
-    """
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        raise ValueError(f"is not JSON ({error})") from None
-    check(record, kind)
-    found: dict[str, Any] = record
-    return found
-
-
-def check(value: Any, kind: type[BaseModel]) -> None:
-    """Refuse a value that is no such record.
-
-    Raises:
-        ValueError: In words that go on from the name of what holds it.
+        ValueError: When it is no such record. The text continues a sentence that begins with the name of the file.
     """
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
     try:
-        kind.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "value_error":
@@ -203,10 +226,47 @@ def check(value: Any, kind: type[BaseModel]) -> None:
         raise ValueError(f"has {found} for {name}") from None
 
 
+def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
+
+    Raises:
+        ValueError: When a line is no record, or not that of the next round. The text names the first such line.
+    """
+    records = []
+    for number, line in enumerate(lines, start=1):
+        place = f"line {number} of rounds.jsonl"
+        try:
+            record = parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{place} is not JSON ({error})") from None
+        try:
+            check(record, Round)
+        except ValueError as error:
+            raise ValueError(f"{place} {error}") from None
+        if record["round"] != number:
+            raise ValueError(f"{place} is of round {record['round']}")
+        records.append(record)
+    return records
+
+
 def finite(value: Any) -> Any:
-    """A value that every reader of JSON takes: what is not finite is null."""
+    """A value that every JSON reader accepts: a number that is not finite becomes null."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def flatten(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The keys of nested tables, each under the names on the way to it."""
+    flat = dict[tuple[str, ...], Any]()
+    for key, value in keys.items():
+        place = (*path, key)
+        flat |= flatten(value, place) if isinstance(value, Mapping) else {place: value}
+    return flat
+
+
+def may_differ(path: tuple[str, ...]) -> bool:
+    """Whether a key of the experiment may differ when a run is resumed."""
+    return any(path[: len(free)] == free for free in FREE_KEYS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
-from fedstrata.records.schema import NAMES, Summary, TreeNode, check
+from fedstrata.records.schema import ENTRIES, Summary, TreeNode, check
 from fedstrata.records.schema import Round as RoundLine
 from fedstrata.report import arrays
 from fedstrata.report.beside import one_model
@@ -59,7 +59,7 @@ def experiment_of(folder: Path) -> tuple[str, dict[str, Any]]:
             f"expected the folder of a run, found no folder at {folder}; name one that `fedstrata run` made"
         )
     try:
-        refuse_links(folder, NAMES)
+        refuse_links(folder, ENTRIES)
         content = read_file(folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT)
         settings = parse_toml(content)
     except FileNotFoundError:
