@@ -23,7 +23,7 @@ from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, ref
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder
 from fedstrata.records.schema import ENTRIES
-from fedstrata.report.compared.table import COLUMNS
+from fedstrata.report.comparison import COLUMNS
 
 MOST_BYTES = 512 * 2**20
 """A larger file of scores is not read."""

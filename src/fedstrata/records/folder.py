@@ -34,11 +34,11 @@ from fedstrata.files import (
     subfolder,
 )
 from fedstrata.records.schema import (
-    CLIENT_COLUMNS,
     CLIENTS_SUFFIX,
     ENTRIES,
-    GAP_COLUMNS,
+    Gap,
     MatrixName,
+    Scores,
     Summary,
     check,
     finite,
@@ -188,12 +188,12 @@ class Folder:
             (score.correct.double() / score.samples).tolist(),
             score.loss.tolist(),
         )
-        self._write_table("clients", record["round"], pa.table(dict(zip(CLIENT_COLUMNS, columns, strict=True))))
+        self._write_table("clients", record["round"], pa.table(dict(zip(Scores._fields, columns, strict=True))))
         self.log.add(record)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
-        """Write the gap of every layer and measure; each has the keys `GAP_COLUMNS`."""
-        columns = {name: [gap[name] for gap in gaps] for name in GAP_COLUMNS}
+        """Write the gap of every layer and measure; each has the keys of `Gap`."""
+        columns = {name: [gap[name] for gap in gaps] for name in Gap._fields}
         self._write_table("gaps", round, pa.table(columns))
 
     def add_matrices(self, round: int, matrices: Sequence[Matrix]) -> None:
@@ -296,7 +296,7 @@ def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:
 
 def _check_scores(content: io.BytesIO) -> None:
     found = pq.ParquetFile(content).schema_arrow.names
-    if not set(CLIENT_COLUMNS) <= set(found):
+    if not set(Scores._fields) <= set(found):
         raise ValueError(f"its columns are {found}")
 
 

@@ -11,6 +11,8 @@ from math import isfinite
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
+from numpy import float64, int64
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedstrata.files import parse_json
@@ -35,12 +37,6 @@ ENTRIES = (
 FREE_KEYS = (("algorithms",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
 """Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
 
-CLIENT_COLUMNS = ("client", "node", "samples", "accuracy", "loss")
-"""Columns of ``clients/<round>.parquet``; the first three are integers."""
-
-GAP_COLUMNS = ("layer", "measure", "gap")
-"""Columns of ``gaps/<round>.parquet``."""
-
 CLIENTS_SUFFIX = "|clients"
 """Ends the name of the array in ``matrices/<round>.npz`` that holds the client ids of a matrix."""
 
@@ -56,6 +52,32 @@ Seconds = Annotated[float, Interval(ge=0, le=1e12)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 Ari = Annotated[float, Interval(ge=-1, le=1)]
 Scalar = bool | int | Number | str | None
+
+
+class Scores(NamedTuple):
+    """The columns of ``clients/<round>.parquet``: what each client scored with the model that it would use.
+
+    Attributes:
+        client: The client ids, (n,).
+        node: The tree node of each client, (n,).
+        samples: The number of test samples of each client, (n,).
+        accuracy: The share of them that is classified correctly, (n,).
+        loss: The mean loss on them, (n,).
+    """
+
+    client: NDArray[int64]
+    node: NDArray[int64]
+    samples: NDArray[int64]
+    accuracy: NDArray[float64]
+    loss: NDArray[float64]
+
+
+class Gap(NamedTuple):
+    """A row of ``gaps/<round>.parquet``: how clearly a layer separates the ground-truth groups, by one measure."""
+
+    layer: str
+    measure: str
+    gap: float
 
 
 class MatrixName(NamedTuple):
@@ -99,6 +121,8 @@ class Event(Record):
         node: The tree node that it happened to.
         into: The nodes that a split made.
         layer: The layer that decided.
+        clients: The clients that it happened to.
+        nodes: The tree nodes that it happened to, where there are several.
     """
 
     __pydantic_extra__: dict[str, Scalar | list[Scalar | list[Scalar]]]
@@ -107,6 +131,8 @@ class Event(Record):
     node: Id | None = None
     into: list[Id] = []
     layer: str | None = None
+    clients: list[Id] = []
+    nodes: list[Id] = []
 
 
 class UnscoredRound(Record):
@@ -177,6 +203,13 @@ class TreeNode(Record):
     why: str
 
 
+class Divergence(Record):
+    """The rounds in which training diverged, and how many clients sent numbers that are not finite in them."""
+
+    rounds: list[Count]
+    clients: Count = 0
+
+
 class Summary(Record):
     """``summary.json``. Older ones may lack some of it."""
 
@@ -201,6 +234,8 @@ class Summary(Record):
     acc_worst: Number | None = None
     ari: Ari | None = None
     purity: Share | None = None
+    rejected: Count = 0
+    diverged: Divergence | None = None
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
 

@@ -1,28 +1,28 @@
 "use strict";
-const ended = document.getElementById("ended");
+const stopped = document.getElementById("stopped");
 const tags = {};
 let shown = null;
 
-// What was chosen and how far was read stays as it was.
-const keep = (before, after) => {
+// The reader keeps the choices, the unfolded parts and the scroll position.
+const restore = (before, after) => {
   for (const old of before.document.querySelectorAll("input[id], select[id]")) {
     const control = after.document.getElementById(old.id);
     if (!control || control.value === old.value) continue;
     control.value = old.value;
     control.dispatchEvent(new Event("input"));
   }
-  const folds = after.document.querySelectorAll("details");
-  before.document.querySelectorAll("details").forEach((old, place) => { if (folds[place]) folds[place].open = old.open; });
+  const details = after.document.querySelectorAll("details");
+  before.document.querySelectorAll("details").forEach((old, place) => { if (details[place]) details[place].open = old.open; });
   after.scrollTo(before.scrollX, before.scrollY);
 };
 
-// The new page is drawn behind the old one, which goes when it is whole.
-const renew = path => new Promise((done, fail) => {
+// The new page loads behind the old one, which is removed afterwards.
+const replace = path => new Promise((done, fail) => {
   const next = document.createElement("iframe");
-  next.className = "coming";
+  next.className = "next";
   next.addEventListener("load", () => {
     try {
-      if (shown) keep(shown.contentWindow, next.contentWindow);
+      if (shown) restore(shown.contentWindow, next.contentWindow);
       document.title = next.title = next.contentDocument.title;
     } catch (error) {
       next.remove();
@@ -38,19 +38,19 @@ const renew = path => new Promise((done, fail) => {
   document.body.append(next);
 });
 
-const look = async () => {
+const refresh = async () => {
   try {
     const path = shown ? shown.contentWindow.location.pathname : document.body.dataset.page;
     const answer = await fetch(path, { method: "HEAD", cache: "no-store" });
     const tag = answer.headers.get("ETag");
     if (answer.ok && tag !== tags[path] && !document.hidden) {
-      await renew(path);
+      await replace(path);
       tags[path] = tag;
     }
-    ended.hidden = true;
+    stopped.hidden = true;
   } catch {
-    ended.hidden = false;
+    stopped.hidden = false;
   }
-  setTimeout(look, 1000);
+  setTimeout(refresh, 1000);
 };
-look();
+refresh();
