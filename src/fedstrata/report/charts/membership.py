@@ -1,7 +1,6 @@
 """The clusters over the rounds: how many there are, which clients they hold, and which clients change theirs."""
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 
 from fedstrata.report.clusters import Clusters
@@ -114,66 +113,46 @@ def membership(clusters: Clusters) -> Figure:
     return drawn | {"rows": order, "columns": [each.round for each in rounds]}
 
 
-@dataclass(frozen=True)
-class Band:
-    """Clients that stay in a node, or go from one to another, between two rounds.
-
-    Attributes:
-        source: The node before.
-        target: The node after.
-        start: The round before.
-        end: The round after.
-        left: Where the band begins in the round before, in clients from the top.
-        right: Where it begins in the round after, in clients from the top.
-        thickness: The number of clients.
-        text: What is said at the pointer.
-    """
-
-    source: int
-    target: int
-    start: int
-    end: int
-    left: float
-    right: float
-    thickness: int
-    text: str
-
-
 def flow(clusters: Clusters) -> Figure:
     """How many clients are in each node, and how many go from which node to which."""
     columns = _columns(clusters)
-    bands = [
-        band
-        for (start, before), (end, after) in pairwise(columns)
-        for band in _bands(clusters, start, before, end, after)
-    ]
-    traces: list[Figure] = []
-    for node in sorted({band.target for band in bands}, key=clusters.rank):
-        for stays, opacity in ((True, 0.9), (False, 0.5)):
-            own = [band for band in bands if band.target == node and (band.source == node) == stays]
-            if own:
-                traces.append(_polygons(own, clusters.colour(node), opacity))
-    dotted = [band for band in bands if band.source != band.target or band.start == columns[0][0]]
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [(band.start + band.end) / 2 for band in dotted],
-            "y": [(band.left + band.right + band.thickness) / 2 for band in dotted],
-            "text": [band.text for band in dotted],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"size": 7, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
-            "showlegend": False,
-        }
-    )
+    bands: dict[tuple[int, bool], Figure] = {}
+    dots: Figure = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [],
+        "y": [],
+        "text": [],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"size": 7, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
+        "showlegend": False,
+    }
+    for (start, before), (end, after) in pairwise(columns):
+        left, right = _tops(clusters, before), _tops(clusters, after)
+        for (source, target), clients in _moves(clusters, before, after):
+            stays = source == target
+            count = len(clients)
+            band = bands.setdefault((target, stays), _empty_bands(clusters.colour(target), 0.9 if stays else 0.5))
+            heights = (left[source], right[target], right[target] + count, left[source] + count, left[source])
+            gap = [None] if band["x"] else []
+            band["x"] += [*gap, start, end, end, start, start]
+            band["y"] += [*gap, *(round(height, 2) for height in heights)]
+            if not stays or start == columns[0][0]:
+                path = _node_name(target) if stays else f"{_node_name(source)} to {_node_name(target)}"
+                dots["x"].append((start + end) / 2)
+                dots["y"].append((left[source] + right[target] + count) / 2)
+                dots["text"].append(f"round {end}<br>{path}<br>{plural(count, 'client')}: {ranges(clients)}")
+            left[source] += count
+            right[target] += count
     last, labels = columns[-1]
     sizes = Counter(labels)
     names = [
-        _name_beside(last, top + sizes[node] / 2, f"{'absent' if node == ABSENT else f'node {node}'}: {sizes[node]}")
+        _name_beside(last, top + sizes[node] / 2, f"{_node_name(node)}: {sizes[node]}")
         for node, top in _tops(clusters, labels).items()
     ]
+    order = sorted(bands, key=lambda key: (clusters.rank(key[0]), not key[1]))
     return figure(
-        traces,
+        [*(bands[key] for key in order), dots],
         320,
         hovermode="closest",
         xaxis=round_axis(clusters.records.rounds, range=[columns[0][0], last], showgrid=False),
@@ -216,36 +195,25 @@ def _tops(clusters: Clusters, labels: list[int]) -> dict[int, float]:
     return tops
 
 
-def _bands(clusters: Clusters, start: int, before: list[int], end: int, after: list[int]) -> list[Band]:
-    left, right = _tops(clusters, before), _tops(clusters, after)
+def _moves(clusters: Clusters, before: list[int], after: list[int]) -> list[tuple[tuple[int, int], list[int]]]:
+    """The clients that stay in a node, or go from one to another: the nodes before and after, and the client ids."""
     moves: dict[tuple[int, int], list[int]] = {}
     for client, pair in enumerate(zip(before, after, strict=True)):
         moves.setdefault(pair, []).append(client)
-    bands = []
-    for source, target in sorted(moves, key=lambda pair: (clusters.rank(pair[0]), clusters.rank(pair[1]))):
-        clients = moves[source, target]
-        path = f"node {target}" if source == target else f"node {source} to node {target}"
-        path = path.replace(f"node {ABSENT}", "absent")
-        text = f"round {end}<br>{path}<br>{plural(len(clients), 'client')}: {ranges(clients)}"
-        bands.append(Band(source, target, start, end, left[source], right[target], len(clients), text))
-        left[source] += len(clients)
-        right[target] += len(clients)
-    return bands
+    return sorted(moves.items(), key=lambda move: (clusters.rank(move[0][0]), clusters.rank(move[0][1])))
 
 
-def _polygons(bands: list[Band], colour: str, opacity: float) -> Figure:
-    """Some bands as one trace of polygons."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for band in bands:
-        corners = (band.left, band.right, band.right + band.thickness, band.left + band.thickness, band.left)
-        x += [band.start, band.end, band.end, band.start, band.start, None]
-        y += [*(round(corner, 2) for corner in corners), None]
+def _node_name(node: int) -> str:
+    return "absent" if node == ABSENT else f"node {node}"
+
+
+def _empty_bands(colour: str, opacity: float) -> Figure:
+    """Bands of the flow in one colour, as a trace of polygons."""
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": x[:-1],
-        "y": y[:-1],
+        "x": [],
+        "y": [],
         "fill": "toself",
         "fillcolor": colour,
         "opacity": opacity,
