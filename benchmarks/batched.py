@@ -30,7 +30,7 @@ from torch.utils.data import TensorDataset
 from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Algorithm, Problem, Recipe, State
+from fedstrata.core import Algorithm, LocalTraining, Problem, State
 from fedstrata.engine import Holdings, Loop
 from fedstrata.engine.batched import Batched, run_together
 from fedstrata.models import flatten, layout_of, make
@@ -112,7 +112,7 @@ def pairs(
         ways: of the batched engine; whether convolutions are products.
         given: of the command line.
     """
-    dataset, recipe = clients.dataset, Recipe(epochs=1, batch=clients.batch, lr=0.05)
+    dataset, recipe = clients.dataset, LocalTraining(epochs=1, batch=clients.batch, lr=0.05)
     deal = dealt(dataset, clients.count, clients.samples)
     layout, holdings = layout_of(module), Holdings(dataset, deal, seed=0)
     original = deepcopy(textbook).to(given.device)
@@ -144,7 +144,7 @@ def pairs(
 def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
     """Many users with little data, a few in each round; nothing is evaluated."""
     module, share = large(), min(50, given.users)
-    problem = problem_of(module, given.users, Recipe(epochs=1, batch=10, lr=0.1))
+    problem = problem_of(module, given.users, LocalTraining(epochs=1, batch=10, lr=0.1))
     engine = Batched(
         module, problem.layout, Holdings(dataset, dealt(dataset, given.users, IMAGES), seed=0), device=given.device
     )
@@ -170,7 +170,7 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     """Several algorithms and seeds in one batch, against a single run."""
     names, rounds = ("fedavg", "cfl", "layercfl", "hicfl", "ifca"), 5
     deal, module = dealt(dataset, given.clients, given.samples), make("cifar_cnn", dataset.shape, dataset.classes, 0)
-    problem = problem_of(module, given.clients, Recipe(epochs=1, batch=50, lr=0.05))
+    problem = problem_of(module, given.clients, LocalTraining(epochs=1, batch=50, lr=0.05))
     federations: list[tuple[Batched, Algorithm[Any], Problem]] = []
     for seed in range(given.seeds):
         holdings = Holdings(dataset, deal, seed)
@@ -204,7 +204,7 @@ def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
     )
 
 
-def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int, recipe: Recipe) -> Round:
+def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int, recipe: LocalTraining) -> Round:
     """Rounds of FedAvg, each from where the last one ended."""
     problem, algorithm = problem_of(module, clients, recipe), FedAvg()
     state = algorithm.init(problem)
@@ -217,11 +217,11 @@ def rounds_of(engine: Loop | Batched, module: nn.Module, clients: int, recipe: R
     return round
 
 
-def problem_of(module: nn.Module, clients: int, recipe: Recipe) -> Problem:
+def problem_of(module: nn.Module, clients: int, recipe: LocalTraining) -> Problem:
     """What the algorithms know."""
     layout = layout_of(module)
     row = flatten(module, layout)
-    return Problem(layout, lambda start: row * (1 + 0.01 * start), clients, recipe=recipe)
+    return Problem(layout, lambda start: row * (1 + 0.01 * start), clients, training=recipe)
 
 
 def large() -> nn.Sequential:

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from images import noise
 
-from fedstrata import train, validation
 from fedstrata.config import load
+from fedstrata.runner import rounds as simulation
+from fedstrata.runner import validation
 
 CLIENTS = 20
 COMMON: dict[str, Any] = {"partition": {"scheme": "iid"}, "engine": {"name": "loop"}}
@@ -76,7 +77,7 @@ def cost(job: str, algorithm: str, rounds: int) -> tuple[list[float], list[float
         if "name" not in tables["data"]:
             tables["data"] = {**tables["data"], "name": str(_noise(Path(folder), tables["data"]))}
         with _timed() as (began, spent):
-            train.run(load(tables), Path(folder) / "run", quiet=True)
+            simulation.run(load(tables), Path(folder) / "run", quiet=True)
     # A round here is from one validation to the next.
     seconds = {round: began[round + 1] - began[round] for round in began if round + 1 in began}
     return [seconds[round] / (seconds[round] - spent[round]) for round in seconds], list(spent.values())
@@ -130,11 +131,11 @@ def _timed() -> Iterator[tuple[dict[int, float], dict[int, float]]]:
     }
     try:
         for name, check in watched.items():
-            setattr(train, name, check)
+            setattr(simulation, name, check)
         yield began, spent
     finally:
         for name in watched:
-            setattr(train, name, getattr(validation, name))
+            setattr(simulation, name, getattr(validation, name))
 
 
 if __name__ == "__main__":

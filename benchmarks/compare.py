@@ -17,8 +17,9 @@ from time import perf_counter
 
 import torch
 
-from fedstrata import comparison, train
+from fedstrata import comparison
 from fedstrata.config import choose_all
+from fedstrata.runner import rounds
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
             compared = comparison.compare(experiments, out, quiet=True)
             between = perf_counter()
             for experiment in experiments:
-                train.run(experiment, Path(folder, f"{experiment.algorithm.name}-{experiment.seed}"), quiet=True)
+                rounds.run(experiment, Path(folder, f"{experiment.algorithm.name}-{experiment.seed}"), quiet=True)
             apart = perf_counter() - between
         together = between - began
         assert compared.jobs is not None and not any(run.error for run in compared.runs)

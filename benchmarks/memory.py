@@ -23,12 +23,12 @@ from images import noise
 from peak import Peak
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import Problem, Recipe, rows
+from fedstrata.core import LocalTraining, Problem, rows
 from fedstrata.engine import Holdings, Loop
 from fedstrata.models import flatten, layout_of, make
 from fedstrata.partition import deal
 from fedstrata.records import save
-from fedstrata.validation import validate
+from fedstrata.runner.validation import validate
 
 
 def main() -> None:
@@ -56,8 +56,8 @@ def main() -> None:
     module = make(given.model, dataset.shape, dataset.classes, seed=0)
     layout = layout_of(module)
     start = flatten(module, layout)
-    recipe = Recipe(epochs=1, batch=given.samples, lr=0.01)
-    problem = Problem(layout, lambda _: start, given.clients, recipe=recipe)
+    training = LocalTraining(epochs=1, batch=given.samples, lr=0.01)
+    problem = Problem(layout, lambda _: start, given.clients, training=training)
     algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, Holdings(dataset, dealt, seed=0))
     state = algorithm.init(problem)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, files in {gettempdir()}")

@@ -34,7 +34,7 @@ from fedstrata import data
 from fedstrata.config import load
 from fedstrata.engine.pooling import pooled
 from fedstrata.models import make
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 
 SETS: dict[str, tuple[str, tuple[int, int, int], int]] = {
     "mnist": ("mnist_cnn", (1, 20, 50), 28),
@@ -212,7 +212,7 @@ def turns(setting: Setting) -> Callable[[], object]:
     def turn() -> None:
         nonlocal state
         plan = algorithm.plan(problem, state, setting.everyone)
-        asked = replace(plan, score=algorithm.serve(problem, state, setting.everyone))
+        asked = replace(plan, evaluations=algorithm.evaluations(problem, state, setting.everyone))
         state, _ = algorithm.update(problem, state, setting.clients.run(asked))
 
     return turn

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, load
 from fedstrata.config.tables import algorithm_from
-from fedstrata.core import Algorithm, Notes, Plan, State
+from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.sharing import Devices, together
-from fedstrata.setting import Setting, prepare
-from fedstrata.train import one_thread
-from fedstrata.validation import validate
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.validation import validate
 
 KEPT = 20
 """Federations after which the results are written down."""
@@ -44,7 +44,7 @@ class Step:
     name: str
     plan: Plan
     state: State
-    notes: Notes
+    diagnostics: Diagnostics
     truth: torch.Tensor | None
 
     @property
@@ -75,8 +75,8 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
             answers = together(asked, setting.clients, [devices[called] for called in plans])
             for (called, plan), answer in zip(plans.items(), answers.reports, strict=True):
                 report = replace(validate(setting.problem.layout, plan, answer).report, cohort=cohort)
-                states[called], notes = running[called].update(setting.problem, states[called], report)
-                step = Step(called, plan, states[called], notes, setting.truth(round))
+                states[called], diagnostics = running[called].update(setting.problem, states[called], report)
+                step = Step(called, plan, states[called], diagnostics, setting.truth(round))
                 if step.split:
                     del states[called]
                 yield step

@@ -1,4 +1,4 @@
-"""How far the norms of honest clients lie apart: what the limits of `fedstrata.validation` must let through.
+"""How far the norms of honest clients lie apart: what the limits of `fedstrata.runner.validation` must let through.
 
     python experiments/honest_norms.py [NAME...]
 
@@ -17,9 +17,9 @@ import numpy as np
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata import train
 from fedstrata.core import Layout, Plan, Report
-from fedstrata.validation import Validation, measure, validate
+from fedstrata.runner import rounds
+from fedstrata.runner.validation import Validation, measure, validate
 
 BASE: dict[str, Any] = {
     "rounds": 30,
@@ -86,11 +86,11 @@ def look(name: str) -> tuple[float, int]:
         return validate(layout, plan, report)
 
     with TemporaryDirectory() as scratch:
-        train.validate = watched  # type: ignore[attr-defined]  # the run itself is watched, nothing is changed
+        rounds.validate = watched  # type: ignore[attr-defined]  # the run itself is watched, nothing is changed
         try:
             summary = fs.run(experiment, Path(scratch) / "run", quiet=True).summary
         finally:
-            train.validate = validate  # type: ignore[attr-defined]  # as it was
+            rounds.validate = validate  # type: ignore[attr-defined]  # as it was
     return largest, summary["rejected"]
 
 

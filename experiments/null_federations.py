@@ -96,9 +96,9 @@ def one(setting: str, seed: int) -> dict[str, Any]:
     for step in follow({**SETTINGS[setting], "seed": seed}, FOLLOWED):
         if step.split:
             splits[step.name] = step.state.round
-        verdict = step.state.tree[0].verdict
-        if step.name == f"test {min(ALPHAS)}" and step.notes.matrices and verdict and "p" in verdict.criteria:
-            tests.append([step.state.round, *(float(f"{verdict.criteria[key]:.3g}") for key in ("p", "level"))])
+        verdict = step.state.tree[0].decision
+        if step.name == f"test {min(ALPHAS)}" and step.diagnostics.matrices and verdict and "p" in verdict.values:
+            tests.append([step.state.round, *(float(f"{verdict.values[key]:.3g}") for key in ("p", "level"))])
     return {"seed": seed, "splits": splits, "tests": tests}
 
 

@@ -14,8 +14,8 @@ import torch
 from fedstrata.config import load
 from fedstrata.core import Plan, Report, Result, Rows
 from fedstrata.engine import Engine
-from fedstrata.setting import prepare
-from fedstrata.train import Answer, Run, ask, one_thread, steps
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import Answer, Run, ask, one_thread, steps
 
 
 @dataclass(frozen=True)

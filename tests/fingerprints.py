@@ -34,7 +34,7 @@ from fedstrata.config import load
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.train import run
+from fedstrata.runner.rounds import run
 from test_every_algorithm import CASES, EAGER
 from turns import EVENTS
 

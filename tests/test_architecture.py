@@ -15,10 +15,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROOT = SOURCE.parent.parent
 
 ALLOWED = {
-    "algorithms": {"algorithms", "clustering", "core", "errors", "lazy", "registry"},
-    "clustering": {"clustering", "lazy"},
-    "core": {"core", "errors", "lazy", "randomness"},
-    "data": {"data", "errors", "lazy", "limits", "quoting"},
+    "algorithms": {"algorithms", "clustering", "core", "errors", "lazy_torch", "registry"},
+    "clustering": {"clustering", "lazy_torch"},
+    "core": {"core", "errors", "lazy_torch", "randomness"},
+    "data": {"data", "errors", "lazy_torch", "limits", "quoting"},
     "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness"},
     "flower": {
         "flower",
@@ -29,16 +29,13 @@ ALLOWED = {
         "data",
         "engine",
         "errors",
-        "membership",
         "models",
         "partition",
-        "progress",
         "records",
         "report",
-        "setting",
-        "train",
+        "runner",
     },
-    "models": {"models", "core", "errors", "lazy", "limits", "quoting", "registry"},
+    "models": {"models", "core", "errors", "lazy_torch", "limits", "quoting", "registry"},
     "partition": {"partition", "errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors"},
     "report": {"report", "files", "folder_lock", "records", "errors"},

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks import Attack, attacked, honest_accuracy
-from fedstrata.patience import Stopped
+from fedstrata.runner.interrupt import Stopped
 
 ROUNDS = 6
 TABLES: dict[str, Any] = {

@@ -21,8 +21,8 @@ from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
-from fedstrata.patience import Stopped
 from fedstrata.report.live import LiveServer
+from fedstrata.runner.interrupt import Stopped
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 
@@ -39,7 +39,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Trainer:
-    """Stands in for `fedstrata.train`, and remembers what it was asked."""
+    """Stands in for `fedstrata.runner.rounds`, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -286,8 +286,8 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
         (["report", "."], "fedstrata.report.build"),
         (["report", ".", "--figures", "png"], "fedstrata.report.export.save"),
         (["watch", "."], "fedstrata.report.live.LiveServer.serve_forever"),
-        (["assign", ".", "new.npz"], "fedstrata.assign.assign"),
-        (["scout"], "fedstrata.scout.scout"),
+        (["assign", ".", "new.npz"], "fedstrata.runner.assign.assign"),
+        (["scout"], "fedstrata.runner.scan.scout"),
         (["deploy", "init", "new"], "fedstrata.flower.deploy.init"),
         (["deploy", "run", "mine.toml", "--federation", "."], "fedstrata.flower.deploy.run"),
         (["deploy", "resume", "a", "--federation", "."], "fedstrata.flower.deploy.resume"),

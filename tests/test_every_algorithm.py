@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import VECTORS, Mask
+from fedstrata.core import SINGULAR_VECTORS, Mask
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.traffic import traffic
-from fedstrata.validation import decide, validate
+from fedstrata.runner.traffic import traffic
+from fedstrata.runner.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
 
@@ -165,7 +165,7 @@ def test_a_few_rounds_move_the_models_or_what_devices_keep(case: Case) -> None:
 def test_only_what_is_uploaded_comes_back(case: Case) -> None:
     layout = case.plain.problem.layout
     for turn in case.scarce + case.eventful:
-        for fit, result in zip(turn.plan.work, turn.report.results, strict=True):
+        for fit, result in zip(turn.plan.tasks, turn.report.results, strict=True):
             silent = layout.columns(tuple(not sent for sent in fit.upload))
             assert not result.updates.values[:, silent].any(), "a tensor that is not uploaded was sent"
 
@@ -185,7 +185,7 @@ def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
         plan = setting.algorithm.plan(setting.problem, state, turn.cohort)
         assert same(state, turn.before) and same(plan, turn.plan)
         state, notes = setting.algorithm.update(setting.problem, state, turn.report)
-        assert same(state, turn.after) and same(notes, turn.notes)
+        assert same(state, turn.after) and same(notes, turn.diagnostics)
 
 
 def test_saving_and_loading_in_between_changes_no_bit(case: Case, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_newcomers_are_placed_and_whoever_left_trains_no_more(case: Case) -> Non
 def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
     problem, devices = case.plain.problem, case.plain.clients.store
     width = [4 * (span.stop - span.start) for span in problem.layout.spans]
-    facts = {"classes": 1, "entropy": 1, "subspaces": 10 * VECTORS * 64, "units": 1}
+    facts = {"classes": 1, "entropy": 1, "subspaces": 10 * SINGULAR_VECTORS * 64, "units": 1}
     for turn in case.scarce + case.eventful:
         devices.restore(turn.devices)
         down = up = 0
@@ -257,12 +257,12 @@ def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
             down += sum(width[tensor] for sent in received(turn, row, has).values() for tensor in sent)
             if client in turn.absent.tolist():
                 continue
-            for fit in turn.plan.work:
-                offered = int((fit.offers[row] >= 0).sum())
+            for fit in turn.plan.tasks:
+                offered = int((fit.candidates[row] >= 0).sum())
                 uploaded = sum(size for size, sent in zip(width, fit.upload, strict=True) if sent)
-                told = 1 if any(fit.train) else offered  # the number of the chosen one of several, or their losses
+                told = 1 if any(fit.trainable) else offered  # the number of the chosen one of several, or their losses
                 up += uploaded * (offered > 0) + 4 * told * (offered > 1)
-            up += sum(4 * facts[name] for name, asked in turn.plan.ask.items() if asked[row])
+            up += sum(4 * facts[name] for name, asked in turn.plan.client_stats.items() if asked[row])
         stored = {client: set(devices.read(client, before=turn.plan.round)) for client in turn.plan.cohort.tolist()}
         sent = traffic(problem.layout, turn.plan, turn.report, stored.__getitem__)
         assert (sent.down, sent.up, sent.buffers) == (down, up, 0)
@@ -277,7 +277,7 @@ def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
             has = set(setting.clients.store.read(client, before=turn.plan.round))
             models = torch.full_like(turn.plan.models, torch.nan)
             for model, tensors in received(turn, row, has).items():
-                sent: Mask = tuple(tensor in tensors for tensor in range(len(layout.slots)))
+                sent: Mask = tuple(tensor in tensors for tensor in range(len(layout.tensors)))
                 columns = layout.columns(sent)
                 models[model, columns] = turn.plan.models[model, columns]
             alone = replace(turn.plan.only(turn.plan.cohort == client), models=models)

@@ -16,8 +16,8 @@ from fedstrata import report
 from fedstrata.config import load
 from fedstrata.errors import InputError
 from fedstrata.report.export import save
-from fedstrata.setting import prepare
-from fedstrata.train import Answer, ask, steps
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import Answer, ask, steps
 
 HOLD = """
 import os, subprocess, sys

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, load
 from fedstrata.core import Report, State
 from fedstrata.engine import Processes, Workers
-from fedstrata.patience import Stopped
-from fedstrata.setting import Setting, prepare
-from fedstrata.train import Answer, ask, one_thread, run, steps
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.rounds import Answer, ask, one_thread, run, steps
+from fedstrata.runner.sampling import draw
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -58,10 +58,10 @@ def play(setting: Setting, name: str, between: Callable[[], None] = lambda: None
     clients.store.restore({})
     state, turns = algorithm.init(problem), list[tuple[Report, State]]()
     for round in range(1, KEYS["rounds"] + 1):
-        uses = algorithm.serve(problem, state, setting.everyone)
+        evaluations = algorithm.evaluations(problem, state, setting.everyone)
         cohort, absent = draw(problem.seed, round, setting.everyone, rates.fraction, rates.dropout)
         plan = algorithm.plan(problem, state, cohort)
-        report = clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), score=uses))
+        report = clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations))
         state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
         turns.append((report, state))
         between()

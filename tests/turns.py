@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import load
-from fedstrata.core import Notes, Plan, Report, Rows, State, descends
-from fedstrata.setting import Setting, prepare
+from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 
 CLIENTS = 12
 NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1
@@ -44,7 +44,7 @@ class Turn:
     devices: dict[str, torch.Tensor]
     report: Report
     after: State
-    notes: Notes
+    diagnostics: Diagnostics
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def play(
         plan, devices = algorithm.plan(problem, state, cohort), setting.clients.store.tensors()
         report = setting.clients.run(plan.only(~torch.isin(plan.cohort, absent)))
         report = replace(report, cohort=plan.cohort)
-        after, notes = algorithm.update(problem, state, report)
-        turns.append(Turn(state, cohort, plan, absent, devices, report, after, notes))
+        after, diagnostics = algorithm.update(problem, state, report)
+        turns.append(Turn(state, cohort, plan, absent, devices, report, after, diagnostics))
         state = after
     return turns
 
@@ -152,9 +152,11 @@ def check(setting: Setting, state: State) -> None:
         waits = int(state.waiting[client])
         assert any(descends(tree, leaf.id, waits) for leaf in leaves), f"client {client} waits where no leaf is left"
     clients = setting.members.active(state.round)
-    uses = setting.algorithm.serve(setting.problem, state, clients)
-    assert uses and all(torch.equal(use.clients, clients) for use in uses)
-    assert all(bool((use.offers >= 0).any(dim=1).all()) for use in uses), "a client would use no model"
+    evaluations = setting.algorithm.evaluations(setting.problem, state, clients)
+    assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations)
+    assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations), (
+        "a client would use no model"
+    )
 
 
 def check_growth(before: State, after: State, wanders: bool) -> None:
@@ -183,10 +185,10 @@ def only(report: Report, rows: torch.Tensor) -> Report:
     results = tuple(result.only(_places(result.updates.clients, rows)) for result in report.results)
     facts = {
         name: Rows(told.clients[at], told.values[at])
-        for name, told in report.facts.items()
+        for name, told in report.client_stats.items()
         for at in [_places(told.clients, rows)]
     }
-    return replace(report, results=results, facts=facts)
+    return replace(report, results=results, client_stats=facts)
 
 
 def _places(clients: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -204,8 +206,8 @@ def received(turn: Turn, row: int, has: set[int]) -> dict[int, set[int]]:
         has: tensors on its device.
     """
     needed: dict[int, set[int]] = {}
-    for fit in turn.plan.work:
-        for model in set(fit.offers[row].tolist()) - {-1}:
-            own = {tensor for tensor, kept in enumerate(fit.keep) if kept and tensor in has}
-            needed.setdefault(model, set()).update(set(range(len(fit.keep))) - own)
+    for task in turn.plan.tasks:
+        for model in set(task.candidates[row].tolist()) - {-1}:
+            own = {tensor for tensor, kept in enumerate(task.load_local) if kept and tensor in has}
+            needed.setdefault(model, set()).update(set(range(len(task.load_local))) - own)
     return needed

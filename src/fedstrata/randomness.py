@@ -6,7 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def seed_of(seed: int, stream: str, round: int = 0, client: int = 0) -> int:

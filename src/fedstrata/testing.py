@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from fedstrata.core import Algorithm, Layout, Notes, Plan, Problem, Report, Result, Rows, Score, Slot, State
+from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, State, TensorSpec
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:
     """Two layers, ``conv.weight`` and ``fc.weight``, of so many columns each."""
-    return Layout((Slot("conv.weight", "conv", "conv", (conv,)), Slot("fc.weight", "fc", "linear", (linear,))))
+    return Layout(
+        (TensorSpec("conv.weight", "conv", "conv", (conv,)), TensorSpec("fc.weight", "fc", "linear", (linear,)))
+    )
 
 
 def toy_problem(clients: int, layout: Layout | None = None, truth: Sequence[int] | None = None) -> Problem:
@@ -48,15 +50,18 @@ class Scripted:
         self._sizes = torch.ones(len(updates[0]), dtype=torch.int64) if sizes is None else sizes
 
     def run(self, plan: Plan) -> Report:
-        """Answer every Fit that has work for a client with the same updates, and score every Use as half right."""
+        """Answer every task that has work for a client with the same updates, and score every evaluation as half right."""
         rows = Rows(plan.cohort, self._updates[min(plan.round, len(self._updates)) - 1][plan.cohort])
         results = []
-        for fit in plan.work:
-            given, losses = fit.offers[:, 0], torch.full(fit.offers.shape, torch.nan)
+        for task in plan.tasks:
+            given, losses = task.candidates[:, 0], torch.full(task.candidates.shape, torch.nan)
             results.append(Result(rows, given, self._sizes[plan.cohort], losses).only(given >= 0))
-        halves = [torch.ones(len(use.clients), dtype=torch.int64) for use in plan.score]
-        scores = [Score(use.clients, one, 2 * one, one.float()) for use, one in zip(plan.score, halves, strict=True)]
-        telling = {name: plan.cohort[asked] for name, asked in plan.ask.items() if name in self._told}
+        halves = [torch.ones(len(evaluation.clients), dtype=torch.int64) for evaluation in plan.evaluations]
+        scores = [
+            Score(evaluation.clients, one, 2 * one, one.float())
+            for evaluation, one in zip(plan.evaluations, halves, strict=True)
+        ]
+        telling = {name: plan.cohort[asked] for name, asked in plan.client_stats.items() if name in self._told}
         facts = {name: Rows(clients, self._told[name][clients]) for name, clients in telling.items()}
         return Report(tuple(results), tuple(scores), facts)
 
@@ -69,7 +74,7 @@ def play(
     sizes: torch.Tensor | None = None,
     facts: Mapping[str, torch.Tensor] | None = None,
     absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[State, list[Notes]]:
+) -> tuple[State, list[Diagnostics]]:
     """Play one round per update (n, p); the last state and all notes.
 
     Args:
@@ -81,12 +86,12 @@ def play(
         facts: as in `Scripted`.
         absent: who of the cohort never answers in every round; by default nobody.
     """
-    clients, state, notes = Scripted(updates, sizes, facts), algorithm.init(problem), list[Notes]()
+    clients, state, diagnostics = Scripted(updates, sizes, facts), algorithm.init(problem), list[Diagnostics]()
     for round in range(len(updates)):
         cohort = torch.tensor(range(problem.clients) if cohorts is None else cohorts[round], dtype=torch.int64)
         plan = algorithm.plan(problem, state, cohort)
         lost = torch.tensor(() if absent is None else absent[round], dtype=torch.int64)
         report = clients.run(plan.only(~torch.isin(plan.cohort, lost)))
         state, note = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
-        notes.append(note)
-    return state, notes
+        diagnostics.append(note)
+    return state, diagnostics

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 import fedstrata as fs
-from fedstrata.cohort import draw
 from fedstrata.config import load
-from fedstrata.core import Notes, Score, State
-from fedstrata.setting import Setting, prepare
+from fedstrata.core import Diagnostics, Score, State
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 
 CLIENTS, SAMPLES = 6, 40
 PARAMETERS = (64 * 12 + 12) + (12 * 8 + 8) + (8 * 10 + 10)
@@ -31,22 +31,26 @@ def federation(name: str, local: dict[str, Any] | None = None, /, **keys: Any) -
     return prepare(load(experiment(name, local, **keys)))
 
 
-def train(setting: Setting, rounds: int = 3, fraction: float = 1.0) -> tuple[State, list[Notes], tuple[Score, ...]]:
+def train(
+    setting: Setting, rounds: int = 3, fraction: float = 1.0
+) -> tuple[State, list[Diagnostics], tuple[Score, ...]]:
     """The last state, the notes of all rounds, and the scores of the last models."""
-    state, notes = setting.algorithm.init(setting.problem), list[Notes]()
+    state, diagnostics = setting.algorithm.init(setting.problem), list[Diagnostics]()
     for _ in range(rounds):
         cohort, _absent = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
         report = setting.clients.run(setting.algorithm.plan(setting.problem, state, cohort))
         state, note = setting.algorithm.update(setting.problem, state, report)
-        notes.append(note)
-    return state, notes, score(setting, state)
+        diagnostics.append(note)
+    return state, diagnostics, score(setting, state)
 
 
 def score(setting: Setting, state: State) -> tuple[Score, ...]:
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
     nobody = torch.zeros(len(plan.cohort), dtype=torch.bool)
-    uses = setting.algorithm.serve(setting.problem, state, setting.everyone)
-    return setting.clients.run(type(plan)(plan.round, plan.seed, plan.cohort[nobody], plan.models, (), uses)).scores
+    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone)
+    return setting.clients.run(
+        type(plan)(plan.round, plan.seed, plan.cohort[nobody], plan.models, (), evaluations)
+    ).scores
 
 
 def device(setting: Setting, client: int, round: int = 99) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedstrata.core import Notes, Plan, Problem, Report, Result, Rows, State
+from fedstrata.core import Diagnostics, Plan, Problem, Report, Result, Rows, State
 from fedstrata.testing import toy_layout, toy_problem
 
 COLUMNS = 40
@@ -49,26 +49,30 @@ class Folded:
         self.short: dict[str, Mapping[int, int]] = {}
 
     def run(self, plan: Plan) -> Report:
-        """Answer every Fit."""
+        """Answer every task."""
         results = []
-        for fit in plan.work:
-            busy = (fit.offers >= 0).any(dim=1)
-            clients, offers = plan.cohort[busy], fit.offers[busy]
-            away = plan.models[offers.clamp(min=0)] - self.points[fit.compare][clients][:, None]
+        for task in plan.tasks:
+            busy = (task.candidates >= 0).any(dim=1)
+            clients, offers = plan.cohort[busy], task.candidates[busy]
+            away = plan.models[offers.clamp(min=0)] - self.points[task.selection_fold][clients][:, None]
             wrong = away.square().sum(dim=2) / 2
-            losses = torch.where(offers >= 0, wrong if fit.by == "loss" else 1 - (-wrong).exp(), torch.inf)
+            losses = torch.where(
+                offers >= 0, wrong if task.selection_metric == "loss" else 1 - (-wrong).exp(), torch.inf
+            )
             given = offers[torch.arange(len(clients)), losses.argmin(dim=1)]
-            update = (self.points[fit.part][clients] - plan.models[given]) / 2 * any(fit.train)
-            update[torch.isin(clients, torch.tensor(list(self.still.get(fit.part, ())), dtype=torch.int64))] = 0.0
-            sizes = self.sizes[clients] // SHARES[fit.part]
-            sizes = sizes if fit.most is None else sizes.minimum(fit.most[busy])
-            for client, size in self.short.get(fit.part, {}).items():
+            update = (self.points[task.fold][clients] - plan.models[given]) / 2 * any(task.trainable)
+            update[torch.isin(clients, torch.tensor(list(self.still.get(task.fold, ())), dtype=torch.int64))] = 0.0
+            sizes = self.sizes[clients] // SHARES[task.fold]
+            sizes = sizes if task.max_samples is None else sizes.minimum(task.max_samples[busy])
+            for client, size in self.short.get(task.fold, {}).items():
                 sizes[clients == client] = size
             several = (offers >= 0).sum(dim=1, keepdim=True) > 1
             told = torch.where(several & losses.isfinite(), losses, torch.nan)
             results.append(Result(Rows(clients, update), given, sizes, told))
-        asked = {name: plan.cohort[who] for name, who in plan.ask.items()}
-        return Report(tuple(results), facts={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()})
+        asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
+        return Report(
+            tuple(results), client_stats={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -78,17 +82,17 @@ class Turn:
     plan: Plan
     report: Report
     state: Any
-    notes: Notes
+    diagnostics: Diagnostics
 
     @property
     def events(self) -> list[str]:
         """What happened."""
-        return [str(event["kind"]) for event in self.notes.events]
+        return [str(event["kind"]) for event in self.diagnostics.events]
 
     def why(self, node: int = 0) -> str:
         """What was last said of a node."""
-        verdict = self.state.tree[node].verdict
-        return verdict.why if verdict else ""
+        decision = self.state.tree[node].decision
+        return decision.why if decision else ""
 
 
 def drive(
@@ -117,8 +121,8 @@ def drive(
         plan = algorithm.plan(problem, current, cohort)
         lost = torch.tensor(list((absent or {}).get(round, ())), dtype=torch.int64)
         report = replace(clients.run(plan.only(~torch.isin(cohort, lost))), cohort=cohort)
-        current, notes = algorithm.update(problem, current, report)
-        turns.append(Turn(plan, report, current, notes))
+        current, diagnostics = algorithm.update(problem, current, report)
+        turns.append(Turn(plan, report, current, diagnostics))
     return turns
 
 

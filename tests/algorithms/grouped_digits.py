@@ -6,7 +6,7 @@ from baseline_federation import train
 
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 
 ROTATIONS = {"scheme": "rotation", "groups": 3}
 CLASSES = {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]}

@@ -14,8 +14,8 @@ from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.clustering import ari
-from fedstrata.cohort import draw
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
+from fedstrata.runner.sampling import draw
 from fedstrata.testing import toy_problem
 
 CLIENTS, FRACTION, DROPOUT, ROUNDS = 20, 0.5, 0.2, 25
@@ -39,20 +39,20 @@ class Seekers:
     def run(self, plan: Plan) -> Report:
         """Take the nearest of the offered models, which is the one of lowest loss."""
         results = []
-        for fit in plan.work:
-            working = fit.offers.amax(dim=1) >= 0
-            clients, offers = plan.cohort[working], fit.offers[working]
+        for task in plan.tasks:
+            working = task.candidates.amax(dim=1) >= 0
+            clients, offers = plan.cohort[working], task.candidates[working]
             corners = CORNERS[TRUTH[clients]].repeat(1, 3)
             losses = (plan.models[offers] - corners[:, None]).square().sum(dim=2).masked_fill(offers < 0, torch.inf)
             given = offers.gather(1, losses.argmin(dim=1, keepdim=True)).flatten()
             stray = torch.randn(CLIENTS, 6, generator=torch.Generator().manual_seed(plan.round))[clients]
-            way = 1 - 0.5**fit.recipe.epochs
+            way = 1 - 0.5**task.training.epochs
             rows = Rows(clients, way * (corners - plan.models[given]) + 0.01 * stray)
             results.append(Result(rows, given, torch.ones_like(clients), losses))
         told = {"classes": 10.0, "entropy": 3.3}
-        asked = {name: plan.cohort[who] for name, who in plan.ask.items()}
+        asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
         facts = {name: Rows(ids, torch.full((len(ids), 1), told[name])) for name, ids in asked.items()}
-        return Report(tuple(results), facts=facts)
+        return Report(tuple(results), client_stats=facts)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def test_a_model_moves_by_the_mean_of_the_fresh_rows_that_were_trained_from_it_a
             if node not in nodes and turn.after.tree[node].parent not in nodes:
                 continue  # a newcomer founded it
             parent = nodes.index(node if node in nodes else turn.after.tree[node].parent)
-            counted = (turn.after.labels[result.updates.clients] == cluster) & (result.given == parent)
+            counted = (turn.after.labels[result.updates.clients] == cluster) & (result.chosen == parent)
             rows = result.updates.values[counted].double()
             move = rows.mean(dim=0) if len(rows) else torch.zeros(6, dtype=torch.float64)
             expected = turn.before.models[parent].double() + move
@@ -132,7 +132,7 @@ def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
     after, _ = algorithm.update(problem, algorithm.init(problem), replace(report, cohort=cohort))
     asked = round(fraction * CLIENTS)
     why = f"{asked * 4 // 5} of {asked} asked members answered; 3 and a share of 0.9 are needed"
-    assert after.tree[0].verdict and after.tree[0].verdict.why == why
+    assert after.tree[0].decision and after.tree[0].decision.why == why
 
 
 REAL: dict[str, dict[str, Any]] = {

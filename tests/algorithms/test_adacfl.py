@@ -9,13 +9,13 @@ import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL, Registered
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.clustering import entropy
-from fedstrata.core import Layout, Problem, Recipe, Slot, wait
+from fedstrata.core import Layout, LocalTraining, Problem, TensorSpec, make_pending
 from fedstrata.errors import LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
 from fedstrata.testing import Scripted, play, toy_problem
 
-LINE = Layout((Slot("fc.weight", "fc", "linear", (1,)),))
+LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
 """A network of one weight, so that distances are differences."""
 
 POINTS = torch.tensor([[0.0], [1.0], [2.0], [3.5], [5.2]])
@@ -40,7 +40,7 @@ def clustered(points: torch.Tensor, waiting: list[int], **keys: Any) -> tuple[Ad
     """The state after a clustering in which `waiting` took no part."""
     algorithm, problem = AdaCFL(precluster=False, **keys), toy_problem(len(points), LINE)
     members = [client for client in range(len(points)) if client not in waiting]
-    state = wait(algorithm.init(problem), waiting, node=0)
+    state = make_pending(algorithm.init(problem), waiting, node=0)
     plan = algorithm.plan(problem, state, torch.tensor(members))
     state, _ = algorithm.update(problem, state, Scripted([points]).run(plan))
     return algorithm, problem, state
@@ -51,9 +51,9 @@ def come(
 ) -> tuple[Registered, tuple[dict[str, Any], ...]]:
     report = Scripted([updates]).run(algorithm.plan(problem, state, torch.tensor(cohort)))
     placed, k = algorithm.place(problem, state, report), len(state.models)
-    state, notes = algorithm.update(problem, state, report)
+    state, diagnostics = algorithm.update(problem, state, report)
     assert torch.equal(placed, state.labels.clamp(max=k))  # founders belong to none that there was
-    return state, tuple(dict(event) for event in notes.events)
+    return state, tuple(dict(event) for event in diagnostics.events)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def come(
 )
 def test_the_cut_reproduces_golden_case_13(linkage: Any, labels: list[int]) -> None:
     algorithm = AdaCFL(cut=1.4, linkage=linkage)
-    state, notes = play(algorithm, toy_problem(5, LINE), [POINTS], facts=alike(5))
+    state, diagnostics = play(algorithm, toy_problem(5, LINE), [POINTS], facts=alike(5))
     assert state.labels.tolist() == labels and len(state.models) == max(labels) + 1
-    assert notes[0].matrices[0].values[0].tolist() == pytest.approx([0.0, 1.0, 2.0, 3.5, 5.2])
-    verdict = state.tree[0].verdict
-    assert verdict and verdict.why == f"5 clients, 1 pre-clusters, {max(labels) + 1} clusters"
-    assert verdict.layer == "smallest_linear" and verdict.criteria == {"cut 0": 1.4}
+    assert diagnostics[0].matrices[0].values[0].tolist() == pytest.approx([0.0, 1.0, 2.0, 3.5, 5.2])
+    decision = state.tree[0].decision
+    assert decision and decision.why == f"5 clients, 1 pre-clusters, {max(labels) + 1} clusters"
+    assert decision.layer == "smallest_linear" and decision.values == {"cut 0": 1.4}
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_the_cut_reproduces_golden_case_13(linkage: Any, labels: list[int]) -> N
 def test_clusters_never_cross_the_pre_clusters_of_golden_case_7(chained: bool, groups: list[list[int]]) -> None:
     told = facts([len(counts) for counts in COUNTS], [entropy(counts) for counts in COUNTS])
     algorithm, same = AdaCFL(cut=1.4, chained=chained), torch.zeros(8, 1)
-    state, notes = play(algorithm, toy_problem(8, LINE), [same], facts=told)
+    state, diagnostics = play(algorithm, toy_problem(8, LINE), [same], facts=told)
     assert [node.members for node in state.tree[1:]] == [tuple(group) for group in groups]
-    assert [matrix.clients.tolist() for matrix in notes[0].matrices] == groups
+    assert [matrix.clients.tolist() for matrix in diagnostics[0].matrices] == groups
     free, _ = play(AdaCFL(cut=1.4, precluster=False), toy_problem(8, LINE), [same], facts=told)
     assert len(free.models) == 1
 
@@ -100,7 +100,9 @@ def test_a_tolerance_forgives_a_missed_class(tolerance: int, clusters: int) -> N
 
 def test_the_smallest_linear_layer_is_compared() -> None:
     shapes = {"conv": (1,), "wide": (3,), "small": (2,)}
-    slots = [Slot(f"{name}.weight", name, "conv" if name == "conv" else "linear", shapes[name]) for name in shapes]
+    slots = [
+        TensorSpec(f"{name}.weight", name, "conv" if name == "conv" else "linear", shapes[name]) for name in shapes
+    ]
     updates = torch.zeros(4, 6)
     updates[:, :4] = 9 * torch.tensor([0.0, 0.0, 1.0, 1.0])[:, None]
     updates[:, 4] = torch.tensor([0.0, 9.0, 0.0, 9.0])
@@ -113,9 +115,9 @@ def test_the_smallest_linear_layer_is_compared() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_automatic_cut_leaves_alike_clients_together_and_parts_clear_groups(seed: int) -> None:
     noise = torch.randn(12, 40, generator=torch.Generator().manual_seed(seed))
-    wide = Layout((Slot("fc.weight", "fc", "linear", (40,)),))
+    wide = Layout((TensorSpec("fc.weight", "fc", "linear", (40,)),))
     state, _ = play(AdaCFL(), toy_problem(12, wide), [noise], facts=alike(12))
-    assert len(state.models) == 1 and state.tree[0].verdict and state.tree[0].verdict.criteria == {}
+    assert len(state.models) == 1 and state.tree[0].decision and state.tree[0].decision.values == {}
     groups = torch.arange(12) % 3
     state, _ = play(AdaCFL(), toy_problem(12, wide), [noise + 20 * torch.eye(3, 40)[groups]], facts=alike(12))
     assert torch.equal(state.labels, groups)
@@ -130,9 +132,9 @@ def test_one_cluster_is_fedavg_bit_for_bit() -> None:
 
 def test_the_clients_are_clustered_once_and_the_new_clusters_average_at_once() -> None:
     sizes = torch.tensor([1, 3, 1, 1])
-    state, notes = play(AdaCFL(), toy_problem(4, LINE), [PAIRS, PAIRS.flip(0)], sizes=sizes, facts=alike(4))
+    state, diagnostics = play(AdaCFL(), toy_problem(4, LINE), [PAIRS, PAIRS.flip(0)], sizes=sizes, facts=alike(4))
     assert state.labels.tolist() == [0, 0, 1, 1]
-    assert [[event["kind"] for event in note.events] for note in notes] == [["split"], []]
+    assert [[event["kind"] for event in note.events] for note in diagnostics] == [["split"], []]
     # (0 + 3 * 0.2) / 4, then (4.2 + 3 * 4) / 4 more
     assert state.models[:, 0].tolist() == pytest.approx([0.15 + 4.05, 4.1 + 0.1])
     assert isinstance(state, Registered) and state.clustered == 1
@@ -145,21 +147,24 @@ def test_every_client_is_asked_once_and_only_before_the_clustering() -> None:
     told = []
     for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]):
         report = clients.run(algorithm.plan(problem, state, torch.tensor(cohort)))
-        told.append([rows.clients.tolist() for rows in report.facts.values()])
+        told.append([rows.clients.tolist() for rows in report.client_stats.values()])
         state, _ = algorithm.update(problem, state, report)
     assert told == [[[0, 1, 2]] * 2, [[]] * 2, [[3]] * 2, []]
     assert state.facts.tolist() == [[10.0, pytest.approx(3.3)]] * 4 and state.clustered == 3
     quiet = AdaCFL(precluster=False)
-    assert quiet.plan(problem, quiet.init(problem), torch.arange(4)).ask == {}
+    assert quiet.plan(problem, quiet.init(problem), torch.arange(4)).client_stats == {}
 
 
 def test_a_client_whose_data_changed_before_the_clustering_is_asked_again() -> None:
     algorithm, problem = AdaCFL(round=5), toy_problem(4, LINE)
     state, _ = play(algorithm, problem, [PAIRS], facts=alike(4))
     assert isinstance(state, Registered)
-    changed = wait(state, [2], node=0)
+    changed = make_pending(state, [2], node=0)
     plan = algorithm.plan(problem, changed, torch.arange(4))
-    assert {name: plan.cohort[asked].tolist() for name, asked in plan.ask.items()} == {"classes": [2], "entropy": [2]}
+    assert {name: plan.cohort[asked].tolist() for name, asked in plan.client_stats.items()} == {
+        "classes": [2],
+        "entropy": [2],
+    }
     report = Scripted([PAIRS], facts=facts([2] * 4, [1.0] * 4)).run(plan)
     assert algorithm.place(problem, changed, report).tolist() == [0] * 4
     after, _ = algorithm.update(problem, changed, report)
@@ -170,21 +175,21 @@ def test_a_client_that_told_nothing_is_left_to_be_placed() -> None:
     algorithm, problem = AdaCFL(), toy_problem(4, LINE)
     state = algorithm.init(problem)
     report = Scripted([PAIRS], facts=alike(4)).run(algorithm.plan(problem, state, torch.arange(4)))
-    silent = {name: rows.without(torch.tensor([3])) for name, rows in report.facts.items()}
-    state, notes = algorithm.update(problem, state, replace(report, facts=silent))
+    silent = {name: rows.without(torch.tensor([3])) for name, rows in report.client_stats.items()}
+    state, diagnostics = algorithm.update(problem, state, replace(report, client_stats=silent))
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting[3] == 0
-    assert notes.figures == {"left_out": 1.0}
+    assert diagnostics.metrics == {"left_out": 1.0}
 
 
 def test_the_clustering_waits_for_its_round_and_for_a_quorum() -> None:
     algorithm, problem = AdaCFL(round=2, quorum=0.75), toy_problem(4, LINE)
     absent = [[], [1, 3], [3]]
-    state, notes = play(algorithm, problem, [0 * PAIRS, PAIRS, PAIRS], facts=alike(4), absent=absent)
-    assert [len(note.events) for note in notes] == [0, 0, 1]
+    state, diagnostics = play(algorithm, problem, [0 * PAIRS, PAIRS, PAIRS], facts=alike(4), absent=absent)
+    assert [len(note.events) for note in diagnostics] == [0, 0, 1]
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
     early, _ = play(algorithm, problem, [0 * PAIRS, PAIRS], facts=alike(4), absent=absent)
     why = "2 of 4 asked members answered; 2 and a share of 0.75 are needed, from round 2 on"
-    assert early.tree[0].verdict and early.tree[0].verdict.why == why
+    assert early.tree[0].decision and early.tree[0].decision.why == why
 
 
 def test_who_was_not_drawn_is_not_waited_for() -> None:
@@ -195,28 +200,28 @@ def test_who_was_not_drawn_is_not_waited_for() -> None:
 
 def test_a_newcomer_trains_the_initial_model_as_long_as_the_members_had_and_sends_one_layer() -> None:
     algorithm = AdaCFL(precluster=False, round=3)
-    problem = replace(toy_problem(5), recipe=Recipe(epochs=2, lr=1.0), decay=0.5)
+    problem = replace(toy_problem(5), training=LocalTraining(epochs=2, lr=1.0), lr_decay=0.5)
     problem = replace(problem, fresh=lambda start: torch.full((6,), 7.0 + start))
     state, _ = play(algorithm, problem, [torch.randn(5, 6)] * 4)
     assert isinstance(state, Registered)
-    state = wait(state, [1, 4], node=0)
+    state = make_pending(state, [1, 4], node=0)
     plan = algorithm.plan(problem, state, torch.tensor([0, 1, 4]))
-    staying, joining = plan.work
+    staying, joining = plan.tasks
     k = len(state.models)
     assert plan.models[k].tolist() == [7.0] * 6 and len(plan.models) == k + 1
-    assert joining.offers.tolist() == [[-1], [k], [k]]
-    assert staying.offers.tolist() == [[int(state.labels[0])], [-1], [-1]]
-    assert joining.recipe == Recipe(epochs=6, lr=0.25) and joining.upload == (False, True)
-    assert staying.recipe == Recipe(epochs=2, lr=0.0625) and staying.upload == (True, True)
+    assert joining.candidates.tolist() == [[-1], [k], [k]]
+    assert staying.candidates.tolist() == [[int(state.labels[0])], [-1], [-1]]
+    assert joining.training == LocalTraining(epochs=6, lr=0.25) and joining.upload == (False, True)
+    assert staying.training == LocalTraining(epochs=2, lr=0.0625) and staying.upload == (True, True)
 
 
 def test_a_newcomer_may_train_the_model_that_was_split_instead() -> None:
     algorithm, problem = AdaCFL(precluster=False, round=2, reference="parent"), toy_problem(4, LINE)
     state, _ = play(algorithm, problem, [PAIRS + 1, PAIRS])
     assert isinstance(state, Registered) and state.reference.tolist() == pytest.approx([3.1])  # after round 1
-    state = wait(state, [0], node=0)
+    state = make_pending(state, [0], node=0)
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert plan.models[-1].tolist() == pytest.approx([3.1]) and plan.work[1].recipe.epochs == 1
+    assert plan.models[-1].tolist() == pytest.approx([3.1]) and plan.tasks[1].training.epochs == 1
     state, events = come(algorithm, problem, state, PAIRS, [0])
     assert state.labels.tolist() == [0, 0, 1, 1] and events[0]["distance"] == pytest.approx(0.1)
 
@@ -234,7 +239,7 @@ def test_newcomers_join_the_nearest_snapshot_and_move_nothing() -> None:
     )
     assert torch.equal(moved.centroids, state.centroids)
     plan = algorithm.plan(problem, moved, torch.tensor([4, 5]))
-    assert len(plan.work) == 1 and plan.work[0].offers.tolist() == [[0], [1]]  # theta_g from now on
+    assert len(plan.tasks) == 1 and plan.tasks[0].candidates.tolist() == [[0], [1]]  # theta_g from now on
 
 
 def test_members_that_were_absent_are_placed_like_newcomers_and_until_then_use_the_best_cluster() -> None:
@@ -242,7 +247,7 @@ def test_members_that_were_absent_are_placed_like_newcomers_and_until_then_use_t
     state, _ = play(algorithm, problem, [PAIRS] * 2, cohorts=[[0, 1, 2], [0, 1]], facts=alike(4))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert isinstance(state, Registered)
-    assert algorithm.serve(problem, state, torch.tensor([2, 3]))[0].offers.tolist() == [[1, -1], [0, 1]]
+    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))[0].candidates.tolist() == [[1, -1], [0, 1]]
     state, _ = come(algorithm, problem, state, PAIRS, [0, 1, 2, 3])
     assert state.labels.tolist() == [0, 0, 1, 1]
 
@@ -257,8 +262,10 @@ def test_a_newcomer_beyond_epsilon_founds_a_cluster_that_later_ones_may_join() -
     assert state.centroids[:, 0].tolist() == pytest.approx([0.1, 4.1, -6.0])
     founded = state.tree[3]
     assert (founded.parent, founded.born, founded.members) == (0, 2, (4, 5))
-    assert founded.verdict and founded.verdict.why.startswith("client 4 was 6.1 away from the nearest cluster, beyond")
-    assert founded.verdict.criteria == {"distance": pytest.approx(6.1), "epsilon": 1.8}
+    assert founded.decision and founded.decision.why.startswith(
+        "client 4 was 6.1 away from the nearest cluster, beyond"
+    )
+    assert founded.decision.values == {"distance": pytest.approx(6.1), "epsilon": 1.8}
     state, _ = come(algorithm, problem, state, points, [6])
     assert state.labels.tolist() == [0, 0, 1, 1, 2, 2, 3] and state.nodes.tolist() == [1, 2, 3, 4]
 
@@ -302,7 +309,7 @@ def test_literally_newcomers_are_compared_with_the_clusters_as_they_are_now() ->
         state, events = come(algorithm, problem, state, crossing, [4])
         assert int(state.labels[4]) == label
         assert events[0]["distance"] == pytest.approx(0.9 if label == 0 else 1.0)
-        far, _ = come(algorithm, problem, wait(state, [4], node=0), torch.full((5, 1), 8.0), [4])
+        far, _ = come(algorithm, problem, make_pending(state, [4], node=0), torch.full((5, 1), 8.0), [4])
         assert len(far.models) == (2 if compare == "snapshot" else 3)  # 3.9 is within 4.0, 4.8 beyond 3.2
 
 
@@ -315,7 +322,7 @@ def test_literally_a_given_epsilon_stays_what_it_is() -> None:
 
 def test_a_cluster_that_everyone_left_is_kept_as_it_is() -> None:
     algorithm, problem, state = clustered(PAIRS, [])
-    state = wait(state, [2, 3])
+    state = make_pending(state, [2, 3])
     after, _ = come(algorithm, problem, state, PAIRS + 1, [0, 1])
     assert torch.equal(after.models[1], state.models[1]) and after.labels.tolist() == [0, 0, -1, -1]
     back, _ = come(algorithm, problem, after, PAIRS, [2, 3])
@@ -325,8 +332,10 @@ def test_a_cluster_that_everyone_left_is_kept_as_it_is() -> None:
 def test_an_empty_report_changes_nothing() -> None:
     algorithm, problem, state = clustered(PAIRS, [3])
     empty = Scripted([PAIRS]).run(algorithm.plan(problem, state, torch.arange(0)))
-    after, notes = algorithm.update(problem, state, empty)
-    assert torch.equal(after.models, state.models) and torch.equal(after.labels, state.labels) and notes.events == ()
+    after, diagnostics = algorithm.update(problem, state, empty)
+    assert (
+        torch.equal(after.models, state.models) and torch.equal(after.labels, state.labels) and diagnostics.events == ()
+    )
     fresh = algorithm.init(problem)
     nobody = Scripted([PAIRS]).run(algorithm.plan(problem, fresh, torch.arange(0)))
     assert algorithm.update(problem, fresh, nobody)[0].clustered == 0

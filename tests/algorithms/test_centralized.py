@@ -12,7 +12,7 @@ def test_the_union_of_the_training_data_trains_one_model() -> None:
     setting = federation("centralized")
     problem, algorithm = setting.problem, setting.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
-    assert plan.cohort.tolist() == [CLIENTS] and plan.work[0].offers.tolist() == [[0]]
+    assert plan.cohort.tolist() == [CLIENTS] and plan.tasks[0].candidates.tolist() == [[0]]
     report = setting.clients.run(plan)
     assert report.results[0].sizes.tolist() == [CLIENTS * SAMPLES]
     state, _ = algorithm.update(problem, algorithm.init(problem), report)
@@ -37,7 +37,7 @@ def test_the_cohort_does_not_matter() -> None:
 def test_a_round_is_an_epoch_over_the_union_or_as_many_steps_as_one_client_makes(steps: str, batch: int) -> None:
     setting = federation("centralized", steps=steps)
     plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
-    assert plan.work[0].recipe.batch == batch
+    assert plan.tasks[0].training.batch == batch
 
 
 def test_no_model_travels_and_the_raw_data_are_counted_apart_once(tmp_path: Path) -> None:

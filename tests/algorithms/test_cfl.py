@@ -10,49 +10,49 @@ from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed
 from fedstrata.clustering import ari
-from fedstrata.core import Layout, Recipe, Slot
+from fedstrata.core import Layout, LocalTraining, TensorSpec
 from fedstrata.records import load, save
 from fedstrata.testing import Scripted, play, toy_problem
 
-PLANE = Layout((Slot("conv.weight", "conv", "conv", (2,)),))
+PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
 TORN = torch.tensor([[2.0, 0.0], [2.0, 0.2], [-2.0, 0.0], [-2.0, -0.2]])
 """Golden case 4b of SEMANTICS: two pairs that pull in opposite directions."""
 
 
 def test_the_criterion_reproduces_golden_case_4b() -> None:
     problem = toy_problem(4, PLANE)
-    state, notes = play(CFL(eps1=0.1, eps2=1.0), problem, [TORN])
+    state, diagnostics = play(CFL(eps1=0.1, eps2=1.0), problem, [TORN])
     assert state.labels.tolist() == [0, 0, 1, 1]
-    seen = state.tree[0].verdict.criteria if state.tree[0].verdict else {}
+    seen = state.tree[0].decision.values if state.tree[0].decision else {}
     assert seen["cross_max"] == pytest.approx(-0.995037, abs=1e-6)
     assert seen["bound"] == pytest.approx(0.998759, abs=1e-6)
-    assert notes[0].events[0]["into"] == [1, 2]
-    assert notes[0].matrices[0].clients.tolist() == [0, 1, 2, 3]
+    assert diagnostics[0].events[0]["into"] == [1, 2]
+    assert diagnostics[0].matrices[0].clients.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("sizes", "mean"), [((3, 1, 1, 1), 0.666667), ((10, 10, 20, 20), 0.667499), ((1,) * 4, 0.0)])
 def test_the_mean_update_is_weighted_by_samples(sizes: tuple[int, ...], mean: float) -> None:
     state, _ = play(CFL(eps1=1e-9, eps2=1.0), toy_problem(4, PLANE), [TORN], sizes=torch.tensor(sizes))
-    verdict = state.tree[0].verdict
+    decision = state.tree[0].decision
     if mean == 0:
         assert len(state.tree) == 3
     else:
-        assert verdict and verdict.criteria["mean_norm"] == pytest.approx(mean, abs=1e-6)
-        assert verdict.criteria["max_norm"] == pytest.approx(2.009975, abs=1e-6)
-        assert verdict.why.startswith(f"mean update {mean:.4g} is not below")
+        assert decision and decision.values["mean_norm"] == pytest.approx(mean, abs=1e-6)
+        assert decision.values["max_norm"] == pytest.approx(2.009975, abs=1e-6)
+        assert decision.why.startswith(f"mean update {mean:.4g} is not below")
 
 
 def test_a_cluster_whose_members_all_converged_is_not_split() -> None:
     state, _ = play(CFL(eps1=0.1, eps2=3.0), toy_problem(4, PLANE), [TORN])
-    assert len(state.models) == 1 and state.tree[0].verdict
-    assert "longest update 2.01 is not above eps2 = 3" in state.tree[0].verdict.why
+    assert len(state.models) == 1 and state.tree[0].decision
+    assert "longest update 2.01 is not above eps2 = 3" in state.tree[0].decision.why
 
 
 def test_theorem_1_refuses_a_split_of_similar_members() -> None:
     close = torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, -0.1], [1.0, 0.05]])
-    state, notes = play(CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE), [close])
-    assert len(state.models) == 1 and len(notes[0].matrices) == 1
-    assert state.tree[0].verdict and "not above gamma" in state.tree[0].verdict.why
+    state, diagnostics = play(CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE), [close])
+    assert len(state.models) == 1 and len(diagnostics[0].matrices) == 1
+    assert state.tree[0].decision and "not above gamma" in state.tree[0].decision.why
 
 
 def test_without_gamma_any_proposal_is_accepted() -> None:
@@ -75,7 +75,7 @@ def test_second_split_moves_clients_by_id_not_by_position() -> None:
 def test_no_client_is_lost_in_three_nested_splits() -> None:
     truth = torch.arange(32) % 8
     bits = torch.stack([(truth >> bit) & 1 for bit in range(3)], dim=1) * 2.0 - 1
-    cube = Layout((Slot("conv.weight", "conv", "conv", (3,)),))
+    cube = Layout((TensorSpec("conv.weight", "conv", "conv", (3,)),))
     rounds = [bits * torch.tensor(scale) for scale in ([3.0, 0.1, 0.1], [0.1, 3.0, 0.1], [0.1, 0.1, 3.0])]
     state, _ = play(CFL(eps1=10.0, eps2=0.5), toy_problem(32, cube), rounds)
     assert ari(state.labels, truth) == 1.0 and len(state.models) == 8
@@ -86,10 +86,10 @@ def test_no_client_is_lost_in_three_nested_splits() -> None:
 def test_automatic_thresholds_are_shares_of_the_longest_update_of_the_cluster() -> None:
     calm = TORN * torch.tensor([0.5, 1.0])
     state, _ = play(CFL(), toy_problem(4, PLANE), [10 * TORN + 5, calm])
-    verdict = state.tree[0].verdict
+    decision = state.tree[0].decision
     peak = (10 * TORN + 5).norm(dim=1).max()
-    assert verdict and verdict.criteria["eps1"] == pytest.approx(0.1 * float(peak))
-    assert verdict.criteria["eps2"] == pytest.approx(0.4 * float(peak))
+    assert decision and decision.values["eps1"] == pytest.approx(0.1 * float(peak))
+    assert decision.values["eps2"] == pytest.approx(0.4 * float(peak))
 
 
 def test_a_new_cluster_starts_with_a_peak_of_its_own() -> None:
@@ -98,15 +98,15 @@ def test_a_new_cluster_starts_with_a_peak_of_its_own() -> None:
 
 
 def test_nothing_is_split_before_the_first_round_that_is_allowed() -> None:
-    state, notes = play(CFL(eps1=0.1, eps2=1.0, first=3), toy_problem(4, PLANE), [TORN] * 3)
-    assert [len(note.events) for note in notes] == [0, 0, 1] and len(state.models) == 2
+    state, diagnostics = play(CFL(eps1=0.1, eps2=1.0, first=3), toy_problem(4, PLANE), [TORN] * 3)
+    assert [len(note.events) for note in diagnostics] == [0, 0, 1] and len(state.models) == 2
 
 
 def test_a_cluster_waits_for_a_quorum_of_its_members() -> None:
     problem, algorithm = toy_problem(8, PLANE), CFL(eps1=10.0, eps2=0.5, quorum=0.75)
     updates = [TORN.repeat(2, 1)] * 2
-    state, notes = play(algorithm, problem, updates, absent=[[1, 3, 7], [1, 7]])
-    assert [len(note.events) for note in notes] == [0, 1]
+    state, diagnostics = play(algorithm, problem, updates, absent=[[1, 3, 7], [1, 7]])
+    assert [len(note.events) for note in diagnostics] == [0, 1]
     assert state.labels.tolist() == [0, -1, 1, 1, 0, 0, 1, -1]
     assert state.waiting.tolist() == [-1, 0, -1, -1, -1, -1, -1, 0]
 
@@ -120,9 +120,9 @@ def test_a_member_that_was_not_drawn_says_nothing_about_absence() -> None:
 
 def test_a_member_that_was_away_is_placed_when_it_returns_and_its_row_counts() -> None:
     problem, algorithm = toy_problem(4, PLANE), CFL(eps1=10.0, eps2=0.5)
-    state, notes = play(algorithm, problem, [TORN, 0.1 * TORN], cohorts=[[0, 1, 2], [0, 1, 2, 3]])
+    state, diagnostics = play(algorithm, problem, [TORN, 0.1 * TORN], cohorts=[[0, 1, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
-    assert notes[1].figures["left_out"] == 0.0
+    assert diagnostics[1].metrics["left_out"] == 0.0
     assert not bool((state.waiting >= 0).any())
 
 
@@ -151,14 +151,14 @@ def test_exactly_a_quorum_is_enough() -> None:
     state, _ = play(algorithm, problem, [updates], absent=[range(14, 25)])
     assert len(state.models) == 2
     state, _ = play(algorithm, problem, [updates], absent=[range(13, 25)])
-    verdict = state.tree[0].verdict
-    assert verdict and verdict.why == "13 of 25 asked members answered; 3 and a share of 0.56 are needed"
+    decision = state.tree[0].decision
+    assert decision and decision.why == "13 of 25 asked members answered; 3 and a share of 0.56 are needed"
 
 
 def test_the_norms_that_thresholds_are_chosen_by_are_recorded_every_round() -> None:
-    _, notes = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
-    assert notes[0].figures["max_norm of node 0"] == pytest.approx(2.009975, abs=1e-6)
-    assert notes[0].figures["mean_norm of node 0"] == 0.0
+    _, diagnostics = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
+    assert diagnostics[0].metrics["max_norm of node 0"] == pytest.approx(2.009975, abs=1e-6)
+    assert diagnostics[0].metrics["mean_norm of node 0"] == 0.0
 
 
 def test_norms_of_long_updates_do_not_overflow() -> None:
@@ -176,13 +176,13 @@ def turning(updates: torch.Tensor, stability: float) -> list[torch.Tensor]:
 def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_is_stable_in_the_mean() -> None:
     """The norms would forbid it: nothing is stationary below eps1 = 0."""
     algorithm = CFL(trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
-    state, notes = play(algorithm, toy_problem(4, PLANE), turning(TORN, 0.04))
-    assert state.labels.tolist() == [0, 0, 1, 1] and [len(note.events) for note in notes] == [0, 0, 1]
-    seen = state.tree[0].verdict.criteria if state.tree[0].verdict else {}
+    state, diagnostics = play(algorithm, toy_problem(4, PLANE), turning(TORN, 0.04))
+    assert state.labels.tolist() == [0, 0, 1, 1] and [len(note.events) for note in diagnostics] == [0, 0, 1]
+    seen = state.tree[0].decision.values if state.tree[0].decision else {}
     assert seen["stability"] == pytest.approx(0.04, abs=1e-6)
     assert seen["cross_max"] == pytest.approx(-0.995037, abs=1e-6)  # golden case 4b
-    assert notes[2].figures["stability conv"] == pytest.approx(0.04, abs=1e-6)
-    assert notes[2].figures["weights used"] == 1.0
+    assert diagnostics[2].metrics["stability conv"] == pytest.approx(0.04, abs=1e-6)
+    assert diagnostics[2].metrics["weights used"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_with_model_stability_a_cluster_is_split_as_soon_as_one_layer_is_stable_
 )
 def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(keys: dict[str, Any], why: str) -> None:
     state, _ = play(CFL(trigger="stability", xi="lr", **keys), toy_problem(4, PLANE), turning(TORN, 0.04))
-    assert len(state.models) == 1 and state.tree[0].verdict and state.tree[0].verdict.why.startswith(why)
+    assert len(state.models) == 1 and state.tree[0].decision and state.tree[0].decision.why.startswith(why)
 
 
 @pytest.mark.parametrize(
@@ -210,19 +210,19 @@ def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(keys:
 def test_epsilon_is_by_itself_a_share_of_the_step_size_and_xi_the_median_or_such_a_share(
     xi: Literal["auto", "lr"], change: tuple[float, float], used: float
 ) -> None:
-    line = replace(toy_problem(4, PLANE), recipe=Recipe(lr=0.1))
+    line = replace(toy_problem(4, PLANE), training=LocalTraining(lr=0.1))
     shifted = [TORN, TORN + torch.tensor(change), TORN]
-    state, notes = play(CFL(trigger="stability", xi=xi), line, shifted)
-    assert notes[1].figures["weights used"] == used
-    assert state.tree[0].verdict and state.tree[0].verdict.criteria["epsilon"] == pytest.approx(0.05)
+    state, diagnostics = play(CFL(trigger="stability", xi=xi), line, shifted)
+    assert diagnostics[1].metrics["weights used"] == used
+    assert state.tree[0].decision and state.tree[0].decision.values["epsilon"] == pytest.approx(0.05)
 
 
 def test_a_new_cluster_starts_with_windows_of_its_own() -> None:
-    state, notes = play(CFL(trigger="stability", epsilon=0.05, min_split=2), toy_problem(4, PLANE), [TORN] * 5)
-    assert [len(note.events) for note in notes] == [0, 0, 1, 0, 0]
+    state, diagnostics = play(CFL(trigger="stability", epsilon=0.05, min_split=2), toy_problem(4, PLANE), [TORN] * 5)
+    assert [len(note.events) for note in diagnostics] == [0, 0, 1, 0, 0]
     assert isinstance(state, Windowed) and state.count.tolist() == [2, 2, 2, 2]
-    verdict = state.tree[1].verdict
-    assert verdict and verdict.why.startswith("2 of 2 asked members answered, 2 of them too few times")
+    decision = state.tree[1].decision
+    assert decision and decision.why.startswith("2 of 2 asked members answered, 2 of them too few times")
 
 
 def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -241,4 +241,9 @@ def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     report = Scripted([TORN]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]
-    assert algorithm.serve(problem, state, torch.arange(4))[0].offers.tolist() == [[0, -1], [0, -1], [1, -1], [0, 1]]
+    assert algorithm.evaluations(problem, state, torch.arange(4))[0].candidates.tolist() == [
+        [0, -1],
+        [0, -1],
+        [1, -1],
+        [0, 1],
+    ]

@@ -41,8 +41,8 @@ def test_a_strong_pull_holds_the_personal_models_near_to_the_global_one() -> Non
 def test_the_personal_model_may_train_longer() -> None:
     setting = federation("ditto", {"epochs": 2}, epochs=3)
     plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
-    assert [fit.recipe.epochs for fit in plan.work] == [2, 3]
-    assert {fit.stream for fit in plan.work} == {"train"}
+    assert [fit.training.epochs for fit in plan.tasks] == [2, 3]
+    assert {fit.stream for fit in plan.tasks} == {"train"}
 
 
 def test_both_accuracies_are_recorded_and_only_the_global_model_travels(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.parts.oneshot.signatures import Signed
-from fedstrata.core import Problem, wait
+from fedstrata.core import Problem, make_pending
 from fedstrata.errors import LayoutError
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
-from fedstrata.traffic import traffic
 
 
 def updates(*heads: float) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_only_the_compared_layer_is_uploaded_for_the_clustering() -> None:
     problem, algorithm = toy_problem(4), FedClust()
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert plan.work[1].upload == (False, True) and plan.work[1].train == (True, True)
+    assert plan.tasks[1].upload == (False, True) and plan.tasks[1].trainable == (True, True)
     sent = traffic(problem.layout, plan, Scripted([FOUR]).run(plan))
     assert (sent.down, sent.up) == (4 * 6 * 4, 4 * 3 * 4)
     after, _ = algorithm.update(problem, state, Scripted([FOUR]).run(plan))
@@ -66,9 +66,9 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     problem, algorithm = toy_problem(4), FedClust(quorum=1.0)
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.clustered == 0 and not state.models.any()
-    assert state.tree[0].verdict and state.tree[0].verdict.why.startswith("2 of 4 members can be compared; 2 and")
+    assert state.tree[0].decision and state.tree[0].decision.why.startswith("2 of 4 members can be compared; 2 and")
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.offers[:, 0].tolist() for fit in plan.work] == [[-1] * 4, [-1, 1, -1, 1]]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[-1] * 4, [-1, 1, -1, 1]]
     # In round 2 clients 0 and 2 would say something else; they are not asked again.
     state = played(algorithm, problem, [FOUR, updates(9.0, 0.1, 9.0, 5.2)], cohorts=[[0, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
@@ -79,9 +79,9 @@ def test_who_comes_later_trains_the_start_once_and_joins_the_nearest_members() -
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1]
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.offers[:, 0].tolist() for fit in plan.work] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
     assert torch.equal(plan.models[2], problem.fresh(0))
-    assert plan.work[1].recipe == problem.recipe_of(1)
+    assert plan.tasks[1].training == problem.training_of(1)
     after = answered(problem, algorithm, state, FOUR, [0, 1, 2, 3])
     assert after.labels.tolist() == [0, 0, 1, 1]
     assert after.models[1, 3] == pytest.approx(5.0)  # what it sent was not trained from the cluster's model
@@ -100,19 +100,19 @@ def test_the_linkage_says_which_members_a_newcomer_is_compared_with(linkage: str
 
 def test_a_client_whose_data_changed_sends_its_layer_again_and_nobody_is_compared_with_the_old_one() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0)
-    state = wait(played(algorithm, problem, [FOUR]), [1], node=0)
+    state = make_pending(played(algorithm, problem, [FOUR]), [1], node=0)
     changed = updates(0.0, 4.9, 5.0, 5.2)
     assert answered(problem, algorithm, state, changed, [1]).labels.tolist() == [0, 1, 1, 1]
     # While client 0 is gone and 1 waits, nobody stands for the first cluster.
-    state = wait(state, [0])
+    state = make_pending(state, [0])
     assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 1, 1, 1]
-    state = wait(state, [2, 3])
+    state = make_pending(state, [2, 3])
     assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 0, -1, -1]
 
 
 def test_who_joins_before_the_clustering_is_grouped_with_the_others() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0, quorum=1.0)
-    state = wait(algorithm.init(problem), [3], node=0)
+    state = make_pending(algorithm.init(problem), [3], node=0)
     state = answered(problem, algorithm, state, FOUR, [0, 3])
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 0
     after = answered(problem, algorithm, state, FOUR, [1, 2])
@@ -124,7 +124,7 @@ def test_where_all_are_alike_one_cluster_trains_on_and_latecomers_join_it() -> N
     state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1 and len(state.tree) == 1
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.offers[:, 0].tolist() for fit in plan.work] == [[0] * 4, [-1] * 4]
+    assert [fit.candidates[:, 0].tolist() for fit in plan.tasks] == [[0] * 4, [-1] * 4]
 
 
 def test_a_wrong_layer_is_named() -> None:

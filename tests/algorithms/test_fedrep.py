@@ -15,16 +15,16 @@ def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None
     setting = federation("fedrep", {"epochs": 2}, head_epochs=3)
     problem, algorithm = setting.problem, setting.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
-    first, second = plan.work
-    assert (first.recipe.epochs, second.recipe.epochs) == (3, 2)
-    assert problem.layout.columns(first.train).tolist() == problem.layout.columns(first.store).tolist()
+    first, second = plan.tasks
+    assert (first.training.epochs, second.training.epochs) == (3, 2)
+    assert problem.layout.columns(first.trainable).tolist() == problem.layout.columns(first.save_local).tolist()
     head, body = setting.clients.run(plan).results
     assert not head.updates.values.any() and body.updates.values[:, :-HEAD].any()
     assert not body.updates.values[:, -HEAD:].any()
     trained = device(setting, 0)
     assert trained.shape == (HEAD,) and not torch.equal(trained, problem.fresh(0)[-HEAD:])
     other = federation("fedrep", {"epochs": 2}, head_epochs=3)
-    untrained = other.clients.run(replace(plan, work=(second,))).results[0]
+    untrained = other.clients.run(replace(plan, tasks=(second,))).results[0]
     assert not torch.equal(untrained.updates.values, body.updates.values)
 
 

@@ -12,19 +12,19 @@ from fedstrata.algorithms.parts.tsdp.layering import above, layers
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup
 from fedstrata.algorithms.parts.tsdp.sampling import amended, tendency
 from fedstrata.clustering import hopkins, hopkins_ratio
-from fedstrata.cohort import draw
 from fedstrata.config import load
-from fedstrata.core import Layout, Notes, Problem, Report, Result, Rows, Slot, State, begin
+from fedstrata.core import Diagnostics, Layout, Problem, Report, Result, Rows, State, TensorSpec, initial_state
 from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import play, toy_problem
-from fedstrata.traffic import traffic
 
 FOUR = Layout(
     tuple(
-        Slot(f"{layer}.{tensor}", layer, kind, (1,))  # type: ignore[arg-type]  # conv and linear are kinds
+        TensorSpec(f"{layer}.{tensor}", layer, kind, (1,))  # type: ignore[arg-type]  # conv and linear are kinds
         for layer, kind in (("conv1", "conv"), ("conv2", "conv"), ("fc1", "linear"), ("fc2", "linear"))
         for tensor in ("weight", "bias")
     )
@@ -64,21 +64,21 @@ def setting_of(scheme: dict[str, Any], clients: int = 8, **keys: Any) -> Setting
     )
 
 
-def rounds_of(setting: Setting, rounds: int, fraction: float = 1.0) -> tuple[State, list[Notes]]:
-    state, notes = setting.algorithm.init(setting.problem), list[Notes]()
+def rounds_of(setting: Setting, rounds: int, fraction: float = 1.0) -> tuple[State, list[Diagnostics]]:
+    state, diagnostics = setting.algorithm.init(setting.problem), list[Diagnostics]()
     for round in range(rounds):
         cohort, _ = draw(0, round + 1, setting.everyone, fraction, 0.0)
         report = setting.clients.run(setting.algorithm.plan(setting.problem, state, cohort))
         state, note = setting.algorithm.update(setting.problem, state, report)
-        notes.append(note)
-    return state, notes
+        diagnostics.append(note)
+    return state, diagnostics
 
 
 def test_the_first_stage_reproduces_golden_case_9() -> None:
     problem = problem_of(3, predict=lambda models, inputs: GOLDEN, samples=2)
-    state, notes = play(FedTSDP(threshold=0.0, stages="first", batch=2), problem, [ones([1.0, 2.0, 3.0])])
+    state, diagnostics = play(FedTSDP(threshold=0.0, stages="first", batch=2), problem, [ones([1.0, 2.0, 3.0])])
     assert state.labels.tolist() == [0, 1, 0]
-    matrix = notes[0].matrices[0]
+    matrix = diagnostics[0].matrices[0]
     assert (matrix.measure, matrix.layer, matrix.clients.tolist()) == ("js", "predictions", [0, 1, 2])
     found = [float(matrix.values[pair]) for pair in ((0, 1), (0, 2), (1, 2))]
     assert found == pytest.approx([0.346574, 0.039971, 0.213935], abs=1e-6)
@@ -111,28 +111,28 @@ def test_the_second_stage_reproduces_golden_case_10() -> None:
 
 def test_shared_layers_decay_as_in_golden_case_11() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 69
-    state, notes = play(FedTSDP(threshold=0.0), problem_of(4, FOUR), updates)
-    shared = [note.figures["shared_layers"] for note in notes]
+    state, diagnostics = play(FedTSDP(threshold=0.0), problem_of(4, FOUR), updates)
+    shared = [note.metrics["shared_layers"] for note in diagnostics]
     golden = {1: 3.92, 2: 3.8416, 3: 3.764768, 4: 3.689473, 7: 3.472502, 10: 3.268291}
     assert {after: round(shared[after - 1], 6) for after in golden} == golden
     tensors = [sum(not own for own in above(FOUR, count, halves=True)) for count in shared]
     assert tensors[:14] == [7] * 6 + [6] * 8
     assert (tensors[14], tensors[34], tensors[68]) == (5, 3, 2)
-    assert notes[-1].figures["triggers"] == 69 and state.shared == 1.0  # type: ignore[attr-defined]  # a Sampled
+    assert diagnostics[-1].metrics["triggers"] == 69 and state.shared == 1.0  # type: ignore[attr-defined]  # a Sampled
 
 
 def test_the_factor_to_the_power_of_the_round_decays_as_in_golden_case_11() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 3
-    _, notes = play(FedTSDP(threshold=0.0, psi_mode="power"), problem_of(4, FOUR), updates)
-    assert [round(note.figures["shared_layers"], 6) for note in notes] == [3.92, 3.764768, 3.54337]
+    _, diagnostics = play(FedTSDP(threshold=0.0, psi_mode="power"), problem_of(4, FOUR), updates)
+    assert [round(note.metrics["shared_layers"], 6) for note in diagnostics] == [3.92, 3.764768, 3.54337]
 
 
 def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> None:
     assert sum(above(FOUR, 3.92, halves=True)) == 1 and sum(above(FOUR, 3.92, halves=False)) == 2
     plan_of = FedTSDP(granularity="layer").plan
     problem = problem_of(3, FOUR)
-    fit = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).work[0]
-    assert sum(fit.keep) == 0 and fit.store == FOUR.select("fc2")
+    task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks[0]
+    assert sum(task.load_local) == 0 and task.save_local == FOUR.select("fc2")
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> N
 
     problem = replace(problem_of(6, predict=predict, samples=200), public=torch.arange(200.0)[:, None])
     updates = ones([3.0, 3.2, 2.8, -3.0, -2.8, -3.1])
-    _, notes = play(FedTSDP(), problem, [updates])
+    _, diagnostics = play(FedTSDP(), problem, [updates])
     (models, inputs), *more = seen
     assert not more and torch.equal(models, updates)
     assert len(inputs.unique()) == 50
     value = hopkins(sides(models, inputs), problem.generator("hopkins", 1))
-    assert notes[0].figures["hopkins"] == value > 0.65
+    assert diagnostics[0].metrics["hopkins"] == value > 0.65
 
 
 @pytest.mark.parametrize(("share", "members"), [(0.25, 8), (0.1, 3), (1.0, 30), (1e-9, 1)])
@@ -184,17 +184,20 @@ def test_the_tendency_may_be_taken_from_any_share_of_the_clients(share: float, m
     """0.1 * 30 is 3.0000000000000004: rounded up, it would be four of 30 clients."""
     problem = problem_of(30)
     updates = torch.randn(30, 6, generator=torch.Generator().manual_seed(5))
-    _, notes = play(FedTSDP(sample=share), problem, [updates])
+    _, diagnostics = play(FedTSDP(sample=share), problem, [updates])
     predictions = sides(updates, torch.empty(10, 1))
     value = hopkins(predictions, problem.generator("hopkins", 1), sample=members)
-    assert notes[0].figures["hopkins"] == pytest.approx(value, abs=1e-6)
+    assert diagnostics[0].metrics["hopkins"] == pytest.approx(value, abs=1e-6)
 
 
 def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> None:
     points = torch.randn(20, 100, generator=torch.Generator().manual_seed(5))
     spread = {
         share: torch.tensor(
-            [tendency(replace(problem_of(20), seed=seed), begin(problem_of(20)), points, share) for seed in range(50)]
+            [
+                tendency(replace(problem_of(20), seed=seed), initial_state(problem_of(20)), points, share)
+                for seed in range(50)
+            ]
         ).std()
         for share in (0.25, 1.0)
     }
@@ -204,23 +207,25 @@ def test_taken_from_all_clients_the_tendency_hardly_depends_on_the_draw() -> Non
 def test_a_verdict_says_why_clients_were_or_were_not_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
     for threshold, words in ((1.0, "is not above 1"), (0.0, "is above 0: 2 groups")):
-        state, notes = play(FedTSDP(threshold=threshold), problem_of(4), updates)
-        verdict = state.tree[0].verdict
-        assert verdict and words in verdict.why and verdict.criteria["hopkins"] == notes[0].figures["hopkins"]
-        assert len(notes[0].matrices) == 2 * (threshold == 0.0)
+        state, diagnostics = play(FedTSDP(threshold=threshold), problem_of(4), updates)
+        decision = state.tree[0].decision
+        assert decision and words in decision.why and decision.values["hopkins"] == diagnostics[0].metrics["hopkins"]
+        assert len(diagnostics[0].matrices) == 2 * (threshold == 0.0)
 
 
 def test_fewer_than_three_clients_are_never_clustered() -> None:
-    state, notes = play(FedTSDP(threshold=0.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])], cohorts=[[0, 3]])
-    assert len(state.models) == 1 and notes[0].figures["hopkins"] == 0.5
+    state, diagnostics = play(FedTSDP(threshold=0.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])], cohorts=[[0, 3]])
+    assert len(state.models) == 1 and diagnostics[0].metrics["hopkins"] == 0.5
 
 
 def test_a_model_that_overflows_predicts_every_class_alike() -> None:
     def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         return sides(models, inputs).index_fill(0, torch.tensor([2]), math.nan)
 
-    state, notes = play(FedTSDP(threshold=0.0, stages="first"), problem_of(3, predict=predict), [ones([3.0, 3.1, 3.0])])
-    assert state.labels.tolist() == [0, 0, 1] and 0 < notes[0].figures["hopkins"] <= 1
+    state, diagnostics = play(
+        FedTSDP(threshold=0.0, stages="first"), problem_of(3, predict=predict), [ones([3.0, 3.1, 3.0])]
+    )
+    assert state.labels.tolist() == [0, 0, 1] and 0 < diagnostics[0].metrics["hopkins"] <= 1
 
 
 def test_the_second_stage_separates_by_weights_what_predicts_alike() -> None:
@@ -266,13 +271,13 @@ def test_both_stages_are_recorded_the_second_inside_the_groups_of_the_first() ->
 
 
 def test_what_both_stages_found_stands_in_the_tree_and_among_the_figures() -> None:
-    state, notes = play(FedTSDP(threshold=0.0, radius2=5.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
-    verdict = state.tree[0].verdict
-    assert verdict and verdict.why.endswith("is above 0: 2 groups by predictions and weights, 2 by predictions alone")
-    assert {"radius1": 0.15, "radius2 around client 0": 5.0}.items() <= verdict.criteria.items()
-    assert (notes[0].figures["groups_first"], notes[0].figures["radius2"]) == (2.0, 5.0)
+    state, diagnostics = play(FedTSDP(threshold=0.0, radius2=5.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
+    decision = state.tree[0].decision
+    assert decision and decision.why.endswith("is above 0: 2 groups by predictions and weights, 2 by predictions alone")
+    assert {"radius1": 0.15, "radius2 around client 0": 5.0}.items() <= decision.values.items()
+    assert (diagnostics[0].metrics["groups_first"], diagnostics[0].metrics["radius2"]) == (2.0, 5.0)
     _, calm = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
-    assert "groups_first" not in calm[0].figures and calm[0].matrices == ()
+    assert "groups_first" not in calm[0].metrics and calm[0].matrices == ()
 
 
 def test_the_second_stage_may_leave_out_what_is_personal() -> None:
@@ -293,10 +298,10 @@ def test_a_new_cluster_is_the_weighted_mean_of_what_its_members_uploaded() -> No
     algorithm = FedTSDP(threshold=0.0, stages="first", radius1=0.2, shrink=1.0)
     state, _ = play(algorithm, problem, [first], sizes=sizes)
     assert state.labels.tolist() == [0, 0, 1, 1] and state.models[:, 0].tolist() == [4.5, -4.0]
-    state, notes = play(algorithm, problem, [first, second], sizes=sizes)
+    state, diagnostics = play(algorithm, problem, [first, second], sizes=sizes)
     assert state.labels.tolist() == [0, 1, 1, 1]  # uploads 5.5, -4.5, -3, -5
     assert state.models[:, 0].tolist() == pytest.approx([5.5, (3 * -4.5 + 2 * -3 + 2 * -5) / 7])
-    assert [event["kind"] for event in notes[1].events] == [] and state.nodes.tolist() == [1, 2]
+    assert [event["kind"] for event in diagnostics[1].events] == [] and state.nodes.tolist() == [1, 2]
     assert [node.members for node in state.tree] == [(0, 1, 2, 3), (0,), (1, 2, 3)]
 
 
@@ -345,10 +350,10 @@ def test_a_newcomer_belongs_to_the_cluster_whose_model_it_chose() -> None:
 
 def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None:
     iid = {"scheme": "iid"}
-    ours, notes = rounds_of(setting_of(iid, name="fedtsdp"), 5)
+    ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp"), 5)
     plain, _ = rounds_of(setting_of(iid, name="fedavg"), 5)
-    assert [note.figures["triggers"] for note in notes] == [0.0] * 5
-    assert max(note.figures["hopkins"] for note in notes) < 0.65
+    assert [note.metrics["triggers"] for note in diagnostics] == [0.0] * 5
+    assert max(note.metrics["hopkins"] for note in diagnostics) < 0.65
     assert torch.equal(ours.models, plain.models) and torch.equal(ours.labels, plain.labels)
 
 
@@ -358,24 +363,24 @@ def test_a_statistic_that_misleads_is_confirmed_or_changes_the_layers_that_are_s
     plain, _ = rounds_of(setting_of(iid, name="fedavg"), 4)
     shared = {}
     for confirm in (False, True):
-        ours, notes = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, confirm=confirm), 4)
-        assert [note.figures["groups_first"] for note in notes] == [1.0] * 4 and len(ours.models) == 1
+        ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, confirm=confirm), 4)
+        assert [note.metrics["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
         assert torch.equal(ours.models, plain.models) == confirm
-        shared[confirm] = (ours.shared, notes[-1].figures["triggers"])  # type: ignore[attr-defined]  # a Sampled
+        shared[confirm] = (ours.shared, diagnostics[-1].metrics["triggers"])  # type: ignore[attr-defined]  # a Sampled
     assert shared == {True: (2.0, 0.0), False: (pytest.approx(2 * 0.98**4), 4.0)}
 
 
 def test_one_group_after_several_clusters_is_a_change_that_counts() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1]), ones([3.0, 3.1, 9.0, 9.1])]
     keys: dict[str, Any] = {"threshold": 0.0, "stages": "first", "confirm": True}
-    state, notes = play(FedTSDP(**keys), problem_of(4), updates)
-    assert len(state.models) == 1 and [note.figures["triggers"] for note in notes] == [1.0, 2.0]
-    assert state.tree[-1].verdict and state.tree[-1].verdict.why.endswith("is above 0: 1 group by predictions")
+    state, diagnostics = play(FedTSDP(**keys), problem_of(4), updates)
+    assert len(state.models) == 1 and [note.metrics["triggers"] for note in diagnostics] == [1.0, 2.0]
+    assert state.tree[-1].decision and state.tree[-1].decision.why.endswith("is above 0: 1 group by predictions")
 
 
 def test_clients_of_two_classes_each_are_clustered() -> None:
-    state, notes = rounds_of(setting_of({"scheme": "shards", "per_client": 2}, 16, name="fedtsdp"), 2)
-    assert notes[-1].figures["triggers"] >= 1 and len(state.models) > 1
+    state, diagnostics = rounds_of(setting_of({"scheme": "shards", "per_client": 2}, 16, name="fedtsdp"), 2)
+    assert diagnostics[-1].metrics["triggers"] >= 1 and len(state.models) > 1
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
@@ -395,10 +400,12 @@ def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: fl
         state, _ = setting.algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):
             held = engine.store.read(client, before=round + 1)
-            assert set(held) >= {tensor for tensor, personal in enumerate(plan.work[0].keep) if personal}
+            assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks[0].load_local) if personal}
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
-    assert any(plan.work[0].keep) and any(setting.algorithm.serve(problem, state, setting.everyone)[0].keep)
+    assert any(plan.tasks[0].load_local) and any(
+        setting.algorithm.evaluations(problem, state, setting.everyone)[0].load_local
+    )
 
 
 def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> None:
@@ -410,12 +417,14 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
     trained = problem.fresh(0) + report.results[0].updates.values
     state, _ = algorithm.update(problem, state, report)
     later = algorithm.plan(problem, state, setting.everyone)
-    assert not any(first.work[0].keep) and later.work[0].keep == first.work[0].store != layout.nothing
-    still = replace(later.work[0], train=layout.nothing, values=layout.everything)
-    kept = setting.clients.run(replace(later, work=(still,))).results[0].updates.values
-    own = layout.columns(later.work[0].keep)
+    assert (
+        not any(first.tasks[0].load_local) and later.tasks[0].load_local == first.tasks[0].save_local != layout.nothing
+    )
+    still = replace(later.tasks[0], trainable=layout.nothing, upload_values=layout.everything)
+    kept = setting.clients.run(replace(later, tasks=(still,))).results[0].updates.values
+    own = layout.columns(later.tasks[0].load_local)
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
-    shared = layout.columns(tuple(not keep for keep in later.work[0].keep))
+    shared = layout.columns(tuple(not keep for keep in later.tasks[0].load_local))
     assert torch.equal(kept[:, shared], state.models[state.labels][:, shared])
 
 
@@ -437,7 +446,7 @@ def test_before_samples_are_read_a_first_plan_can_be_made() -> None:
     problem = replace(toy_problem(3), public=torch.empty(0))
     state = FedTSDP().init(problem)
     assert len(state.weights) == 0 and state.shared == 2.0
-    assert FedTSDP().plan(problem, state, torch.arange(3)).work[0].keep == problem.layout.nothing
+    assert FedTSDP().plan(problem, state, torch.arange(3)).tasks[0].load_local == problem.layout.nothing
 
 
 def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
@@ -445,7 +454,7 @@ def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
     layout = layout_of(make("resnet18", (3, 8, 8), 10, 0, width=0.05))
     assert len(layers(layout)) == 10
     names = {
-        shared: [layout.slots[t].name for t, own in enumerate(above(layout, shared, True)) if own]
+        shared: [layout.tensors[t].name for t, own in enumerate(above(layout, shared, True)) if own]
         for shared in (9.8, 9.0, 8.7)
     }
     assert names[9.8] == ["linear.bias"] and names[9.0] == ["linear.weight", "linear.bias"]
@@ -462,7 +471,7 @@ def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
         }
     )
     layout = layout_of(module)
-    assert [[layout.slots[tensor].layer for tensor in layer[:1]] for layer in layers(layout)] == [
+    assert [[layout.tensors[tensor].layer for tensor in layer[:1]] for layer in layers(layout)] == [
         ["features.0"],
         ["features.1"],
         ["head"],
@@ -471,4 +480,4 @@ def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
 
 def test_an_algorithm_that_never_clusters_keeps_the_tree_of_one_node() -> None:
     state, _ = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])] * 3)
-    assert len(state.tree) == 1 and torch.equal(state.labels, begin(toy_problem(4)).labels)
+    assert len(state.tree) == 1 and torch.equal(state.labels, initial_state(toy_problem(4)).labels)

@@ -5,10 +5,10 @@ from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fesem import FeSEM
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered
-from fedstrata.core import Layout, Slot, move, wait
+from fedstrata.core import Layout, TensorSpec, make_pending, reassign
 from fedstrata.testing import Scripted, play, toy_problem
 
-LINE = Layout((Slot("fc.weight", "fc", "linear", (1,)), Slot("norm.running_mean", "norm", "buffer", (1,))))
+LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)), TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
 FIRST = torch.tensor([[1.0, 0], [1.2, 0], [5.0, 0], [5.4, 0]])
 
 
@@ -17,7 +17,7 @@ def test_the_models_begin_as_the_means_of_the_groups_of_what_clients_made_of_one
     assert state.labels.tolist() == [0, 0, 1, 1]
     assert state.models[:, 0].tolist() == pytest.approx([1.1, 5.2])
     assert notes[0].events[0]["into"] == [1, 2] and notes[0].matrices[0].values[0, 2] == pytest.approx(4)
-    assert state.tree[0].verdict and state.tree[0].verdict.why == "k-means of 4 models: 2 groups"
+    assert state.tree[0].decision and state.tree[0].decision.why == "k-means of 4 models: 2 groups"
 
 
 def test_every_round_a_client_goes_to_the_nearest_model_and_the_model_to_the_mean() -> None:
@@ -25,7 +25,7 @@ def test_every_round_a_client_goes_to_the_nearest_model_and_the_model_to_the_mea
     state, notes = play(FeSEM(k=2), toy_problem(4, LINE), [FIRST, second])
     assert state.labels.tolist() == [0, 1, 1, 1]  # client 1 made 4.1 of 1.1: nearer to 5.2
     assert state.models[:, 0].tolist() == pytest.approx([1.1, (4.1 + 5.2 + 5.2) / 3])
-    assert notes[1].figures == {"left_out": 0.0, "moved": 1.0}
+    assert notes[1].metrics == {"left_out": 0.0, "moved": 1.0}
     assert [node.members for node in state.tree if node.split is None] == [(0,), (1, 2, 3)]
 
 
@@ -72,8 +72,8 @@ def test_the_models_are_made_only_when_enough_clients_answer() -> None:
     for algorithm, needed in ((FeSEM(k=3), "3 and a share of 0.5"), (FeSEM(k=2, quorum=0.75), "2 and a share of 0.75")):
         state, _ = play(algorithm, problem, [FIRST], absent=[[1, 3]])
         assert len(state.models) == 1 and state.models[0, 0] == pytest.approx(3)
-        assert state.tree[0].verdict
-        assert state.tree[0].verdict.why == f"2 of 4 asked members answered; {needed} are needed"
+        assert state.tree[0].decision
+        assert state.tree[0].decision.why == f"2 of 4 asked members answered; {needed} are needed"
     drawn, _ = play(FeSEM(k=2, quorum=1.0), problem, [FIRST], cohorts=[[0, 2]])
     assert drawn.labels.tolist() == [0, -1, 1, -1]
     alike, _ = play(FeSEM(k=2), problem, [torch.ones(4, 2), FIRST])
@@ -84,7 +84,7 @@ def test_a_misplaced_client_goes_back_by_itself() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
     state, _ = play(algorithm, problem, [FIRST])
     assert isinstance(state, Clustered)
-    state = move(state, {0: 1})
+    state = reassign(state, {0: 1})
     back = torch.tensor([[-4.0, 0], [0.0, 0], [0.0, 0], [0.0, 0]])
     report = Scripted([back]).run(algorithm.plan(problem, state, torch.arange(4)))
     state, _ = algorithm.update(problem, state, report)
@@ -93,9 +93,9 @@ def test_a_misplaced_client_goes_back_by_itself() -> None:
 
 def test_a_newcomer_takes_the_model_of_lowest_loss() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
-    state = wait(play(algorithm, problem, [FIRST])[0], [3], node=0)
+    state = make_pending(play(algorithm, problem, [FIRST])[0], [3], node=0)
     plan = algorithm.plan(problem, state, torch.tensor([3]))
-    assert plan.work[0].offers.tolist() == [[0, 1]]
+    assert plan.tasks[0].candidates.tolist() == [[0, 1]]
     assert algorithm.place(problem, state, Scripted([FIRST]).run(plan)).tolist() == [0, 0, 1, 0]
 
 

@@ -4,10 +4,10 @@ from baseline_federation import federation, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fl_hc import FLHC
-from fedstrata.core import Layout, Slot, State
+from fedstrata.core import Layout, State, TensorSpec
 from fedstrata.testing import play, toy_problem
 
-PLANE = Layout((Slot("fc.weight", "fc", "linear", (2,)),))
+PLANE = Layout((TensorSpec("fc.weight", "fc", "linear", (2,)),))
 PAIRS = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, -1.0], [0.0, -2.0]])
 """Two clients that pull up, two that pull down; l2 between them 0, sqrt(34), sqrt(45), 1."""
 
@@ -17,7 +17,7 @@ def clustered(state: State) -> int:
 
 
 def why(state: State, node: int = 0) -> str:
-    verdict = state.tree[node].verdict
+    verdict = state.tree[node].decision
     return verdict.why if verdict else ""
 
 
@@ -70,7 +70,7 @@ def test_who_was_away_waits_and_is_placed_on_return_without_a_stale_update() -> 
     assert state.labels.tolist() == [0, -1, 1, 1] and state.waiting.tolist() == [-1, 0, -1, -1]
     state, notes = play(algorithm, problem, [PAIRS] * 3, cohorts=[[0, 1, 2, 3], [0, 2, 3], [1]])
     assert state.labels.tolist() == [0, 0, 1, 1]  # a scripted client takes the first offer
-    assert notes[2].figures["left_out"] == 0
+    assert notes[2].metrics["left_out"] == 0
 
 
 def test_the_clustering_is_put_off_until_enough_answer() -> None:

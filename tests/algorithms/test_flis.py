@@ -12,12 +12,12 @@ from fedstrata.algorithms.flis import FLIS, disagreement, resolution
 from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.clustering import natural_cut
 from fedstrata.config import load
-from fedstrata.core import Layout, Problem, Report, Slot
+from fedstrata.core import Layout, Problem, Report, TensorSpec
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from fedstrata.testing import Scripted, play, toy_problem
 
-LINE = Layout((Slot("fc.weight", "fc", "linear", (1,)),))
+LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
 
 
 def problem(clients: int = 4) -> Problem:
@@ -58,10 +58,10 @@ def test_the_similarity_is_the_share_of_samples_on_which_two_models_agree() -> N
 
 
 def test_first_models_are_grouped_by_their_predictions_and_averaged_in_their_groups() -> None:
-    state, notes = play(FLIS(cut=30.0), problem(), [FOUR])
+    state, diagnostics = play(FLIS(cut=30.0), problem(), [FOUR])
     assert state.labels.tolist() == [0, 0, 1, 1]
     assert state.models[:, 0].tolist() == pytest.approx([1.1, 4.25])
-    matrix = notes[0].matrices[0]
+    matrix = diagnostics[0].matrices[0]
     assert (matrix.layer, matrix.measure) == ("predictions", "angle")
     assert matrix.values[0, 2] == pytest.approx(math.degrees(math.acos(0.25)))  # they agree on 0.5 alone
     state, _ = play(FLIS(cut=30.0), problem(), [FOUR, -FOUR])
@@ -72,15 +72,15 @@ def test_a_latecomer_joins_those_who_predict_alike() -> None:
     state, _ = play(FLIS(cut=30.0), problem(), [FOUR], cohorts=[[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1] and state.models[1, 0] == 4.0
     # Client 3 trains the common start, not the cluster's model: 0 + 4.5 is like client 2's first model.
-    state, notes = play(FLIS(cut=30.0), problem(), [FOUR, FOUR], cohorts=[[0, 1, 2], [3]])
+    state, diagnostics = play(FLIS(cut=30.0), problem(), [FOUR, FOUR], cohorts=[[0, 1, 2], [3]])
     assert state.labels.tolist() == [0, 0, 1, 1]
-    assert state.models[1, 0] == 4.0 and notes[1].figures["left_out"] == 0
+    assert state.models[1, 0] == 4.0 and diagnostics[1].metrics["left_out"] == 0
 
 
 def test_first_models_are_gathered_until_enough_are_there_and_old_ones_move_nothing() -> None:
     algorithm = FLIS(cut=30.0, quorum=1.0)
-    state, notes = play(algorithm, problem(), [FOUR, FOUR], cohorts=[[0, 2], [1, 3]])
-    assert state.labels.tolist() == [0, 0, 1, 1] and notes[0].events == ()
+    state, diagnostics = play(algorithm, problem(), [FOUR, FOUR], cohorts=[[0, 2], [1, 3]])
+    assert state.labels.tolist() == [0, 0, 1, 1] and diagnostics[0].events == ()
     assert state.models[:, 0].tolist() == pytest.approx([1.2, 4.5])  # clients 1 and 3 alone are fresh
 
 

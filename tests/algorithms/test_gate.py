@@ -14,7 +14,7 @@ from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.algorithms.parts.proof.dossier import Dossier
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.clustering import ari
-from fedstrata.core import Plan, Report, Result, Rows, Verdict, move, wait
+from fedstrata.core import Decision, Plan, Report, Result, Rows, make_pending, reassign
 from fedstrata.records import load as restore
 from fedstrata.records import save
 from fedstrata.testing import toy_layout, toy_problem
@@ -37,16 +37,16 @@ class Folded:
         self.samples = torch.tensor([samples] * n if isinstance(samples, int) else samples)
 
     def run(self, plan: Plan) -> Report:
-        return Report(tuple(self._result(plan, fit) for fit in plan.work), cohort=plan.cohort)
+        return Report(tuple(self._result(plan, task) for task in plan.tasks), cohort=plan.cohort)
 
-    def _result(self, plan: Plan, fit: Any) -> Result:
-        draw = seeded(hash((self.seed, plan.round, list(PARTS).index(fit.part))) % 2**31)
+    def _result(self, plan: Plan, task: Any) -> Result:
+        draw = seeded(hash((self.seed, plan.round, list(PARTS).index(task.fold))) % 2**31)
         sent = self.pattern + torch.randn(self.pattern.shape, generator=draw)
-        busy, clients = fit.offers[:, 0] >= 0, plan.cohort
-        sizes = self.samples[clients] // PARTS[fit.part]
-        sizes = sizes if fit.most is None else sizes.minimum(fit.most)
-        losses = torch.full(fit.offers.shape, torch.nan)
-        return Result(Rows(clients, sent[clients]), fit.offers[:, 0], sizes, losses).only(busy)
+        busy, clients = task.candidates[:, 0] >= 0, plan.cohort
+        sizes = self.samples[clients] // PARTS[task.fold]
+        sizes = sizes if task.max_samples is None else sizes.minimum(task.max_samples)
+        losses = torch.full(task.candidates.shape, torch.nan)
+        return Result(Rows(clients, sent[clients]), task.candidates[:, 0], sizes, losses).only(busy)
 
 
 def groups(*sizes: int, apart: float = 4.0) -> torch.Tensor:
@@ -77,9 +77,9 @@ def play(
 
 
 def why(state: Watched, node: int = 0) -> str:
-    verdict = state.tree[node].verdict
-    assert verdict is not None
-    return verdict.why
+    decision = state.tree[node].decision
+    assert decision is not None
+    return decision.why
 
 
 def dossier(state: Watched, cluster: int = 0) -> Dossier:
@@ -114,8 +114,8 @@ def test_groups_are_split_as_soon_as_they_are_proposed_and_confirmed(algorithm: 
     state = play(algorithm, Folded(pattern), 6)
     assert ari(state.labels, torch.arange(20) // 10) == 1.0
     assert "hold in the other (Z = " in why(state) and ", p = 0.001, level 0.025)" in why(state)
-    verdict = state.tree[0].verdict
-    assert verdict is not None and verdict.criteria["p"] == 0.001 and verdict.criteria["level"] == pytest.approx(0.025)
+    decision = state.tree[0].decision
+    assert decision is not None and decision.values["p"] == 0.001 and decision.values["level"] == pytest.approx(0.025)
 
 
 def test_a_split_that_is_proposed_but_not_confirmed_says_so() -> None:
@@ -134,7 +134,7 @@ def test_folds_are_trained_in_twin_rounds_by_members_of_clusters_that_are_not_cl
     state, parts = algorithm.init(problem), []
     for _ in range(4):
         plan = algorithm.plan(problem, state, torch.arange(20))
-        parts.append([fit.part for fit in plan.work])
+        parts.append([task.fold for task in plan.tasks])
         state, _ = algorithm.update(problem, state, clients.run(plan))
     # Nothing is proposed with eps1 = 0, yet the cluster is cleared in round 2 and trains on folds no more.
     assert parts == [["all"], ["all", "A", "B"], ["all"], ["all"]]
@@ -147,7 +147,7 @@ def test_without_proof_nothing_is_remembered_and_nothing_more_is_asked() -> None
         state = play(algorithm, Folded(groups(6)), 2)
         assert state.gate is None
         plan = algorithm.plan(problem, state, torch.arange(6))  # type: ignore[arg-type]  # each has a state of its own
-        assert len(plan.work) == 1
+        assert len(plan.tasks) == 1
 
 
 def test_children_begin_with_a_budget_and_evidence_of_their_own() -> None:
@@ -188,11 +188,11 @@ def test_members_that_are_away_in_a_twin_round_have_no_vote() -> None:
 
 def test_a_cluster_that_lost_some_of_those_who_differed_is_tested_again() -> None:
     cleared = play(CFL(eps1=0.0, proof="twins"), Folded(groups(10, 10)), 2)
-    left = wait(cleared, [3], node=0)
-    assert dossier(left).of(left.labels == 0).verdict == Verdict("some of those who differed have left since")
+    left = make_pending(cleared, [3], node=0)
+    assert dossier(left).of(left.labels == 0).decision == Decision("some of those who differed have left since")
     algorithm, problem = CFL(**EAGER, proof="twins"), toy_problem(20, LAYOUT)
     plan = algorithm.plan(problem, left, torch.tensor([c for c in range(20) if c != 3]))
-    assert len(plan.work) == 3  # in round 3 it is tested again
+    assert len(plan.tasks) == 3  # in round 3 it is tested again
     state = play(algorithm, Folded(groups(10, 10)), 1, left, asked=lambda round: [c for c in range(20) if c != 3])
     assert dossier(state).tests == 2 and len(state.models) == 2
     evidence = dossier(state).evidence
@@ -203,7 +203,7 @@ def test_a_cluster_that_lost_some_of_those_who_differed_is_tested_again() -> Non
 def test_newcomers_of_a_cleared_cluster_do_not_have_to_prove_anything() -> None:
     algorithm, everyone = CFL(eps1=0.0, proof="twins"), list(range(20))
     problem, clients = toy_problem(20, LAYOUT), Folded(groups(10, 10))
-    state = wait(algorithm.init(problem), [19], node=0)
+    state = make_pending(algorithm.init(problem), [19], node=0)
     state = play(algorithm, clients, 2, state, asked=lambda round: everyone[:19])
     assert dossier(state).cleared == tuple(range(19))
     state = play(CFL(**EAGER, proof="twins"), clients, 1, state)
@@ -217,7 +217,7 @@ def test_evidence_follows_the_tree_node_through_misplaced_clients_and_merged_clu
     clients = Folded(pattern)
     state = play(algorithm, clients, 5)
     assert len(state.models) == 2
-    state = play(algorithm, clients, 1, move(state, {0: 1}))
+    state = play(algorithm, clients, 1, reassign(state, {0: 1}))
     for cluster in (0, 1):
         evidence = dossier(state, cluster).evidence
         assert evidence is not None
@@ -237,8 +237,8 @@ def test_a_measured_gamma_and_a_scouted_layer_keep_their_results_beside_the_fold
     problem, state = toy_problem(20, LAYOUT), algorithm.init(toy_problem(20, LAYOUT))
     state = play(algorithm, Folded(groups(10, 10)), 1)  # type: ignore[assignment]  # play returns the base class
     plan = algorithm.plan(problem, state, torch.arange(20))
-    assert [fit.part for fit in plan.work] == ["all", "A", "B", "A", "B", "A", "B"]
-    assert [fit.most is None for fit in plan.work] == [True, True, True, False, False, False, False]
+    assert [task.fold for task in plan.tasks] == ["all", "A", "B", "A", "B", "A", "B"]
+    assert [task.max_samples is None for task in plan.tasks] == [True, True, True, False, False, False, False]
 
 
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, type(half))
     assert found is not None and found[0].gate is not None and half.gate is not None
-    assert found[0].gate.dossiers[0].verdict == half.gate.dossiers[0].verdict
+    assert found[0].gate.dossiers[0].decision == half.gate.dossiers[0].decision
     eager = CFL(**EAGER, proof="twins")
     one, other = (play(eager, clients, 3, state) for state in (half, found[0]))
     assert torch.equal(one.labels, other.labels) and one.tree == other.tree and torch.equal(one.models, other.models)

@@ -13,14 +13,27 @@ from fedstrata.algorithms.hicfl import HiCFL, Hierarchy
 from fedstrata.algorithms.parts.recursive.reorganise import reorganise
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.core import Layout, Notes, Problem, Recipe, Report, Result, Rows, Slot, Verdict, advance, move, wait
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Layout,
+    LocalTraining,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    TensorSpec,
+    aggregate,
+    make_pending,
+    reassign,
+)
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 
-PLANE = Layout((Slot("conv.weight", "conv", "conv", (2,)),))
+PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
 SIX = [torch.tensor([row]) for row in ([1.0, 0], [1, 1], [0, 1], [0, 2], [0.1, 2], [0.2, 2])]
 """Golden case 5 of SEMANTICS: the updates of one client."""
 
@@ -37,10 +50,10 @@ def play(
     updates: Sequence[torch.Tensor],
     cohorts: Sequence[Sequence[int]] | None = None,
     absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[Hierarchy, list[Notes]]:
-    state, notes = play_any(algorithm, problem, updates, cohorts, absent=absent)
+) -> tuple[Hierarchy, list[Diagnostics]]:
+    state, diagnostics = play_any(algorithm, problem, updates, cohorts, absent=absent)
     assert isinstance(state, Hierarchy)
-    return state, notes
+    return state, diagnostics
 
 
 def wobbling(updates: torch.Tensor, stability: Sequence[float]) -> list[torch.Tensor]:
@@ -51,38 +64,38 @@ def wobbling(updates: torch.Tensor, stability: Sequence[float]) -> list[torch.Te
     return [updates, torch.stack([cos * x - sin * y, sin * x + cos * y], dim=1), updates]
 
 
-def verdict_of(state: Any, node: int = 0) -> Verdict:
-    verdict = state.tree[node].verdict
-    assert isinstance(verdict, Verdict)
-    return verdict
+def verdict_of(state: Any, node: int = 0) -> Decision:
+    decision = state.tree[node].decision
+    assert isinstance(decision, Decision)
+    return decision
 
 
 def go_on(
     algorithm: HiCFL, problem: Problem, state: Hierarchy, updates: torch.Tensor, rounds: int
-) -> tuple[Hierarchy, list[Notes]]:
-    notes = []
+) -> tuple[Hierarchy, list[Diagnostics]]:
+    diagnostics = []
     for _ in range(rounds):
         plan = algorithm.plan(problem, state, torch.arange(problem.clients))
         state, note = algorithm.update(problem, state, Scripted([updates]).run(plan))
-        notes.append(note)
-    return state, notes
+        diagnostics.append(note)
+    return state, diagnostics
 
 
 @pytest.mark.parametrize(("window", "mean"), [(3, 0.003721), (4, 0.002173), (5, 0.050264), (6, 0.214475)])
 def test_the_mean_stability_of_a_window_reproduces_golden_case_5(window: int, mean: float) -> None:
-    _, notes = play(HiCFL(window=window, select=False), toy_problem(1, PLANE), SIX)
-    assert notes[-1].figures["stability conv"] == pytest.approx(mean, abs=1e-6)
-    assert ["stability conv" in note.figures for note in notes].index(True) == window - 1
+    _, diagnostics = play(HiCFL(window=window, select=False), toy_problem(1, PLANE), SIX)
+    assert diagnostics[-1].metrics["stability conv"] == pytest.approx(mean, abs=1e-6)
+    assert ["stability conv" in note.metrics for note in diagnostics].index(True) == window - 1
 
 
 @pytest.mark.parametrize(("signed", "chosen"), [(False, [1, 2, 3]), (True, [1])])
 def test_weight_selection_reproduces_golden_case_5(signed: bool, chosen: list[int]) -> None:
     """The step size is 0.01, so xi is 0.0005; the changes are 0.0004, 0.0006, -0.0006, -0.0010."""
-    line = Layout((Slot("fc.weight", "fc", "linear", (4,)),))
+    line = Layout((TensorSpec("fc.weight", "fc", "linear", (4,)),))
     old, new = torch.full((1, 4), 0.010), torch.tensor([[0.0104, 0.0106, 0.0094, 0.0090]])
-    state, notes = play(HiCFL(xi="lr", signed=signed), toy_problem(1, line), [old, new])
+    state, diagnostics = play(HiCFL(xi="lr", signed=signed), toy_problem(1, line), [old, new])
     assert state.chosen[0].nonzero().flatten().tolist() == chosen
-    assert [note.figures.get("weights used") for note in notes] == [None, len(chosen) / 4]
+    assert [note.metrics.get("weights used") for note in diagnostics] == [None, len(chosen) / 4]
 
 
 @pytest.mark.parametrize(("signed", "chosen"), [(False, [2, 5, 6]), (True, [1, 3, 5])])
@@ -90,51 +103,51 @@ def test_by_itself_the_selection_keeps_what_changed_by_more_than_the_median_of_i
     signed: bool, chosen: list[int]
 ) -> None:
     """Changes (1, 2, -3) and (10, -20, 40, -30): medians 2 and, the smaller of two, 20; 1 and -20 with their signs."""
-    layout = Layout((Slot("conv.weight", "conv", "conv", (3,)), Slot("fc.weight", "fc", "linear", (4,))))
+    layout = Layout((TensorSpec("conv.weight", "conv", "conv", (3,)), TensorSpec("fc.weight", "fc", "linear", (4,))))
     new = torch.tensor([[1.0, 2.0, -3.0, 10.0, -20.0, 40.0, -30.0]])
-    state, notes = play(HiCFL(signed=signed), toy_problem(1, layout), [torch.zeros(1, 7), new])
+    state, diagnostics = play(HiCFL(signed=signed), toy_problem(1, layout), [torch.zeros(1, 7), new])
     assert state.chosen[0].nonzero().flatten().tolist() == chosen
-    assert notes[1].figures["weights used"] == pytest.approx(3 / 7)
+    assert diagnostics[1].metrics["weights used"] == pytest.approx(3 / 7)
 
 
 def test_a_layer_without_an_unstable_weight_is_looked_at_whole() -> None:
     steps = [torch.ones(1, 6), torch.tensor([[1.0, 1.0, 1.0, 1.0, 3.0, 1.0]])]
-    state, notes = play(HiCFL(xi=1.0), toy_problem(1), steps)
+    state, diagnostics = play(HiCFL(xi=1.0), toy_problem(1), steps)
     assert state.chosen[0].tolist() == [True, True, True, False, True, False]
-    assert notes[-1].figures["weights used"] == pytest.approx(4 / 6)
+    assert diagnostics[-1].metrics["weights used"] == pytest.approx(4 / 6)
 
 
 def test_weights_are_selected_once_per_lineage_and_all_are_used_when_told_so() -> None:
     later = [*SIX[:2], 5 * SIX[2], SIX[3]]
     state, _ = play(HiCFL(xi=0.5), toy_problem(1, PLANE), later)
     assert state.chosen.tolist() == [[False, True]]
-    _, notes = play(HiCFL(xi=0.5, select=False), toy_problem(1, PLANE), later)
-    assert notes[-1].figures["weights used"] == 1.0
+    _, diagnostics = play(HiCFL(xi=0.5, select=False), toy_problem(1, PLANE), later)
+    assert diagnostics[-1].metrics["weights used"] == 1.0
 
 
 def test_stability_looks_at_the_selected_weights_but_clients_are_compared_in_the_whole_layer() -> None:
     """The first weight never changes; the second turns round every time, so alone it is as unstable as can be."""
     moves = [torch.tensor([[3.0, 1.0], [-3.0, 1.0]]), torch.tensor([[3.0, -1.0], [-3.0, -1.0]])] * 2
-    state, notes = play(HiCFL(xi=0.5, epsilon=1.9), toy_problem(2, PLANE), moves[:3])
-    assert notes[-1].figures["stability conv"] == 2.0 and len(state.models) == 1  # |(-1 - 1) / 2 - 1|
+    state, diagnostics = play(HiCFL(xi=0.5, epsilon=1.9), toy_problem(2, PLANE), moves[:3])
+    assert diagnostics[-1].metrics["stability conv"] == 2.0 and len(state.models) == 1  # |(-1 - 1) / 2 - 1|
     state, _ = play(HiCFL(xi=0.5, epsilon=2.1), toy_problem(2, PLANE), moves[:3])
-    assert verdict_of(state).criteria["cross_mean"] == pytest.approx(-0.8)  # (-9 + 1) / 10
+    assert verdict_of(state).values["cross_mean"] == pytest.approx(-0.8)  # (-9 + 1) / 10
 
 
 def test_the_reference_split_reproduces_golden_case_6() -> None:
     steady = [0.04, 0.01, 0.03, 0.02, 0.01]
     updates = wobbling(FIVE, steady)
-    state, notes = play(HiCFL(epsilon=0.05, select=False), toy_problem(5, PLANE), updates)
+    state, diagnostics = play(HiCFL(epsilon=0.05, select=False), toy_problem(5, PLANE), updates)
     assert state.labels.tolist() == [0, 0, 1, 1, 1]
-    seen, verdict = verdict_of(state).criteria, verdict_of(state)
+    seen, decision = verdict_of(state).values, verdict_of(state)
     assert seen["reference"] == 1.0 and seen["stability"] == pytest.approx(0.022, abs=1e-6)
     assert seen["mean_norm"] == pytest.approx(0.538516, abs=1e-6) and seen["max_norm"] == 2.0
     assert seen["ratio"] == pytest.approx(0.269258, abs=1e-6)
-    assert verdict.layer == "conv" and verdict.why.startswith("2 clients with client 1, the reference, and 3 not")
-    cosines = notes[-1].matrices[0]
+    assert decision.layer == "conv" and decision.why.startswith("2 clients with client 1, the reference, and 3 not")
+    cosines = diagnostics[-1].matrices[0]
     assert cosines.values[1].tolist() == pytest.approx([0.707107, 1, 0, -0.707107, -0.894427], abs=1e-6)
     assert (cosines.node, cosines.layer, cosines.clients.tolist()) == (0, "conv", [0, 1, 2, 3, 4])
-    assert notes[-1].events[0]["into"] == [1, 2]
+    assert diagnostics[-1].events[0]["into"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -153,8 +166,8 @@ def test_a_layer_is_stable_in_the_mean_of_the_members_or_in_each(
     state, _ = play(HiCFL(epsilon=epsilon, members=members, select=False), toy_problem(5, PLANE), updates)
     seen = verdict_of(state)
     assert len(state.models) == (1 if why else 2) and (seen.why == why or not why)
-    assert seen.criteria["stability"] == pytest.approx(0.022, abs=1e-6)
-    assert seen.criteria["max_stability"] == pytest.approx(0.04, abs=1e-6)
+    assert seen.values["stability"] == pytest.approx(0.022, abs=1e-6)
+    assert seen.values["max_stability"] == pytest.approx(0.04, abs=1e-6)
 
 
 @pytest.mark.parametrize(("other", "layers"), [("fc", None), ("conv", "conv")])
@@ -190,32 +203,32 @@ def blind(turn: float) -> list[torch.Tensor]:
 
 
 def test_where_the_stablest_layer_shows_no_difference_the_next_one_splits() -> None:
-    state, notes = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), blind(0.1))
+    state, diagnostics = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), blind(0.1))
     seen = verdict_of(state)
-    assert state.labels.tolist() == [0, 1] and seen.layer == "fc" and notes[2].matrices[0].layer == "fc"
-    assert seen.criteria["stability"] == seen.criteria["max_stability"] == pytest.approx(1 - 0.99 / 1.01, abs=1e-6)
-    assert seen.criteria["cross_mean"] == pytest.approx(-1.0)
+    assert state.labels.tolist() == [0, 1] and seen.layer == "fc" and diagnostics[2].matrices[0].layer == "fc"
+    assert seen.values["stability"] == seen.values["max_stability"] == pytest.approx(1 - 0.99 / 1.01, abs=1e-6)
+    assert seen.values["cross_mean"] == pytest.approx(-1.0)
 
 
 def test_a_layer_that_is_not_stable_yet_is_not_tried() -> None:
     state, _ = play(HiCFL(epsilon=0.019, select=False), toy_problem(2), blind(0.1))
     seen = verdict_of(state)
-    assert len(state.models) == 1 and seen.layer == "conv" and seen.criteria["stability"] == pytest.approx(0, abs=1e-9)
+    assert len(state.models) == 1 and seen.layer == "conv" and seen.values["stability"] == pytest.approx(0, abs=1e-9)
     assert seen.why == "everyone points the way of client 0, the reference"
 
 
 def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so() -> None:
     rows = torch.tensor([[3.0], [1.0]])
     updates = [torch.cat([rows * torch.ones(3), rows * torch.tensor([1.0, t, 0.0])], dim=1) for t in (0.1, -0.1, 0.1)]
-    state, notes = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), updates)
-    assert len(state.models) == 1 and not notes[2].matrices
+    state, diagnostics = play(HiCFL(epsilon=0.02, select=False), toy_problem(2), updates)
+    assert len(state.models) == 1 and not diagnostics[2].matrices
     assert verdict_of(state).layer == "conv" and verdict_of(state).why.startswith("everyone points the way")
 
 
 def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
-    problem = replace(toy_problem(5, PLANE), recipe=Recipe(lr=0.2), decay=0.5)
+    problem = replace(toy_problem(5, PLANE), training=LocalTraining(lr=0.2), lr_decay=0.5)
     state, _ = play(HiCFL(select=False), problem, wobbling(FIVE, [0.04] * 5))
-    assert verdict_of(state).criteria["epsilon"] == pytest.approx(0.5 * 0.2 * 0.5**2)
+    assert verdict_of(state).values["epsilon"] == pytest.approx(0.5 * 0.2 * 0.5**2)
     state, _ = play(HiCFL(clear=0.0), problem, wobbling(FIVE, [0.0] * 5))
     assert len(state.models) == 2
 
@@ -229,18 +242,20 @@ def test_members_that_agree_are_not_split() -> None:
 
 
 def test_members_that_all_point_one_way_are_not_split() -> None:
-    state, notes = play(HiCFL(rho=1.0), toy_problem(4, PLANE), [torch.tensor([[1.0, 0], [9, 0], [1, 1], [2, 1]])] * 4)
+    state, diagnostics = play(
+        HiCFL(rho=1.0), toy_problem(4, PLANE), [torch.tensor([[1.0, 0], [9, 0], [1, 1], [2, 1]])] * 4
+    )
     assert verdict_of(state).why == "everyone points the way of client 0, the reference"
-    assert len(state.models) == 1 and not notes[-1].matrices
+    assert len(state.models) == 1 and not diagnostics[-1].matrices
 
 
 @pytest.mark.parametrize(("negative", "clusters"), [(True, 1), (False, 2)])
 def test_the_two_sides_must_point_away_from_each_other_unless_told_otherwise(negative: bool, clusters: int) -> None:
     """Client 2 is at a right angle to client 0 and almost on client 1: mean cosine across 0.42."""
     fan = torch.tensor([[1.0, 0.0], [0.2, 1.0], [-0.1, 1.0]])
-    state, notes = play(HiCFL(require_negative_cross=negative, clear=0.0), toy_problem(3, PLANE), [fan] * 3)
-    assert len(state.models) == clusters and len(notes[-1].matrices) == 1
-    cross = verdict_of(state).criteria["cross_mean"]
+    state, diagnostics = play(HiCFL(require_negative_cross=negative, clear=0.0), toy_problem(3, PLANE), [fan] * 3)
+    assert len(state.models) == clusters and len(diagnostics[-1].matrices) == 1
+    cross = verdict_of(state).values["cross_mean"]
     assert cross == pytest.approx((-0.1 / math.sqrt(1.01) + 0.98 / math.sqrt(1.04 * 1.01)) / 2, abs=1e-6)
     assert ("is not below 0" in verdict_of(state).why) == negative
 
@@ -271,7 +286,7 @@ def test_sides_must_be_so_many_standard_errors_apart() -> None:
     t = float(ttest_ind(near[torch.triu(torch.ones(4, 4), 1).bool()], far.flatten(), equal_var=False).statistic)
     for clear, clusters in ((t - 0.1, 2), (t + 0.1, 1)):
         state, _ = play(HiCFL(clear=clear), toy_problem(9, PLANE), [fan] * 3)
-        assert len(state.models) == clusters and verdict_of(state).criteria["clarity"] == pytest.approx(t, rel=1e-5)
+        assert len(state.models) == clusters and verdict_of(state).values["clarity"] == pytest.approx(t, rel=1e-5)
     assert f"only {t:.1f} standard errors apart" in verdict_of(state).why
 
 
@@ -285,7 +300,7 @@ def test_who_did_not_move_is_no_reference_and_updates_that_are_all_zero_are_neve
     assert len(state.models) == 1 and "the members agree" in verdict_of(state).why
     some = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]])
     state, _ = play(HiCFL(clear=0.0), toy_problem(4, PLANE), [some] * 3)
-    assert state.labels.tolist() == [1, 0, 0, 1] and verdict_of(state).criteria["reference"] == 1.0
+    assert state.labels.tolist() == [1, 0, 0, 1] and verdict_of(state).values["reference"] == 1.0
 
 
 def test_four_groups_are_found_in_two_levels_within_seven_rounds_because_windows_start_anew() -> None:
@@ -293,8 +308,8 @@ def test_four_groups_are_found_in_two_levels_within_seven_rounds_because_windows
     truth = torch.tensor([0, 2, 1, 3, 0, 2, 1, 3, 0, 2, 1, 3])
     axes = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])[truth]
     coarse, fine = axes * torch.tensor([3.0, 0.5]), axes * torch.tensor([0.05, 3.0])
-    state, notes = play(HiCFL(), toy_problem(12, PLANE), [coarse] * 3 + [fine] * 4)
-    assert [len(note.events) for note in notes] == [0, 0, 1, 0, 0, 2, 0]
+    state, diagnostics = play(HiCFL(), toy_problem(12, PLANE), [coarse] * 3 + [fine] * 4)
+    assert [len(note.events) for note in diagnostics] == [0, 0, 1, 0, 0, 2, 0]
     assert ari(state.labels, truth) == 1.0 and sorted(state.labels.bincount().tolist()) == [3, 3, 3, 3]
     state, _ = play(HiCFL(), toy_problem(12, PLANE), [coarse] * 3 + [fine] * 2)
     early = "6 of 6 asked members answered, 6 of them too few times since they came here"
@@ -315,25 +330,25 @@ def test_improper_clusters_correct_themselves() -> None:
     updates = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [-1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1]])
     state, _ = go_on(algorithm, problem, algorithm.init(problem), updates, 4)
     assert state.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    state, notes = go_on(algorithm, problem, move(state, {5: 0}), updates, 2)
-    assert verdict_of(state, 1).why.startswith("the members agree") and not notes[-1].events  # the other three do
-    state, notes = go_on(algorithm, problem, state, updates, 1)
-    assert state.labels.tolist() == [0, 0, 0, 2, 2, 1] and notes[0].events[0]["into"] == [3, 4]
-    state, notes = go_on(algorithm, problem, state, updates, 6)
-    assert state.labels.tolist() == [0, 0, 0, 2, 2, 1] and not any(note.events for note in notes)
+    state, diagnostics = go_on(algorithm, problem, reassign(state, {5: 0}), updates, 2)
+    assert verdict_of(state, 1).why.startswith("the members agree") and not diagnostics[-1].events  # the other three do
+    state, diagnostics = go_on(algorithm, problem, state, updates, 1)
+    assert state.labels.tolist() == [0, 0, 0, 2, 2, 1] and diagnostics[0].events[0]["into"] == [3, 4]
+    state, diagnostics = go_on(algorithm, problem, state, updates, 6)
+    assert state.labels.tolist() == [0, 0, 0, 2, 2, 1] and not any(note.events for note in diagnostics)
 
 
 def test_a_window_is_of_a_clients_own_uploads_however_many_rounds_they_took() -> None:
-    _, notes = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 5, absent=[[], [3], [], [3], []])
-    assert [len(note.events) for note in notes] == [0, 0, 0, 0, 1]
+    _, diagnostics = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 5, absent=[[], [3], [], [3], []])
+    assert [len(note.events) for note in diagnostics] == [0, 0, 0, 0, 1]
 
 
 def test_a_newcomer_without_a_window_does_not_hold_up_the_others_and_chooses_a_side_after_the_split() -> None:
     everyone, some = [0, 1, 2, 3], [0, 1, 2]
     cohorts = [some, some, everyone, everyone]
-    state, notes = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 3, cohorts=cohorts[:3])
+    state, diagnostics = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 3, cohorts=cohorts[:3])
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
-    assert notes[2].matrices[0].clients.tolist() == [0, 1, 2]
+    assert diagnostics[2].matrices[0].clients.tolist() == [0, 1, 2]
     state, _ = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 4, cohorts=cohorts)
     assert state.labels.tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
     state, _ = play(HiCFL(quorum=1.0), toy_problem(4, PLANE), [PAIRS] * 3, cohorts=cohorts[:3])
@@ -344,8 +359,8 @@ def test_a_newcomer_without_a_window_does_not_hold_up_the_others_and_chooses_a_s
 def test_a_member_that_was_away_is_placed_on_return_and_its_window_starts_anew() -> None:
     everyone, some = [0, 1, 2, 3], [0, 1, 2]
     cohorts = [everyone, everyone, some, some, everyone, everyone, everyone, everyone]
-    state, notes = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 8, cohorts=cohorts)
-    assert [len(note.events) for note in notes] == [0, 0, 1, 0, 0, 0, 1, 0]
+    state, diagnostics = play(HiCFL(), toy_problem(4, PLANE), [PAIRS] * 8, cohorts=cohorts)
+    assert [len(note.events) for note in diagnostics] == [0, 0, 1, 0, 0, 0, 1, 0]
     assert state.labels.tolist() == [0, 0, 2, 1]  # it took the first offer, and was split off three rounds later
     assert state.count.tolist() == [1, 1, 5, 1]
 
@@ -356,21 +371,21 @@ def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     assert state.labels.tolist() == [0, 0, 1, -1]
     report = Scripted([PAIRS]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]
-    assert algorithm.serve(problem, state, torch.tensor([3]))[0].offers.tolist() == [[0, 1]]
+    assert algorithm.evaluations(problem, state, torch.tensor([3]))[0].candidates.tolist() == [[0, 1]]
 
 
 def test_a_client_whose_data_changed_starts_a_new_window_even_in_its_old_cluster() -> None:
     problem, algorithm = toy_problem(4, PLANE), HiCFL(epsilon=0.0)
     state, _ = go_on(algorithm, problem, algorithm.init(problem), PAIRS, 4)
-    state, _ = go_on(algorithm, problem, wait(state, [2], node=0), PAIRS, 1)
+    state, _ = go_on(algorithm, problem, make_pending(state, [2], node=0), PAIRS, 1)
     assert state.labels.tolist() == [0, 0, 0, 0] and state.count.tolist() == [5, 5, 1, 5]
 
 
 def test_a_stride_as_long_as_the_window_makes_windows_that_do_not_overlap() -> None:
-    _, notes = play(HiCFL(window=4, stride=4), toy_problem(4, PLANE), [torch.ones(4, 2)] * 3 + [PAIRS] * 5)
-    assert [len(note.events) for note in notes] == [0] * 7 + [1]
-    _, notes = play(HiCFL(window=4), toy_problem(4, PLANE), [torch.ones(4, 2)] * 3 + [PAIRS] * 5)
-    assert [len(note.events) for note in notes].index(1) < 7
+    _, diagnostics = play(HiCFL(window=4, stride=4), toy_problem(4, PLANE), [torch.ones(4, 2)] * 3 + [PAIRS] * 5)
+    assert [len(note.events) for note in diagnostics] == [0] * 7 + [1]
+    _, diagnostics = play(HiCFL(window=4), toy_problem(4, PLANE), [torch.ones(4, 2)] * 3 + [PAIRS] * 5)
+    assert [len(note.events) for note in diagnostics].index(1) < 7
 
 
 def test_a_random_reference_is_a_function_of_the_seed_and_not_of_the_order_of_rows() -> None:
@@ -384,11 +399,11 @@ def test_a_random_reference_is_a_function_of_the_seed_and_not_of_the_order_of_ro
         state, _ = play(algorithm, problem, updates)
         again, _ = play(algorithm, problem, updates, cohorts=[[4, 2, 0, 1, 3]] * 3)
         assert torch.equal(state.labels, again.labels)
-        found.add(verdict_of(state).criteria["reference"])
+        found.add(verdict_of(state).values["reference"])
     assert len(found) > 2
 
 
-def deeper(ending: Literal["none", "fine"]) -> tuple[Hierarchy, list[Notes]]:
+def deeper(ending: Literal["none", "fine"]) -> tuple[Hierarchy, list[Diagnostics]]:
     """Two groups of two, which part in round 3 and then agree: nothing more happens by itself."""
     updates = torch.tensor([[1.0, 0.3], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.3]])
     return play(HiCFL(ending=ending, patience=4), toy_problem(4, PLANE), [updates] * 14)
@@ -400,22 +415,25 @@ def test_without_an_ending_nothing_happens_after_the_last_split() -> None:
 
 
 def test_the_fine_grained_ending_splits_every_cluster_once_more() -> None:
-    state, notes = deeper("fine")
-    assert [round for round, note in enumerate(notes, start=1) if note.events] == [3, 8]  # four calm rounds between
+    state, diagnostics = deeper("fine")
+    assert [round for round, note in enumerate(diagnostics, start=1) if note.events] == [
+        3,
+        8,
+    ]  # four calm rounds between
     assert state.closed == 8 and sorted(state.labels.tolist()) == [0, 1, 2, 3]
     assert "fine ending: 1 clients with client" in verdict_of(state, 1).why
-    assert len(notes[7].matrices) == 2
+    assert len(diagnostics[7].matrices) == 2
 
 
 def test_the_fine_grained_ending_goes_one_level_deep_and_the_personal_one_until_everyone_is_alone() -> None:
     updates = torch.stack([torch.ones(8), torch.arange(8.0)], dim=1)
     levels: dict[Literal["fine", "personal"], int] = {"fine": 2, "personal": 8}
     for ending, clusters in levels.items():
-        state, notes = play(HiCFL(ending=ending, patience=3), toy_problem(8, PLANE), [updates] * 30)
+        state, diagnostics = play(HiCFL(ending=ending, patience=3), toy_problem(8, PLANE), [updates] * 30)
         assert len(state.models) == clusters
         leaves = [node.members for node in state.tree if node.split is None]
         assert sorted(client for members in leaves for client in members) == list(range(8))
-        assert not any(note.events for note in notes[-5:])
+        assert not any(note.events for note in diagnostics[-5:])
 
 
 def slow(last: int) -> list[torch.Tensor]:
@@ -428,8 +446,8 @@ def slow(last: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("last", "split"), [(0, 3), (5, 8), (14, None)])
 def test_the_ending_waits_for_a_slow_first_split(last: int, split: int | None) -> None:
     """An ending would divide the two in round 4: in the convolution alone, nothing is left to be waited for."""
-    state, notes = play(HiCFL(ending="fine", patience=3, epsilon=0.5), toy_problem(2), slow(last))
-    assert [round for round, note in enumerate(notes, start=1) if note.events] == ([split] if split else [])
+    state, diagnostics = play(HiCFL(ending="fine", patience=3, epsilon=0.5), toy_problem(2), slow(last))
+    assert [round for round, note in enumerate(diagnostics, start=1) if note.events] == ([split] if split else [])
     assert state.closed == (split + 4 if split else 0)
     assert split is None or verdict_of(state).layer == "fc"
 
@@ -446,7 +464,7 @@ def test_an_ending_divides_clients_that_agree_by_what_is_left_without_their_mean
     """The mean is (1, 1.5); without it the updates are -1.5, -0.5, 0.5 and 1.5 in the second weight."""
     updates = torch.stack([torch.ones(4), torch.arange(4.0)], dim=1)
     state, _ = play(HiCFL(ending="fine", patience=3), toy_problem(4, PLANE), [updates] * 6)
-    assert state.labels.tolist() == [0, 0, 1, 1] and verdict_of(state).criteria["cross_mean"] > 0
+    assert state.labels.tolist() == [0, 0, 1, 1] and verdict_of(state).values["cross_mean"] > 0
 
 
 def test_an_ending_can_divide_clients_whose_updates_are_the_same() -> None:
@@ -465,10 +483,10 @@ def groups(moves: torch.Tensor, sizes: Sequence[int]) -> tuple[Problem, Any, Any
 
     nothing = report(torch.zeros(n, dtype=torch.int64), torch.zeros(n, 2))
     start = HiCFL().init(problem)
-    before, _ = advance(problem, start, nothing, labels, torch.zeros(k, dtype=torch.int64))
+    before, _ = aggregate(problem, start, nothing, labels, torch.zeros(k, dtype=torch.int64))
     before = replace(before, peaks=torch.arange(2.0 * k).reshape(k, 2), final=torch.zeros(k, dtype=torch.bool))
     moved = report(labels, moves[labels])
-    after, _ = advance(problem, before, moved, labels, torch.arange(k))
+    after, _ = aggregate(problem, before, moved, labels, torch.arange(k))
     return problem, before, after, moved
 
 
@@ -516,20 +534,20 @@ def test_merging_goes_on_until_nobody_may_be_merged_and_of_equals_the_first_rema
 
 def test_a_client_that_waited_at_a_cluster_that_dissolved_is_offered_a_model() -> None:
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), [3, 2])
-    away = wait(after, [4])
+    away = make_pending(after, [4])
     present = Report((report.results[0].only(torch.arange(5) < 4),))
     merged, _ = reorganise(problem, before, away, present)
     plan = HiCFL().plan(problem, merged, torch.arange(5))
-    assert merged.labels.tolist() == [0, 0, 0, 0, -1] and plan.work[0].offers.tolist() == [[0]] * 5
+    assert merged.labels.tolist() == [0, 0, 0, 0, -1] and plan.tasks[0].candidates.tolist() == [[0]] * 5
 
 
 def test_the_re_organising_ending_merges_once_and_then_decides_nothing() -> None:
     """The pairs part in round 3; later all move alike, which only an ending mends, in round 8."""
     alike = torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, 0.0], [1.0, 0.1]])
     algorithm = HiCFL(ending="reorganise", patience=4)
-    state, notes = play(algorithm, toy_problem(4, PLANE), [PAIRS] * 3 + [alike] * 5 + [PAIRS] * 6)
-    assert [round for round, note in enumerate(notes, start=1) if note.events] == [3, 8]
-    assert notes[7].events == ({"kind": "dissolve", "node": 2, "into": [1]},)
+    state, diagnostics = play(algorithm, toy_problem(4, PLANE), [PAIRS] * 3 + [alike] * 5 + [PAIRS] * 6)
+    assert [round for round, note in enumerate(diagnostics, start=1) if note.events] == [3, 8]
+    assert diagnostics[7].events == ({"kind": "dissolve", "node": 2, "into": [1]},)
     assert state.labels.tolist() == [0, 0, 0, 0] and verdict_of(state, 1).why == "the clustering is complete"
     leaves = [node.members for node in state.tree if node.split is None]
     assert leaves == [(0, 1, 2, 3)] and sorted(state.nodes.tolist()) == [1]

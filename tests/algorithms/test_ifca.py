@@ -11,9 +11,20 @@ import fedstrata as fs
 from fedstrata.algorithms.ifca import IFCA, Chosen
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.core import Layout, Notes, Plan, Problem, Recipe, Report, Result, Rows, Slot, wait
+from fedstrata.core import (
+    Diagnostics,
+    Layout,
+    LocalTraining,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    TensorSpec,
+    make_pending,
+)
 from fedstrata.errors import ExperimentError
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 from fedstrata.testing import toy_problem
 
 
@@ -25,16 +36,16 @@ class Choosing:
         self.sizes = torch.tensor(sizes) if sizes else torch.ones(len(choices), dtype=torch.int64)
 
     def run(self, plan: Plan) -> Report:
-        (fit,) = plan.work
-        free = (fit.offers >= 0).sum(dim=1) > 1
-        given = torch.where(free, self.choices[plan.cohort], fit.offers[:, 0])
+        (task,) = plan.tasks
+        free = (task.candidates >= 0).sum(dim=1) > 1
+        given = torch.where(free, self.choices[plan.cohort], task.candidates[:, 0])
         rows = Rows(plan.cohort, self.updates[plan.cohort])
-        return Report((Result(rows, given, self.sizes[plan.cohort], torch.zeros(fit.offers.shape)),))
+        return Report((Result(rows, given, self.sizes[plan.cohort], torch.zeros(task.candidates.shape)),))
 
 
 def step(
     algorithm: IFCA, problem: Problem, state: Chosen, clients: Choosing, cohort: Sequence[int] | None = None
-) -> tuple[Chosen, Notes]:
+) -> tuple[Chosen, Diagnostics]:
     ids = torch.arange(problem.clients) if cohort is None else torch.tensor(cohort, dtype=torch.int64)
     return algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, ids)))
 
@@ -58,16 +69,16 @@ def test_models_are_averaged_by_samples_inside_the_choice_and_an_empty_cluster_s
     updates = torch.tensor([1.0, 4.0, 10.0])[:, None] * torch.ones(3, 6)
     state = algorithm.init(problem)
     assert state.models[:, 0].tolist() == [0.0, 1.0, 2.0]
-    state, notes = step(algorithm, problem, state, Choosing([1, 1, 2], updates, sizes=[1, 2, 5]))
+    state, diagnostics = step(algorithm, problem, state, Choosing([1, 1, 2], updates, sizes=[1, 2, 5]))
     assert state.models[:, 0].tolist() == [0.0, 1.0 + 3.0, 2.0 + 10.0]  # (1 * 1 + 2 * 4) / 3, and 10 alone
-    assert state.labels.tolist() == [1, 1, 2] and notes.figures == {"left_out": 0.0, "chosen": 2.0}
+    assert state.labels.tolist() == [1, 1, 2] and diagnostics.metrics == {"left_out": 0.0, "chosen": 2.0}
     assert [node.members for node in state.tree[1:]] == [(), (0, 1), (2,)]
 
 
 @pytest.mark.parametrize(("average", "expected"), [("gradient", 0.833333), ("model", 0.75)])
 def test_gradients_are_divided_by_the_number_of_all_participants(average: Any, expected: float) -> None:
     """Golden case 12 of SEMANTICS: theta (1, 1), gradients (1, 0), (0, 1), (2, 2), the first two chose it, step .5."""
-    problem = replace(toy_problem(3), fresh=lambda start: torch.ones(6), recipe=Recipe(lr=0.5))
+    problem = replace(toy_problem(3), fresh=lambda start: torch.ones(6), training=LocalTraining(lr=0.5))
     algorithm = IFCA(k=2, average=average)
     gradients = torch.tensor([[1.0, 0], [0, 1], [2, 2]]).repeat(1, 3)
     state, _ = step(algorithm, problem, algorithm.init(problem), Choosing([0, 0, 1], -0.5 * gradients))
@@ -75,11 +86,11 @@ def test_gradients_are_divided_by_the_number_of_all_participants(average: Any, e
 
 
 def test_a_gradient_is_one_full_batch_step_and_statistics_are_averaged_as_they_are() -> None:
-    layout = Layout((*toy_problem(2).layout.slots, Slot("norm.running_mean", "norm", "buffer", (1,))))
+    layout = Layout((*toy_problem(2).layout.tensors, TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
     problem, algorithm = toy_problem(2, layout), IFCA(k=2, average="gradient")
-    problem = replace(problem, recipe=Recipe(epochs=5, batch=10, optimizer="adam", momentum=0.9, lr=0.1))
+    problem = replace(problem, training=LocalTraining(epochs=5, batch=10, optimizer="adam", momentum=0.9, lr=0.1))
     plan = algorithm.plan(problem, algorithm.init(problem), torch.arange(2))
-    assert plan.work[0].recipe == Recipe(epochs=1, batch=0, optimizer="sgd", momentum=0.0, lr=0.1)
+    assert plan.tasks[0].training == LocalTraining(epochs=1, batch=0, optimizer="sgd", momentum=0.0, lr=0.1)
     state, _ = step(algorithm, problem, algorithm.init(problem), Choosing([0, 1], torch.ones(2, 7)))
     assert state.models[0].tolist() == [0.5] * 6 + [1.0]
 
@@ -102,21 +113,21 @@ def test_the_absent_stay_where_they_were_and_everybody_chooses_anew() -> None:
     assert state.labels.tolist() == [0, 1, 0, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
     state, _ = step(algorithm, problem, state, Choosing([1, 0, 1, 0], updates), cohort=[0, 3])
     assert state.labels.tolist() == [1, 1, 0, 0]
-    changed = wait(state, [1], node=0)
-    (use,) = algorithm.serve(problem, changed, torch.arange(4))
-    assert use.offers.tolist() == [[1, -1], [0, 1], [0, -1], [0, -1]]
+    changed = make_pending(state, [1], node=0)
+    (evaluation,) = algorithm.evaluations(problem, changed, torch.arange(4))
+    assert evaluation.candidates.tolist() == [[1, -1], [0, 1], [0, -1], [0, -1]]
 
 
 def test_a_lopsided_start_is_drawn_anew_until_every_model_is_chosen_by_enough() -> None:
     problem, algorithm, updates = toy_problem(10), IFCA(k=2, init="restart"), torch.ones(10, 6)
     lopsided = Choosing([0] * 7 + [1] * 3, updates)  # 0.3 is less than 0.35
-    state, notes = step(algorithm, problem, algorithm.init(problem), lopsided)
-    assert notes.events == ({"kind": "restart", "chosen": [7, 3]},)
+    state, diagnostics = step(algorithm, problem, algorithm.init(problem), lopsided)
+    assert diagnostics.events == ({"kind": "restart", "chosen": [7, 3]},)
     assert state.models[:, 0].tolist() == [2.0, 3.0] and bool((state.labels < 0).all()) and state.round == 1
-    state, notes = step(algorithm, problem, state, Choosing([0] * 6 + [1] * 4, updates))
-    assert notes.events == () and state.models[:, 0].tolist() == [3.0, 4.0] and state.redraws == 1
-    state, notes = step(algorithm, problem, state, lopsided)  # once it has begun, it goes on
-    assert notes.events == () and state.models[:, 0].tolist() == [4.0, 5.0]
+    state, diagnostics = step(algorithm, problem, state, Choosing([0] * 6 + [1] * 4, updates))
+    assert diagnostics.events == () and state.models[:, 0].tolist() == [3.0, 4.0] and state.redraws == 1
+    state, diagnostics = step(algorithm, problem, state, lopsided)  # once it has begun, it goes on
+    assert diagnostics.events == () and state.models[:, 0].tolist() == [4.0, 5.0]
 
 
 def test_restarts_end_and_are_as_strict_as_they_are_told() -> None:
@@ -128,8 +139,8 @@ def test_restarts_end_and_are_as_strict_as_they_are_told() -> None:
             state, _ = step(algorithm, problem, state, lopsided)
         assert state.redraws == redraws and bool((state.labels >= 0).all())
     four = IFCA(k=4, init="restart")  # one of ten is enough for each of four
-    state, notes = step(four, problem, four.init(problem), Choosing([0] * 7 + [1, 2, 3], updates))
-    assert notes.events == ()
+    state, diagnostics = step(four, problem, four.init(problem), Choosing([0] * 7 + [1, 2, 3], updates))
+    assert diagnostics.events == ()
 
 
 def test_a_warm_start_trains_heads_by_random_groups_of_equal_size() -> None:
@@ -158,8 +169,8 @@ def test_a_model_that_nobody_chooses_for_long_is_reported_once() -> None:
     state, events = algorithm.init(problem), []
     for choices in ([0, 0, 1, 1], [0, 0, 0, 0], None, [0, 0, 0, 0], [0, 0, 0, 0]):
         clients = Choosing(choices or [0] * 4, torch.zeros(4, 6))
-        state, notes = step(algorithm, problem, state, clients, cohort=None if choices else [])
-        events.append(list(notes.events))
+        state, diagnostics = step(algorithm, problem, state, clients, cohort=None if choices else [])
+        events.append(list(diagnostics.events))
     first, second = {"kind": "collapse", "nodes": [3], "rounds": 2}, {"kind": "collapse", "nodes": [2], "rounds": 2}
     assert events == [[], [first], [], [second], []]  # a round without answers says nothing
     assert state.idle.tolist() == [0, 3, 4]
@@ -169,10 +180,10 @@ def test_clients_find_the_true_groups_by_their_training_loss_unless_the_start_co
     found = []
     for seed in range(3):
         setting = prepare(load({**experiment("ifca", {"epochs": 3}, k=2), "seed": seed}))
-        state, notes, _ = train(setting, rounds=8)
+        state, diagnostics, _ = train(setting, rounds=8)
         assert setting.problem.truth is not None
         found.append(ari(state.labels, setting.problem.truth))
-        collapsed = any(event["kind"] == "collapse" for note in notes for event in note.events)
+        collapsed = any(event["kind"] == "collapse" for note in diagnostics for event in note.events)
         assert collapsed == (len(state.labels.unique()) == 1)
     assert found.count(1.0) == 2  # the third start led astray, as k-means can be
 

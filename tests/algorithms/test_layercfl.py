@@ -9,13 +9,13 @@ from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.algorithms.parts.scout.scouting import Attentive, Travelled
 from fedstrata.clustering import ari
-from fedstrata.cohort import draw
 from fedstrata.config import load
-from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, wait
+from fedstrata.core import Layout, Plan, Report, Result, Rows, TensorSpec, make_pending
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import load as restore
 from fedstrata.records import save
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.sampling import draw
 from fedstrata.testing import Scripted, play, toy_problem
 
 CONV = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [-1.0, 0.0, 0.0], [-1.0, 0.1, 0.0]])
@@ -28,13 +28,13 @@ BOTH = torch.cat([CONV, FC], dim=1)
 def test_the_layers_that_are_compared_decide_who_belongs_together(layers: str, truth: list[int]) -> None:
     state, _ = play(LayerCFL(layers=layers, eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor(truth)) == 1.0
-    assert state.tree[0].verdict and state.tree[0].verdict.layer == layers
+    assert state.tree[0].decision and state.tree[0].decision.layer == layers
 
 
 def test_several_selectors_make_one_slice() -> None:
     state, _ = play(LayerCFL(layers=["conv", "fc"], eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor([0, 1, 0, 1])) == 1.0  # the linear layer is twice as long
-    assert state.tree[0].verdict and state.tree[0].verdict.layer == "conv, fc"
+    assert state.tree[0].decision and state.tree[0].decision.layer == "conv, fc"
 
 
 def test_the_second_threshold_looks_at_the_slice_unless_told_otherwise() -> None:
@@ -63,9 +63,9 @@ def test_a_refused_split_may_be_proposed_again_unless_it_freezes_the_cluster() -
 @pytest.mark.parametrize("measure", ["dcos", "dl2", "cos", "l2"])
 def test_every_measure_proposes_the_clear_groups(measure: Literal["dcos", "cos", "dl2", "l2"]) -> None:
     algorithm = LayerCFL(layers="conv", eps1=1.0, eps2=0.5, measure=measure)
-    state, notes = play(algorithm, toy_problem(4), [BOTH])
+    state, diagnostics = play(algorithm, toy_problem(4), [BOTH])
     assert state.labels.tolist() == [0, 0, 1, 1]
-    assert notes[0].matrices[0].measure == measure
+    assert diagnostics[0].matrices[0].measure == measure
 
 
 def test_cosines_of_weights_and_of_updates_are_different_things() -> None:
@@ -77,8 +77,8 @@ def test_cosines_of_weights_and_of_updates_are_different_things() -> None:
     problem = type(problem)(problem.layout, lambda i: start, 4)
     for measure, value in (("dcos", 0.48), ("cos", 0.554700), ("dl2", 5.099020), ("l2", 5.099020)):
         algorithm = LayerCFL(layers="conv", eps1=10.0, eps2=0.5, measure=measure)  # type: ignore[arg-type]  # str for a Literal
-        _, notes = play(algorithm, problem, [updates])
-        assert float(notes[0].matrices[0].values[0, 3]) == pytest.approx(value, abs=1e-6)
+        _, diagnostics = play(algorithm, problem, [updates])
+        assert float(diagnostics[0].matrices[0].values[0, 3]) == pytest.approx(value, abs=1e-6)
 
 
 def test_accumulated_updates_average_out_noise_and_start_anew_in_a_new_cluster() -> None:
@@ -101,17 +101,17 @@ def test_weights_cannot_be_compared_by_sums_of_updates(measure: Literal["cos", "
 
 
 class Halves:
-    """Answers with `updates`; the twins of Fit A and Fit B differ from it by plus and minus `noise`."""
+    """Answers with `updates`; the twins of task A and task B differ from it by plus and minus `noise`."""
 
     def __init__(self, updates: torch.Tensor, noise: float) -> None:
         self.updates, self.noise = updates, noise
 
     def run(self, plan: Plan) -> Report:
         results = []
-        for fit, sign in zip(plan.work, (0.0, 1.0, -1.0), strict=True):
+        for task, sign in zip(plan.tasks, (0.0, 1.0, -1.0), strict=True):
             values = self.updates + sign * self.noise * torch.ones(4, 6)
             rows = Rows(plan.cohort, values)
-            results.append(Result(rows, fit.offers[:, 0], torch.ones(4), torch.full((4, 1), torch.nan)))
+            results.append(Result(rows, task.candidates[:, 0], torch.ones(4), torch.full((4, 1), torch.nan)))
         return Report(tuple(results))
 
 
@@ -121,12 +121,12 @@ def test_the_bootstrap_measures_gamma_on_two_halves_of_the_data(noise: float, cl
     problem, algorithm = toy_problem(4), LayerCFL(layers="conv", eps1=1.0, eps2=0.5, gamma="bootstrap")
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(4))
-    assert [fit.part for fit in plan.work] == ["all", "A", "B"]
-    assert plan.work[1].upload == (True, False)
+    assert [task.fold for task in plan.tasks] == ["all", "A", "B"]
+    assert plan.tasks[1].upload == (True, False)
     state, _ = algorithm.update(problem, state, Halves(BOTH, noise).run(plan))
     assert len(state.models) == clusters
-    verdict = state.tree[0].verdict
-    assert verdict and verdict.criteria["gamma"] == pytest.approx(noise * 3**0.5, rel=0.02)
+    decision = state.tree[0].decision
+    assert decision and decision.values["gamma"] == pytest.approx(noise * 3**0.5, rel=0.02)
 
 
 def test_a_layer_that_does_not_exist_is_found_before_the_first_round() -> None:
@@ -135,7 +135,7 @@ def test_a_layer_that_does_not_exist_is_found_before_the_first_round() -> None:
 
 
 def test_the_full_norm_does_not_see_statistics_of_normalisation_layers() -> None:
-    slots = (*toy_problem(4).layout.slots, Slot("norm.running_mean", "norm", "buffer", (1,)))
+    slots = (*toy_problem(4).layout.tensors, TensorSpec("norm.running_mean", "norm", "buffer", (1,)))
     updates = torch.cat([0.2 * BOTH, torch.full((4, 1), 50.0)], dim=1)
     algorithm = LayerCFL(layers="conv", eps1=100.0, eps2=1.0, norm_scope="full")
     state, _ = play(algorithm, toy_problem(4, Layout(slots)), [updates])
@@ -160,8 +160,8 @@ def train(setting: Setting, algorithm: Any, rounds: int, state: Any = None, frac
     for _ in range(rounds):
         cohort, _ = draw(0, state.round + 1, setting.everyone, fraction, 0.0)
         report = setting.clients.run(algorithm.plan(setting.problem, state, cohort))
-        state, notes = algorithm.update(setting.problem, state, report)
-        events += [{"round": state.round, **event} for event in notes.events]
+        state, diagnostics = algorithm.update(setting.problem, state, report)
+        events += [{"round": state.round, **event} for event in diagnostics.events]
     return state, events
 
 
@@ -192,8 +192,8 @@ def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> 
     plain, _ = train(setting, FedAvg(), 6)
     assert torch.equal(scouted.models, plain.models)
     assert scouted.compared == () and scouted.sighting.layers is None and bool((scouted.sighting.longest > 0).all())
-    verdict = scouted.tree[0].verdict
-    assert verdict and verdict.why == "the members fall apart in no layer so far"
+    decision = scouted.tree[0].decision
+    assert decision and decision.why == "the members fall apart in no layer so far"
 
 
 def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstrap() -> None:
@@ -206,12 +206,14 @@ def test_folds_are_trained_while_the_layer_is_scouted_and_twins_for_the_bootstra
             plans.append(algorithm.plan(setting.problem, state, everyone))
             state, _ = algorithm.update(setting.problem, state, setting.clients.run(plans[-1]))
         # In the first round nobody knows yet how many samples folds may have.
-        assert ["".join(fit.part for fit in plan.work[1:]) for plan in plans] == parts
+        assert ["".join(task.fold for task in plan.tasks[1:]) for plan in plans] == parts
         layout = setting.problem.layout
-        fold = plans[1].work[-1]
-        assert fold.upload == layout.everything and fold.most is not None and fold.most.tolist() == [35] * 12
-        assert gamma == 0.5 or plans[1].work[1].upload == layout.select("all")
-        assert gamma == 0.5 or plans[3].work[1].upload == layout.select("linear1")
+        fold = plans[1].tasks[-1]
+        assert (
+            fold.upload == layout.everything and fold.max_samples is not None and fold.max_samples.tolist() == [35] * 12
+        )
+        assert gamma == 0.5 or plans[1].tasks[1].upload == layout.select("all")
+        assert gamma == 0.5 or plans[3].tasks[1].upload == layout.select("linear1")
 
 
 def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -248,7 +250,7 @@ def test_a_path_of_another_cluster_or_of_old_data_is_not_accumulated() -> None:
     algorithm, problem = LayerCFL(layers="conv", first=99, delta="accumulated"), toy_problem(4)
     state: Travelled = play(algorithm, problem, [BOTH])[0]  # type: ignore[assignment]  # play returns a State
     report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
-    changed = wait(state, [2], node=0)
+    changed = make_pending(state, [2], node=0)
     after, _ = algorithm.update(problem, changed, report)
     assert after.path[:, 0].tolist() == [2.0, 2.0, -1.0, -2.0]  # client 2 began anew
     two = algorithm.update(problem, after, report)[0]
@@ -262,13 +264,13 @@ def test_a_member_whose_data_cannot_be_halved_stops_the_bootstrap_from_splitting
     some = torch.tensor([True, True, True, False])
     fewer = Report((report.results[0], report.results[1].only(some), report.results[2]))
     after, _ = algorithm.update(problem, state, fewer)
-    assert len(after.models) == 1 and after.tree[0].verdict and "gamma = 1.000" in after.tree[0].verdict.why
+    assert len(after.models) == 1 and after.tree[0].decision and "gamma = 1.000" in after.tree[0].decision.why
 
 
 def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
     algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
     updates = [0.1 * BOTH, BOTH, BOTH]
-    clients, state = Scripted(updates), wait(algorithm.init(problem), [3], node=0)
+    clients, state = Scripted(updates), make_pending(algorithm.init(problem), [3], node=0)
     for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3]):
         state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.tensor(cohort))))
     assert len(state.models) == 2
@@ -300,13 +302,13 @@ def turning(stability: dict[str, float]) -> list[torch.Tensor]:
 def test_stability_is_watched_in_the_compared_layers_only(layers: str, labels: list[int], why: str) -> None:
     """The norms would forbid any split: nothing is stationary below eps1 = 0."""
     algorithm = LayerCFL(layers=layers, trigger="stability", eps1=0.0, epsilon=0.05, xi="lr")
-    state, notes = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
+    state, diagnostics = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
     assert state.labels.tolist() == labels
-    verdict = state.tree[0].verdict
-    assert verdict and verdict.why.startswith(why)
-    assert verdict.criteria["max_stability"] == pytest.approx(0.3 if layers == "conv" else 0.04, abs=1e-6)
-    assert notes[2].figures["stability conv"] == pytest.approx(0.3, abs=1e-6)
-    assert notes[2].figures["stability fc"] == pytest.approx(0.04, abs=1e-6)
+    decision = state.tree[0].decision
+    assert decision and decision.why.startswith(why)
+    assert decision.values["max_stability"] == pytest.approx(0.3 if layers == "conv" else 0.04, abs=1e-6)
+    assert diagnostics[2].metrics["stability conv"] == pytest.approx(0.3, abs=1e-6)
+    assert diagnostics[2].metrics["stability fc"] == pytest.approx(0.04, abs=1e-6)
 
 
 def test_one_compared_layer_must_be_stable_in_the_mean_of_the_members() -> None:
@@ -314,32 +316,32 @@ def test_one_compared_layer_must_be_stable_in_the_mean_of_the_members() -> None:
     one, other = turning({"conv": 0.3, "fc": 0.01}), turning({"conv": 0.01, "fc": 0.3})
     updates = [torch.cat([first[:2], second[2:]]) for first, second in zip(one, other, strict=True)]
     state, _ = play(LayerCFL(trigger="stability", epsilon=0.05, xi="lr"), toy_problem(4), updates)
-    assert len(state.models) == 1 and state.tree[0].verdict
-    assert state.tree[0].verdict.why == "no layer is stable in the members' mean: 0.155 is not below 0.05"
+    assert len(state.models) == 1 and state.tree[0].decision
+    assert state.tree[0].decision.why == "no layer is stable in the members' mean: 0.155 is not below 0.05"
 
 
 def test_a_tensor_that_is_compared_stands_for_its_layer() -> None:
     algorithm = LayerCFL(layers="fc.weight", trigger="stability", epsilon=0.05, xi="lr")
     state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
-    assert state.labels.tolist() == [0, 1, 0, 1] and state.tree[0].verdict
-    assert state.tree[0].verdict.layer == "fc.weight"
+    assert state.labels.tolist() == [0, 1, 0, 1] and state.tree[0].decision
+    assert state.tree[0].decision.layer == "fc.weight"
 
 
 def test_members_that_agree_are_not_split_however_stable() -> None:
     algorithm = LayerCFL(layers="fc", trigger="stability", epsilon=0.05, xi="lr", rho=0.0)
     state, _ = play(algorithm, toy_problem(4), turning({"conv": 0.3, "fc": 0.04}))
-    assert len(state.models) == 1 and state.tree[0].verdict
-    assert state.tree[0].verdict.why.startswith("the members agree")
+    assert len(state.models) == 1 and state.tree[0].decision
+    assert state.tree[0].decision.why.startswith("the members agree")
 
 
 def test_with_stability_sums_of_updates_are_compared_and_the_updates_themselves_are_watched() -> None:
     algorithm = LayerCFL(layers="fc", trigger="stability", epsilon=0.05, xi="lr", delta="accumulated")
     updates = turning({"conv": 0.3, "fc": 0.04})
-    state, notes = play(algorithm, toy_problem(4), updates)
+    state, diagnostics = play(algorithm, toy_problem(4), updates)
     sums = torch.stack(updates).sum(dim=0)[:, 3:]
     assert isinstance(state, Attentive) and torch.allclose(state.path, sums)
     expected = torch.nn.functional.cosine_similarity(sums[0], sums[1], dim=0)
-    assert float(notes[2].matrices[0].values[0, 1]) == pytest.approx(float(expected), abs=1e-6)
+    assert float(diagnostics[2].matrices[0].values[0, 1]) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_with_all_layers_it_is_cfl_timed_by_stability() -> None:
@@ -375,7 +377,7 @@ def test_a_member_that_was_away_uses_any_leaf_until_it_is_placed_in_the_one_it_c
     algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
     state, _ = play(algorithm, problem, [BOTH], absent=[[3]])
     assert state.labels.tolist() == [0, 0, 1, -1]
-    assert algorithm.serve(problem, state, torch.tensor([2, 3]))[0].offers.tolist() == [[1, -1], [0, 1]]
+    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))[0].candidates.tolist() == [[1, -1], [0, 1]]
     assert isinstance(state, Travelled)
     report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert algorithm.place(problem, state, report).tolist() == [0, 0, 1, 0]  # scripted clients take the first offer

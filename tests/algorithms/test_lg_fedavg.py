@@ -5,7 +5,7 @@ import torch
 from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
 
 from fedstrata.algorithms.lg_fedavg import LGFedAvg
-from fedstrata.core import Layout, Slot
+from fedstrata.core import Layout, TensorSpec
 from fedstrata.testing import toy_problem
 
 FIRST = 64 * 12 + 12
@@ -14,10 +14,10 @@ FIRST = 64 * 12 + 12
 @pytest.mark.parametrize(("depth", "local"), [(4, 2), (3, 1), (2, 1), (1, 1)])
 def test_by_itself_it_shares_the_two_deepest_layers_and_keeps_at_least_one(depth: int, local: int) -> None:
     """SEMANTICS A32: FL-bench shares the shallow layers instead, which is the wrong way round."""
-    layout = Layout(tuple(Slot(f"{i}.weight", f"{i}", "linear", (1,)) for i in range(depth)))
+    layout = Layout(tuple(TensorSpec(f"{i}.weight", f"{i}", "linear", (1,)) for i in range(depth)))
     problem, algorithm = toy_problem(2, layout), LGFedAvg()
-    (fit,) = algorithm.plan(problem, algorithm.init(problem), torch.arange(2)).work
-    assert fit.keep == fit.store == (True,) * local + (False,) * (depth - local)
+    (fit,) = algorithm.plan(problem, algorithm.init(problem), torch.arange(2)).tasks
+    assert fit.load_local == fit.save_local == (True,) * local + (False,) * (depth - local)
     assert fit.upload == (False,) * local + (True,) * (depth - local)
 
 

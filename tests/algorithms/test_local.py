@@ -31,10 +31,10 @@ def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
     state, _, _ = train(setting, rounds=1, fraction=0.5)
     rested = [client for client in range(CLIENTS) if not len(device(setting, client))]
     assert len(rested) == 3
-    (use,) = setting.algorithm.serve(setting.problem, state, torch.tensor(rested))
+    (use,) = setting.algorithm.evaluations(setting.problem, state, torch.tensor(rested))
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
-    shared = replace(use, keep=setting.problem.layout.nothing)
-    own, start = setting.clients.run(replace(plan, work=(), score=(use, shared))).scores
+    shared = replace(use, load_local=setting.problem.layout.nothing)
+    own, start = setting.clients.run(replace(plan, tasks=(), evaluations=(use, shared))).scores
     assert torch.equal(own.loss, start.loss)
 
 

@@ -12,14 +12,14 @@ from fedstrata.algorithms.pacfl import FINEST, PACFL
 from fedstrata.algorithms.parts.oneshot.signatures import Signed
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load
-from fedstrata.core import VECTORS, Layout, Notes, Rows, Slot, wait
+from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
 from fedstrata.errors import ExperimentError
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
-from fedstrata.traffic import traffic
 
 PAIR, FEATURES = 2, 3
-TWO = Layout((Slot("fc.weight", "fc", "linear", (PAIR, 1)),))
+TWO = Layout((TensorSpec("fc.weight", "fc", "linear", (PAIR, 1)),))
 PROBLEM = toy_problem(4, TWO)
 UPDATES = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [0.0, 7.0]])
 UP, NEARLY_UP, ALONG, NEARLY_ALONG = [0.0, 0, 1], [0.0, 0.1, 1], [1.0, 0, 0], [1.0, 0.1, 0]
@@ -28,29 +28,29 @@ LINES: Mapping[int, list[float]] = {0: UP, 1: NEARLY_UP, 2: ALONG, 3: NEARLY_ALO
 
 def vectors(clients: Sequence[int], lines: Mapping[int, list[float]] = LINES) -> Rows:
     """One vector of one class each; all others are absent, so zeros."""
-    rows = torch.zeros(len(clients), PAIR * VECTORS, FEATURES)
+    rows = torch.zeros(len(clients), PAIR * SINGULAR_VECTORS, FEATURES)
     rows[:, 0] = torch.tensor([lines[client] for client in clients])
     return Rows(torch.tensor(clients), rows.flatten(1))
 
 
 def play(
     algorithm: PACFL, cohorts: Sequence[Sequence[int]], state: Signed | None = None, **keys: Any
-) -> tuple[Signed, list[Notes]]:
-    state, notes = state or algorithm.init(PROBLEM), list[Notes]()
+) -> tuple[Signed, list[Diagnostics]]:
+    state, diagnostics = state or algorithm.init(PROBLEM), list[Diagnostics]()
     for cohort in cohorts:
         plan = algorithm.plan(PROBLEM, state, torch.tensor(cohort))
         report = Scripted([UPDATES]).run(plan)
-        sent = {name: vectors(plan.cohort[asked].tolist(), **keys) for name, asked in plan.ask.items()}
-        state, note = algorithm.update(PROBLEM, state, replace(report, facts=sent))
-        notes.append(note)
-    return state, notes
+        sent = {name: vectors(plan.cohort[asked].tolist(), **keys) for name, asked in plan.client_stats.items()}
+        state, note = algorithm.update(PROBLEM, state, replace(report, client_stats=sent))
+        diagnostics.append(note)
+    return state, diagnostics
 
 
 def test_clients_are_grouped_by_the_angles_of_their_data_while_they_train() -> None:
-    state, notes = play(PACFL(cut=20.0), [range(4)])
+    state, diagnostics = play(PACFL(cut=20.0), [range(4)])
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 1
     assert state.models.tolist() == [[2, 0], [0, 6]]
-    matrix = notes[0].matrices[0]
+    matrix = diagnostics[0].matrices[0]
     assert (matrix.layer, matrix.measure) == ("data", "smallest angle")
     assert matrix.values[0, 1] == pytest.approx(5.710593, abs=1e-5)  # atan(0.1)
     assert matrix.values[0, 2] == pytest.approx(90)
@@ -64,15 +64,15 @@ def test_the_automatic_cut_finds_the_two_directions() -> None:
 def test_vectors_are_sent_once() -> None:
     algorithm = PACFL(cut=20.0)
     states = [algorithm.init(PROBLEM), play(PACFL(quorum=1.0), [[0, 2]])[0], play(algorithm, [[0, 1, 2]])[0]]
-    states.append(wait(play(algorithm, [range(4)])[0], [2], node=0))
+    states.append(make_pending(play(algorithm, [range(4)])[0], [2], node=0))
     plans = [algorithm.plan(PROBLEM, state, torch.arange(4)) for state in states]
-    assert [plan.cohort[plan.ask["subspaces"]].tolist() for plan in plans] == [[0, 1, 2, 3], [1, 3], [3], [2]]
+    assert [plan.cohort[plan.client_stats["subspaces"]].tolist() for plan in plans] == [[0, 1, 2, 3], [1, 3], [3], [2]]
 
 
 def test_angles_that_float32_cannot_tell_from_0_make_no_groups() -> None:
     """IID digits: of 12 clients all pairs shared a line to the last bit of float32, but one that missed by 0.0035."""
     tilt = math.tan(math.radians(0.0035))
-    rows = torch.zeros(4, PAIR * VECTORS, FEATURES)
+    rows = torch.zeros(4, PAIR * SINGULAR_VECTORS, FEATURES)
     rows[:, 0] = torch.tensor([[0.0, 0, 1], [0.0, 0, 1], [0, 0, 1], [0, tilt, 1]])
     assert natural_cut(principal_angles(rows)) < 0.001
     state, _ = play(PACFL(), [range(4)], lines={client: rows[client, 0].tolist() for client in range(4)})
@@ -81,8 +81,8 @@ def test_angles_that_float32_cannot_tell_from_0_make_no_groups() -> None:
 
 
 def test_vectors_are_gathered_while_one_model_is_trained() -> None:
-    state, notes = play(PACFL(cut=20.0, quorum=1.0), [[0, 2], [1, 3]])
-    assert [len(note.events) for note in notes] == [0, 1]
+    state, diagnostics = play(PACFL(cut=20.0, quorum=1.0), [[0, 2], [1, 3]])
+    assert [len(note.events) for note in diagnostics] == [0, 1]
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
     # (0.5, 2.5) after round 1; then clients 1 and 3 alone.
     assert state.models.tolist() == [[3.5, 2.5], [0.5, 9.5]]
@@ -93,23 +93,23 @@ def test_a_newcomer_sends_its_vectors_before_it_trains() -> None:
     state, _ = play(algorithm, [[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1]
     plan = algorithm.plan(PROBLEM, state, torch.tensor([0, 3]))
-    assert plan.work[0].offers.tolist() == [[0], [-1]]
+    assert plan.tasks[0].candidates.tolist() == [[0], [-1]]
     assert algorithm.place(PROBLEM, state, Scripted([UPDATES]).run(plan)).tolist() == [0, 0, 1, -1]
     state, _ = play(algorithm, [[0, 3]], state)
     assert state.labels.tolist() == [0, 0, 1, 1] and state.models[1].tolist() == [0, 5]
-    assert algorithm.plan(PROBLEM, state, torch.tensor([3])).work[0].offers.tolist() == [[1]]
+    assert algorithm.plan(PROBLEM, state, torch.tensor([3])).tasks[0].candidates.tolist() == [[1]]
 
 
 def test_a_client_whose_data_changed_is_placed_by_its_new_vectors() -> None:
     algorithm = PACFL(cut=20.0)
-    state = wait(play(algorithm, [range(4)])[0], [3], node=0)
+    state = make_pending(play(algorithm, [range(4)])[0], [3], node=0)
     state, _ = play(algorithm, [[3]], state, lines={3: UP})
     assert state.labels.tolist() == [0, 0, 1, 0]
 
 
 def test_the_mean_angle_sees_more_than_where_subspaces_meet() -> None:
     # All share one direction; a second one tells the clients apart.
-    rows = torch.zeros(4, PAIR * VECTORS, FEATURES)
+    rows = torch.zeros(4, PAIR * SINGULAR_VECTORS, FEATURES)
     rows[:, 0] = torch.tensor([0.0, 0, 1])
     rows[:, 1] = torch.tensor([[1.0, 0, 0], [1, 0.1, 0], [0, 1, 0], [0, 1, 0.1]])
     facts = {"subspaces": Rows(torch.arange(4), rows.flatten(1))}
@@ -118,7 +118,7 @@ def test_the_mean_angle_sees_more_than_where_subspaces_meet() -> None:
         algorithm = PACFL(cut=20.0, angle=angle)
         state = algorithm.init(PROBLEM)
         report = Scripted([UPDATES]).run(algorithm.plan(PROBLEM, state, torch.arange(4)))
-        found[angle] = algorithm.update(PROBLEM, state, replace(report, facts=facts))[0].labels.tolist()
+        found[angle] = algorithm.update(PROBLEM, state, replace(report, client_stats=facts))[0].labels.tolist()
     assert found == {"smallest": [0, 0, 0, 0], "mean": [0, 0, 1, 1]}
 
 
@@ -127,8 +127,8 @@ def test_vectors_cost_their_bytes_once() -> None:
     state = setting.algorithm.init(setting.problem)
     plan = setting.algorithm.plan(setting.problem, state, setting.everyone)
     report = setting.clients.run(plan)
-    plain = traffic(setting.problem.layout, replace(plan, ask={}), replace(report, facts={}))
-    assert traffic(setting.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * VECTORS * 64
+    plain = traffic(setting.problem.layout, replace(plan, client_stats={}), replace(report, client_stats={}))
+    assert traffic(setting.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * SINGULAR_VECTORS * 64
 
 
 def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:

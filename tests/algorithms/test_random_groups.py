@@ -4,7 +4,7 @@ from baseline_federation import federation, train
 
 from fedstrata.algorithms.oracle import Oracle
 from fedstrata.algorithms.random_groups import RandomGroups
-from fedstrata.core import wait
+from fedstrata.core import make_pending
 from fedstrata.errors import ExperimentError
 from fedstrata.testing import Scripted, play, toy_problem
 
@@ -24,7 +24,7 @@ def test_each_group_trains_its_own_model_and_the_tree_shows_them() -> None:
         members = (state.labels == cluster).nonzero().flatten()
         assert state.models[cluster, 0] == members.float().mean()
         assert state.tree[cluster + 1].members == tuple(members.tolist())
-    assert state.tree[0].verdict and state.tree[0].verdict.why == "the groups were drawn at random"
+    assert state.tree[0].decision and state.tree[0].decision.why == "the groups were drawn at random"
 
 
 def test_one_group_is_fedavg_and_groups_that_happen_to_be_true_are_the_oracle() -> None:
@@ -41,9 +41,9 @@ def test_one_group_is_fedavg_and_groups_that_happen_to_be_true_are_the_oracle() 
 
 def test_a_client_that_joins_late_is_offered_all_groups() -> None:
     problem, algorithm = toy_problem(6), RandomGroups(groups=3)
-    state = wait(algorithm.init(problem), [4], node=0)
+    state = make_pending(algorithm.init(problem), [4], node=0)
     plan = algorithm.plan(problem, state, torch.arange(6))
-    assert plan.work[0].offers[4].tolist() == [0, 1, 2]
+    assert plan.tasks[0].candidates[4].tolist() == [0, 1, 2]
     state, _ = algorithm.update(problem, state, Scripted([torch.ones(6, 6)]).run(plan))
     assert state.labels[4] == 0  # scripted clients take the first offer
 

@@ -12,8 +12,8 @@ from fedstrata.algorithms.parts.proof import hearings
 from fedstrata.algorithms.strata import Strata
 from fedstrata.clustering import ari
 from fedstrata.config import load
-from fedstrata.core import move, wait
-from fedstrata.setting import prepare
+from fedstrata.core import make_pending, reassign
+from fedstrata.runner.build import prepare
 
 TWO = [0] * 10 + [1] * 10
 BOTH = [list(range(10)), list(range(10, 20))]
@@ -29,17 +29,17 @@ def split_by(turns: list[Turn]) -> list[int]:
 
 def test_two_groups_are_tested_in_round_2_tried_in_round_3_and_then_have_a_model_each() -> None:
     turns = drive(Strata(), Folded(TWO), 6)
-    assert [len(turn.plan.work) for turn in turns] == [1, 3, 3, 1, 1, 5]  # 4 folds for clusters of ten
+    assert [len(turn.plan.tasks) for turn in turns] == [1, 3, 3, 1, 1, 5]  # 4 folds for clusters of ten
     assert split_by(turns) == [3] and groups_of(turns[2].state) == groups_of(turns[-1].state) == BOTH
-    root = turns[2].state.tree[0].verdict
-    assert root and root.layer == "conv" and set(root.criteria) == {"z", "contrast", "p", "level", "floor", "gain"}
+    root = turns[2].state.tree[0].decision
+    assert root and root.layer == "conv" and set(root.values) == {"z", "contrast", "p", "level", "floor", "gain"}
     said = (
         "round 2, conv: the groups found in one part of the data hold in the other (Z = 13.0, p = 0.001, level 0.025)"
     )
     assert root.why.startswith(f"{said}; a model for each side lowers the loss of their members: by ")
     # Each side was tested in round 2 already, at 0.05 / (1 * 2), and now at 0.05 / (2 * 3).
     assert turns[-1].why(1).startswith("not split: p = ") and turns[-1].why(1).endswith(", level 0.0083 in round 6")
-    assert {matrix.layer for matrix in turns[1].notes.matrices} == {"conv", "fc", "all"}
+    assert {matrix.layer for matrix in turns[1].diagnostics.matrices} == {"conv", "fc", "all"}
 
 
 def test_alike_clients_stay_together_and_every_test_costs_less() -> None:
@@ -51,21 +51,21 @@ def test_alike_clients_stay_together_and_every_test_costs_less() -> None:
 def test_twins_start_from_the_clusters_model_on_as_many_samples_as_the_least_voter_has() -> None:
     sizes = [100, 200, 130, 40] * 5
     plan = drive(Strata(), Folded(TWO, sizes=sizes), 2)[1].plan
-    main, one, other = plan.work
-    assert (one.part, other.part, one.stream, other.stream) == ("A", "B", "A", "B")
+    main, one, other = plan.tasks
+    assert (one.fold, other.fold, one.stream, other.stream) == ("A", "B", "A", "B")
     for fold in (one, other):
-        assert replace(fold, offers=main.offers, part="all", stream="train", most=None) == main
-        assert fold.offers.flatten().tolist() == [-1 if size == 40 else 0 for size in sizes]
-        assert fold.most is not None and set(fold.most[fold.offers[:, 0] >= 0].tolist()) == {50}
+        assert replace(fold, candidates=main.candidates, fold="all", stream="train", max_samples=None) == main
+        assert fold.candidates.flatten().tolist() == [-1 if size == 40 else 0 for size in sizes]
+        assert fold.max_samples is not None and set(fold.max_samples[fold.candidates[:, 0] >= 0].tolist()) == {50}
 
 
 def test_clusters_with_two_and_with_four_folds_are_tested_in_the_same_round() -> None:
     clients = Folded([0] * 26 + [1] * 5 + [2] * 5)
     turns = drive(Strata(), clients, 7)
-    assert [fit.part for fit in turns[5].plan.work] == ["all", "A", "B", "A1", "A2", "B1", "B2"]
-    assert [int((fit.offers >= 0).sum()) for fit in turns[5].plan.work] == [36, 26, 26, 10, 10, 10, 10]
-    epochs = turns[5].plan.work[0].recipe.epochs
-    assert [fit.recipe.epochs // epochs for fit in turns[5].plan.work] == [1, 1, 1, 2, 2, 2, 2]
+    assert [fit.fold for fit in turns[5].plan.tasks] == ["all", "A", "B", "A1", "A2", "B1", "B2"]
+    assert [int((fit.candidates >= 0).sum()) for fit in turns[5].plan.tasks] == [36, 26, 26, 10, 10, 10, 10]
+    epochs = turns[5].plan.tasks[0].training.epochs
+    assert [fit.training.epochs // epochs for fit in turns[5].plan.tasks] == [1, 1, 1, 2, 2, 2, 2]
     assert groups_of(turns[-1].state) == [list(range(26)), list(range(26, 31)), list(range(31, 36))]
 
 
@@ -86,7 +86,7 @@ def test_a_split_that_does_not_pay_yet_is_not_made_and_tried_again_in_the_next_t
 def test_without_the_benefit_check_a_confirmed_split_is_made_at_once() -> None:
     turns = drive(Strata(benefit=False, settle=0), Folded(TWO), 3)
     assert split_by(turns) == [2] and groups_of(turns[1].state) == BOTH
-    assert len(turns[2].plan.work) == 5 and not turns[1].state.memories[0].settling
+    assert len(turns[2].plan.tasks) == 5 and not turns[1].state.memories[0].settling
 
 
 @pytest.mark.parametrize("round", [2, 3])
@@ -115,8 +115,8 @@ def test_a_trial_waits_until_half_of_its_members_have_answered() -> None:
     turns = drive(Strata(), Folded(TWO), 5, absent=away)
     assert split_by(turns) == [4] and turns[2].state.memories[0].trial is not None
     assert int(turns[2].state.memories[0].trial.answered.sum()) == 9
-    fit = turns[3].plan.work[1]
-    assert (fit.offers[:, 0] >= 0).tolist() == [True] * 11 + [False] * 9  # the others have said it
+    fit = turns[3].plan.tasks[1]
+    assert (fit.candidates[:, 0] >= 0).tolist() == [True] * 11 + [False] * 9  # the others have said it
 
 
 def test_a_trial_in_which_too_few_answer_is_given_up_after_ten_rounds() -> None:
@@ -127,23 +127,23 @@ def test_a_trial_in_which_too_few_answer_is_given_up_after_ten_rounds() -> None:
 
 def test_a_trial_goes_on_with_those_who_stayed_and_ends_when_a_side_has_left() -> None:
     tested = drive(Strata(), Folded(TWO), 2)[-1].state
-    fewer = wait(tested, [0, 1])
+    fewer = make_pending(tested, [0, 1])
     later = drive(Strata(), Folded(TWO), 1, fewer, cohorts={3: range(2, 20)})[-1].state
     assert groups_of(later) == [list(range(2, 10)), list(range(10, 20))]
-    gone = wait(tested, list(range(10)))
+    gone = make_pending(tested, list(range(10)))
     turn = drive(Strata(), Folded(TWO), 1, gone, cohorts={3: range(10, 20)})[-1]
-    assert turn.state.memories[0].trial is None and len(turn.plan.work) == 5  # a twin round for the ten who stayed
+    assert turn.state.memories[0].trial is None and len(turn.plan.tasks) == 5  # a twin round for the ten who stayed
     assert groups_of(turn.state) == [list(range(10, 20))]
 
 
 def test_a_client_on_the_wrong_side_goes_over_for_two_rounds_and_an_event_says_so() -> None:
     state = drive(Strata(), Folded(TWO), 3)[-1].state
-    turns = drive(Strata(), Folded(TWO), 1, move(state, {3: 1}))
-    (event,) = turns[-1].notes.events
+    turns = drive(Strata(), Folded(TWO), 1, reassign(state, {3: 1}))
+    (event,) = turns[-1].diagnostics.events
     assert event == {"kind": "move", "client": 3, "from": 2, "to": 1}
     assert groups_of(turns[-1].state) == BOTH
     late = drive(Strata(settle=0), Folded(TWO), 3)[-1].state
-    assert groups_of(drive(Strata(settle=0), Folded(TWO), 2, move(late, {3: 1}))[-1].state) != BOTH
+    assert groups_of(drive(Strata(settle=0), Folded(TWO), 2, reassign(late, {3: 1}))[-1].state) != BOTH
 
 
 def test_a_side_that_empties_takes_the_split_back() -> None:
@@ -155,7 +155,7 @@ def test_a_side_that_empties_takes_the_split_back() -> None:
 
 
 def test_a_cluster_stays_when_both_sides_of_it_empty_at_once() -> None:
-    state = wait(drive(Strata(), Folded(TWO), 3)[-1].state, list(range(20)), node=0)
+    state = make_pending(drive(Strata(), Folded(TWO), 3)[-1].state, list(range(20)), node=0)
     turn = drive(Strata(), Folded(TWO), 1, state, cohorts={4: []})[-1]
     assert len(turn.state.models) == 2
     assert groups_of(drive(Strata(), Folded(TWO), 1, turn.state)[-1].state) == BOTH
@@ -164,16 +164,16 @@ def test_a_cluster_stays_when_both_sides_of_it_empty_at_once() -> None:
 def test_groups_that_are_split_in_one_round_settle_among_themselves() -> None:
     turns = drive(Strata(), Folded([0] * 12 + [1] * 6 + [2] * 6), 6)
     assert split_by(turns) == [3] and len(groups_of(turns[2].state)) == 3
-    offers = turns[3].plan.work[0].offers
+    offers = turns[3].plan.tasks[0].candidates
     assert {tuple(row) for row in offers[:12].tolist()} == {(0, 1, 2)}
     assert {tuple(row) for row in offers[12:18].tolist()} == {(1, 0, 2)}
     assert {tuple(row) for row in offers[18:].tolist()} == {(2, 0, 1)}
-    assert turns[5].plan.work[0].offers.shape[1] == 1
+    assert turns[5].plan.tasks[0].candidates.shape[1] == 1
 
 
 def test_what_a_client_showed_before_its_data_changed_is_forgotten() -> None:
     state = drive(Strata(), Folded([0] * 20), 2)[-1].state
-    turns = drive(Strata(), Folded([0] * 20), 2, wait(state, [5], node=0))
+    turns = drive(Strata(), Folded([0] * 20), 2, make_pending(state, [5], node=0))
     evidence = turns[-1].state.memories[0].evidence
     assert turns[0].state.labels[5] == 0 and bool(turns[0].state.newcomers[5])
     seen = dict(zip(evidence.clients.tolist(), evidence.seen.diagonal().tolist(), strict=True))
@@ -183,7 +183,7 @@ def test_what_a_client_showed_before_its_data_changed_is_forgotten() -> None:
 def test_only_a_sample_votes_where_there_are_many_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hearings, "MOST", 12)
     turns = drive(Strata(), Folded(TWO), 4)
-    assert int((turns[1].plan.work[1].offers >= 0).sum()) == 12
+    assert int((turns[1].plan.tasks[1].candidates >= 0).sum()) == 12
     assert int((turns[2].state.labels < 0).sum()) == 8
     assert groups_of(turns[-1].state) == BOTH
 
@@ -194,7 +194,7 @@ def test_folds_that_fall_short_have_no_vote_and_the_next_ones_are_smaller() -> N
     clients.short = {"B": {4: 70}}
     turns = drive(Strata(), clients, 3)
     assert 4 not in turns[1].state.memories[0].evidence.clients and turns[1].state.sizes[4] == 140
-    most = turns[2].plan.work[1].most
+    most = turns[2].plan.tasks[1].max_samples
     assert most is not None and set(most.tolist()) == {70}
     assert 4 in turns[2].state.memories[0].evidence.clients
 
@@ -212,13 +212,13 @@ def test_whoever_does_not_move_in_a_layer_has_no_vote() -> None:
 def test_a_cluster_whose_clients_have_too_few_samples_is_told_why() -> None:
     turn = drive(Strata(), Folded([0] * 20, sizes=[40] * 17 + [48] * 3), 2)[-1]
     has = "3 of 20 members are known to have 48 samples, enough for 2 folds; these are too few clients to tell apart"
-    assert turn.why() == f"not tested in round 2: {has}" and len(turn.plan.work) == 1
+    assert turn.why() == f"not tested in round 2: {has}" and len(turn.plan.tasks) == 1
 
 
 def test_lone_clients_are_found_by_their_samples() -> None:
     """Three that differ, of 400 samples each: too few for a test of folds, but their models suit nobody else."""
     turns = drive(Strata(settle=0), Folded([0, 1, 2], apart=4.0, sizes=[400] * 3), 4)
-    assert [[fit.part for fit in turn.plan.work] for turn in turns] == [
+    assert [[fit.fold for fit in turn.plan.tasks] for turn in turns] == [
         ["all"],
         ["all", "A"],
         ["all", "B", "B"],
@@ -233,7 +233,7 @@ def test_three_alike_clients_stay_together_and_every_trial_costs_level() -> None
     turns = drive(Strata(), Folded([0] * 3), 5)
     assert not split_by(turns) and spent(turns[-1]) == [2]
     assert turns[4].why() == "not split: p = 1, level 0.0083 in round 5"  # 0.05 / (2 * 3)
-    assert [len(turn.plan.work) for turn in turns] == [1, 2, 3, 2, 3]
+    assert [len(turn.plan.tasks) for turn in turns] == [1, 2, 3, 2, 3]
 
 
 def test_groups_inside_share_one_chance_of_being_torn_over_all_trials() -> None:
@@ -258,7 +258,7 @@ def test_what_the_same_folds_show_inside_the_sides_is_proven_with_the_split() ->
 def test_small_groups_say_why_they_are_not_tested_though_they_were_as_sides() -> None:
     clients = Folded([group for group in range(4) for _ in range(5)], apart=3.0, sizes=[48] * 20)
     state = drive(Strata(), clients, 6)[-1].state
-    leaves = [state.tree[node].verdict for node in state.nodes.tolist()]
+    leaves = [state.tree[node].decision for node in state.nodes.tolist()]
     has = "5 of 5 members are known to have 48 samples, enough for 2 folds; these are too few clients to tell apart"
     assert [leaf and leaf.why for leaf in leaves] == [f"not tested in round 6: {has}"] * 4
     assert all(memory.tests for memory in state.memories)
@@ -277,13 +277,13 @@ def test_a_group_pays_for_the_tests_of_it_as_a_side_whatever_became_of_the_trial
 
 def test_four_folds_tell_apart_what_two_could_not() -> None:
     assert split_by(drive(Strata(), Folded([0] * 3 + [1] * 3, apart=3.0), 4)) == [3]
-    assert len(drive(Strata(folds=2), Folded([0] * 3 + [1] * 3, apart=3.0), 2)[-1].plan.work) == 1
+    assert len(drive(Strata(folds=2), Folded([0] * 3 + [1] * 3, apart=3.0), 2)[-1].plan.tasks) == 1
 
 
 def arrived(group: int, news: int = 1, **keys: Any) -> list[Turn]:
     """Twelve members of one group; late clients come in round 5, and vote in round 6."""
     algorithm, clients = Strata(**keys), Folded([0] * 12 + [group] * news)
-    state = wait(algorithm.init(problem_of(12 + news)), list(range(12, 12 + news)), node=0)
+    state = make_pending(algorithm.init(problem_of(12 + news)), list(range(12, 12 + news)), node=0)
     cohorts = dict.fromkeys(range(1, 5), range(12))
     return drive(algorithm, clients, 7, state, cohorts=cohorts)
 
@@ -304,13 +304,13 @@ def test_newcomers_that_are_like_the_members_stay_and_are_members_from_then_on()
 
 def test_a_newcomers_split_that_does_not_pay_does_not_keep_groups_from_being_sought() -> None:
     clients, algorithm = Folded([0] * 12 + [1]), Strata(alpha=0.5)
-    state = wait(algorithm.init(problem_of(13)), [12], node=0)
+    state = make_pending(algorithm.init(problem_of(13)), [12], node=0)
     turns = drive(algorithm, clients, 6, state, cohorts=dict.fromkeys(range(1, 5), range(12)))
     clients.points["B"] = clients.points["B"].clone()
     clients.points["B"][12] = clients.points["B"][0]
     turns += drive(algorithm, clients, 3, turns[-1].state)
     assert "newcomers differ" in turns[6].why() and "does not lower" in turns[6].why()
-    assert len(turns[8].plan.work) == 3 and spent(turns[8]) == [5]
+    assert len(turns[8].plan.tasks) == 3 and spent(turns[8]) == [5]
 
 
 def test_when_a_newcomer_cannot_be_tested_groups_are_sought() -> None:
@@ -326,9 +326,9 @@ def test_when_a_newcomer_cannot_be_tested_groups_are_sought() -> None:
 def test_with_stability_twin_rounds_follow_rounds_in_which_a_layer_was_stable() -> None:
     """The scripted updates never turn, so every window that is full is stable: the third upload fills the first."""
     turns = drive(Strata(when="stability"), Folded([0] * 20), 8)
-    assert [turn.state.round for turn in turns if len(turn.plan.work) > 1] == [5, 8]
+    assert [turn.state.round for turn in turns if len(turn.plan.tasks) > 1] == [5, 8]
     assert [turn.state.calm.steady for turn in turns] == [(), (), (), *[(0,)] * 5]
-    assert "stability conv" in turns[-1].notes.figures
+    assert "stability conv" in turns[-1].diagnostics.metrics
     found = drive(Strata(when="stability"), Folded(TWO), 8)
     assert split_by(found) == [7] and groups_of(found[-1].state) == BOTH
 
@@ -339,7 +339,7 @@ def test_with_stability_children_are_tested_no_more_often_than_the_cluster_that_
     turns = drive(algorithm, Folded([0] * 20), 17)
     turns += drive(algorithm, Folded(TWO, apart=6.0), 12, turns[-1].state)
     assert split_by(turns) == [19] and turns[22].state.calm.steady == (1, 2)
-    assert [turn.state.round for turn in turns if any(fit.most is not None for fit in turn.plan.work)] == [
+    assert [turn.state.round for turn in turns if any(fit.max_samples is not None for fit in turn.plan.tasks)] == [
         5,
         8,
         12,
@@ -355,19 +355,19 @@ def more(turns: list[Turn], clients: Folded) -> float:
     """
     extra = 0.0
     for turn in turns:
-        main = turn.plan.work[0]
-        normal = clients.sizes[turn.plan.cohort] * main.recipe.epochs
+        main = turn.plan.tasks[0]
+        normal = clients.sizes[turn.plan.cohort] * main.training.epochs
         judged = set[tuple[int, int, str]]()
-        for fit in turn.plan.work:
-            offered = (fit.offers >= 0).sum(dim=1)
-            trained = clients.sizes[turn.plan.cohort] // SHARES[fit.part]
-            trained = trained if fit.most is None else trained.minimum(fit.most)
-            trained = trained * fit.recipe.epochs * (offered > 0) * any(fit.train)
+        for fit in turn.plan.tasks:
+            offered = (fit.candidates >= 0).sum(dim=1)
+            trained = clients.sizes[turn.plan.cohort] // SHARES[fit.fold]
+            trained = trained if fit.max_samples is None else trained.minimum(fit.max_samples)
+            trained = trained * fit.training.epochs * (offered > 0) * any(fit.trainable)
             fresh = torch.zeros_like(offered)
-            for row, offers in enumerate(fit.offers.tolist()):
-                asked = {(row, offer, fit.compare) for offer in offers if offer >= 0 and offered[row] > 1}
+            for row, offers in enumerate(fit.candidates.tolist()):
+                asked = {(row, offer, fit.selection_fold) for offer in offers if offer >= 0 and offered[row] > 1}
                 fresh[row], judged = len(asked - judged), judged | asked
-            compared = clients.sizes[turn.plan.cohort] // SHARES[fit.compare] * fresh
+            compared = clients.sizes[turn.plan.cohort] // SHARES[fit.selection_fold] * fresh
             extra += float((trained + compared / 3).sum() / normal.sum())
         extra -= 1
     return extra
@@ -419,7 +419,7 @@ def test_groups_are_found_and_nobody_is_lost_when_a_round_asks_three_in_ten() ->
     clients, draw = Folded(TWO, apart=3.0), torch.Generator().manual_seed(1)
     cohorts = {round: torch.randperm(20, generator=draw)[:6].tolist() for round in range(1, 41)}
     turns = drive(Strata(), clients, 40, cohorts=cohorts)
-    assert {fit.part for turn in turns[1:] for fit in turn.plan.work} == {"all", "A1", "A2", "B1", "B2", "B"}
+    assert {fit.fold for turn in turns[1:] for fit in turn.plan.tasks} == {"all", "A1", "A2", "B1", "B2", "B"}
     assert split_by(turns) and groups_of(turns[-1].state) == BOTH
     assert bool((turns[-1].state.labels >= 0).all())
 
@@ -437,7 +437,7 @@ def test_evidence_of_several_rounds_is_put_together() -> None:
 def test_a_round_in_which_few_answer_does_not_make_a_large_cluster_a_small_one(absent: int) -> None:
     """A cluster of which few answer uses four folds, and what two have shown is of no use for them."""
     turns = drive(Strata(), Folded([0] * 20), 6, absent={5: range(absent)})
-    assert [fit.part for fit in turns[5].plan.work] == ["all", "A", "B"]
+    assert [fit.fold for fit in turns[5].plan.tasks] == ["all", "A", "B"]
     evidence = turns[5].state.memories[0].evidence
     assert set(evidence.seen.flatten().tolist()) == {4}
 
@@ -452,7 +452,7 @@ def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(
     one, two = ours.algorithm.init(ours.problem), theirs.algorithm.init(theirs.problem)
     for round in range(1, 6):
         plan = ours.algorithm.plan(ours.problem, one, ours.everyone)
-        assert len(plan.work) == (1 if round in (1, 5) else 5)
+        assert len(plan.tasks) == (1 if round in (1, 5) else 5)
         one, _ = ours.algorithm.update(ours.problem, one, ours.clients.run(plan))
         answer = theirs.clients.run(theirs.algorithm.plan(theirs.problem, two, theirs.everyone))
         two, _ = theirs.algorithm.update(theirs.problem, two, answer)
@@ -469,11 +469,11 @@ def test_rotated_digits_are_told_apart_through_the_engine() -> None:
 
 def test_pending_clients_find_their_place_and_everyone_uses_the_model_of_its_cluster() -> None:
     algorithm, problem = Strata(), problem_of(20)
-    state = wait(drive(algorithm, Folded(TWO), 6)[-1].state, [0, 19], node=0)
+    state = make_pending(drive(algorithm, Folded(TWO), 6)[-1].state, [0, 19], node=0)
     plan = algorithm.plan(problem, state, torch.arange(20))
     assert algorithm.place(problem, state, Folded(TWO).run(plan)).tolist() == TWO
-    (use,) = algorithm.serve(problem, state, torch.tensor([1, 12]))
-    assert use.offers.tolist() == [[0], [1]]
+    (use,) = algorithm.evaluations(problem, state, torch.tensor([1, 12]))
+    assert use.candidates.tolist() == [[0], [1]]
 
 
 def test_a_split_waits_until_both_sides_have_sent_something_in_the_same_round() -> None:

@@ -9,7 +9,7 @@ import torch
 from fedstrata.algorithms.parts.strata.branches import Branches, forked, grown, rooted
 from fedstrata.algorithms.parts.strata.parting import halved, parting
 from fedstrata.algorithms.parts.strata.trial import Trial
-from fedstrata.core import Rows, Verdict
+from fedstrata.core import Decision, Rows
 
 
 def rows(*values: list[float], ids: list[int] | None = None) -> Rows:
@@ -100,8 +100,8 @@ def trial(
     assert tree is not None
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
-    each, verdict = torch.full((4,), samples), Verdict("proven" if proven else "")
-    return Trial(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, verdict, 4)
+    each, decision = torch.full((4,), samples), Decision("proven" if proven else "")
+    return Trial(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, decision, 4)
 
 
 def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
@@ -109,9 +109,9 @@ def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
     found = parting(trial(0.0, 0.5, proven=False, losses=(3.0, 2.0, 1.0)), 5, benefit=True)
     assert found.count == 4 and sorted(found.groups.tolist()) == [0, 1, 2, 3]
     p = 3 * exp(-2 / (4 / 100 + 4 / 100))  # of the lone clients, the less sure ones
-    assert found.verdict.criteria == {"gain": pytest.approx(2.0), "p": pytest.approx(p), "level": 0.05}
-    assert found.verdict.why.startswith("round 5: the models of others suit them less (p = ")
-    assert found.verdict.why.endswith("; a model for each of 4 groups lowers the loss of their members: by 2 nats")
+    assert found.decision.values == {"gain": pytest.approx(2.0), "p": pytest.approx(p), "level": 0.05}
+    assert found.decision.why.startswith("round 5: the models of others suit them less (p = ")
+    assert found.decision.why.endswith("; a model for each of 4 groups lowers the loss of their members: by 2 nats")
 
 
 def test_groups_are_as_fine_as_pays() -> None:
@@ -123,16 +123,16 @@ def test_groups_are_as_fine_as_pays() -> None:
 
 def test_what_is_not_proven_stays_together_however_much_it_would_pay() -> None:
     found = parting(trial(0.2, 0.25, proven=False, losses=(3.0, 2.0, 1.0)), 5, benefit=True)
-    assert found.count == 1 and found.verdict.why == "not split: p = 1, level 0.05 in round 5"
+    assert found.count == 1 and found.decision.why == "not split: p = 1, level 0.05 in round 5"
 
 
 def test_a_proven_split_needs_to_pay_and_the_groups_inside_it_a_proof() -> None:
     found = parting(trial(0.2, 0.25, proven=True, losses=(3.0, 2.0, 1.0)), 5, benefit=True)
-    assert found.count == 2 and found.verdict.why == (
+    assert found.count == 2 and found.decision.why == (
         "proven; a model for each side lowers the loss of their members: by 1 nats"
     )
     found = parting(trial(0.0, 0.5, proven=True, losses=(3.0, 3.5, 4.0)), 5, benefit=True)
-    assert found.count == 1 and "but a model for each side does not lower the loss" in found.verdict.why
+    assert found.count == 1 and "but a model for each side does not lower the loss" in found.decision.why
 
 
 def test_what_is_proven_inside_a_side_needs_no_duel() -> None:
@@ -142,7 +142,7 @@ def test_what_is_proven_inside_a_side_needs_no_duel() -> None:
     losses = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)
     made = parting(replace(found, groups=tree, losses=losses, errors=found.errors[:, :5]), 5, benefit=True)
     assert made.groups.tolist() == [0, 1, 2, 2]
-    assert made.verdict.why == "proven; a model for each of 3 groups lowers the loss of their members: by 1.5 nats"
+    assert made.decision.why == "proven; a model for each of 3 groups lowers the loss of their members: by 1.5 nats"
 
 
 def test_who_was_not_compared_inside_a_side_is_in_no_group_there() -> None:
@@ -168,7 +168,7 @@ def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
     assert tree is not None
     errors = torch.where(tree.inside.T, 0.0, 0.9)
     found = parting(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, benefit=True)
-    assert found.count == 1 and found.verdict.criteria["gain"] == 0
+    assert found.count == 1 and found.decision.values["gain"] == 0
 
 
 def test_a_trial_is_over_when_half_have_answered_and_someone_on_each_side() -> None:
@@ -207,5 +207,5 @@ def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
 
 
 def test_without_a_trial_there_are_the_two_sides_of_the_test() -> None:
-    split = halved(torch.tensor([3, 5]), torch.tensor([False, True]), Verdict("proven"))
-    assert split.groups.tolist() == [0, 1] and split.count == 2 and split.verdict.why == "proven"
+    split = halved(torch.tensor([3, 5]), torch.tensor([False, True]), Decision("proven"))
+    assert split.groups.tolist() == [0, 1] and split.count == 2 and split.decision.why == "proven"

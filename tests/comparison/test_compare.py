@@ -21,10 +21,10 @@ from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
 from fedstrata.engine.batched import MEMORY
 from fedstrata.errors import InputError, PartitionError
-from fedstrata.patience import Stopped
-from fedstrata.progress import Race
 from fedstrata.records import Folder, save
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.progress import Race
 
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 
@@ -216,7 +216,7 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
         save(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedstrata.train.save", dying)
+        patch.setattr("fedstrata.runner.rounds.save", dying)
         with pytest.raises(KeyboardInterrupt):
             compare(tmp_path / "broken", seeds=seeds, sets=sets)
     with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:

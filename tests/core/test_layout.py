@@ -1,21 +1,21 @@
 import pytest
 
-from fedstrata.core.layout import Layout, Slot
+from fedstrata.core.layout import Layout, TensorSpec
 from fedstrata.errors import LayoutError
 
 # Ten tensors; the columns of each are in the comment.
 LAYOUT = Layout(
     (
-        Slot("body.conv1.weight", "body.conv1", "conv", (2, 1, 3, 3)),  # 0-17
-        Slot("body.conv1.bias", "body.conv1", "conv", (2,)),  # 18-19
-        Slot("body.norm1.weight", "body.norm1", "norm", (2,)),  # 20-21
-        Slot("body.norm1.running_mean", "body.norm1", "buffer", (2,)),  # 22-23
-        Slot("conv2.weight", "conv2", "conv", (1, 2, 1, 1)),  # 24-25
-        Slot("linear1.weight", "linear1", "linear", (2, 1)),  # 26-27
-        Slot("linear1.bias", "linear1", "linear", (2,)),  # 28-29
-        Slot("linear2.weight", "linear2", "linear", (1, 4)),  # 30-33
-        Slot("linear3.weight", "linear3", "linear", (3, 2)),  # 34-39
-        Slot("scale", "scale", "norm", ()),  # 40
+        TensorSpec("body.conv1.weight", "body.conv1", "conv", (2, 1, 3, 3)),  # 0-17
+        TensorSpec("body.conv1.bias", "body.conv1", "conv", (2,)),  # 18-19
+        TensorSpec("body.norm1.weight", "body.norm1", "norm", (2,)),  # 20-21
+        TensorSpec("body.norm1.running_mean", "body.norm1", "buffer", (2,)),  # 22-23
+        TensorSpec("conv2.weight", "conv2", "conv", (1, 2, 1, 1)),  # 24-25
+        TensorSpec("linear1.weight", "linear1", "linear", (2, 1)),  # 26-27
+        TensorSpec("linear1.bias", "linear1", "linear", (2,)),  # 28-29
+        TensorSpec("linear2.weight", "linear2", "linear", (1, 4)),  # 30-33
+        TensorSpec("linear3.weight", "linear3", "linear", (3, 2)),  # 34-39
+        TensorSpec("scale", "scale", "norm", ()),  # 40
     )
 )
 
@@ -71,7 +71,7 @@ def test_a_selector_that_matches_nothing_is_an_error_that_lists_the_layers(selec
 
 @pytest.mark.parametrize("selector", ["linear", "head", "first_linear", "smallest_linear"])
 def test_a_network_without_linear_layers_has_no_head(selector: str) -> None:
-    layout = Layout(LAYOUT.slots[:2])
+    layout = Layout(LAYOUT.tensors[:2])
     with pytest.raises(LayoutError, match="matches no layer"):
         layout.select(selector)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.core import Rows, empty_rows, mix, rows
+from fedstrata.core import Rows, empty_rows, rows, weighted_mean
 from fedstrata.errors import ResourceError
 
 
@@ -95,10 +95,10 @@ def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, s
     draw = torch.Generator().manual_seed(seed)
     updates = Rows(torch.randperm(60, generator=draw)[:m], torch.randn(m, 9, generator=draw))
     weights, labels = torch.rand(m, generator=draw) + 0.1, torch.randint(0, k, (m,), generator=draw)
-    whole = mix(updates, weights, labels, k)
+    whole = weighted_mean(updates, weights, labels, k)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "STRETCH", stretch)
-        assert torch.equal(mix(updates, weights, labels, k), whole)
+        assert torch.equal(weighted_mean(updates, weights, labels, k), whole)
 
 
 def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own(
@@ -107,7 +107,7 @@ def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own
     draw = torch.Generator().manual_seed(0)
     updates = Rows(torch.randperm(60, generator=draw)[:40], torch.randn(40, 1000, generator=draw))
     weights, labels = torch.rand(40, generator=draw) + 0.1, torch.randint(0, 3, (40,), generator=draw)
-    whole, pools = mix(updates, weights, labels, 3), list[int]()
+    whole, pools = weighted_mean(updates, weights, labels, 3), list[int]()
 
     class Pool(ThreadPoolExecutor):
         def __init__(self, workers: int) -> None:
@@ -118,8 +118,8 @@ def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own
     monkeypatch.setattr(rows, "THREADS", 8)
     for stretch in (64, 200, 250):  # 16, 5 and 4 of them
         monkeypatch.setattr(rows, "STRETCH", stretch)
-        assert torch.equal(mix(updates, weights, labels, 3), whole)
+        assert torch.equal(weighted_mean(updates, weights, labels, 3), whole)
     assert pools == [8, 5]
     torch.set_num_threads(2)
     monkeypatch.setattr(rows, "STRETCH", 64)
-    assert torch.equal(mix(updates, weights, labels, 3), whole) and len(pools) == 2
+    assert torch.equal(weighted_mean(updates, weights, labels, 3), whole) and len(pools) == 2

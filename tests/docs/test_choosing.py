@@ -11,8 +11,8 @@ from tables import ROOT
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import algorithm_from
-from fedstrata.core import Plan, Report, State, wait
-from fedstrata.traffic import Traffic, traffic
+from fedstrata.core import Plan, Report, State, make_pending
+from fedstrata.runner.traffic import Traffic, traffic
 from pulled import Pulled, pulled_problem
 from test_every_algorithm import CASES
 from turns import only
@@ -44,7 +44,7 @@ def rounds(name: str) -> list[Round]:
     played = []
     for case in (case for case in CASES.values() if case.name == name):
         algorithm, problem, clients = algorithm_from(name, case.keys), pulled_problem(EVERYONE), Pulled(EVERYONE)
-        state: State = wait(algorithm.init(problem), [NEWCOMER], node=0)
+        state: State = make_pending(algorithm.init(problem), [NEWCOMER], node=0)
         for round in range(1, 9):
             cohort = EVERYONE if round >= 5 else EVERYONE[EVERYONE != NEWCOMER]
             plan = algorithm.plan(problem, state, cohort)
@@ -57,10 +57,10 @@ def rounds(name: str) -> list[Round]:
 
 def is_plain(round: Round, row: int) -> bool:
     """Whether a client of the cohort trained one model once, for the usual epochs, and did nothing else."""
-    busy = [fit for fit in round.plan.work if bool((fit.offers[row] >= 0).any())]
-    asked = any(bool(who[row]) for who in round.plan.ask.values())
-    usual = pulled_problem(EVERYONE).recipe.epochs
-    alone = all(int((fit.offers[row] >= 0).sum()) == 1 and fit.recipe.epochs == usual for fit in busy)
+    busy = [task for task in round.plan.tasks if bool((task.candidates[row] >= 0).any())]
+    asked = any(bool(who[row]) for who in round.plan.client_stats.values())
+    usual = pulled_problem(EVERYONE).training.epochs
+    alone = all(int((task.candidates[row] >= 0).sum()) == 1 and task.training.epochs == usual for task in busy)
     return len(busy) == 1 and alone and not asked
 
 
@@ -77,7 +77,9 @@ def test_none_and_nothing_are_said_of_what_is_so(name: str) -> None:
     model = 4 * pulled_problem(EVERYONE).layout.p
     rows = [(round, row) for round in played for row in round.placed]
     assert (told["work"] == "none") == all(is_plain(round, row) for round, row in rows)
-    assert (told["keeps"] == "nothing") == (not any(any(fit.store) for round in played for fit in round.plan.work))
+    assert (told["keeps"] == "nothing") == (
+        not any(any(task.save_local) for round in played for task in round.plan.tasks)
+    )
     assert (told["sends"] == "nothing") == all(sent(*pair) == Traffic(model, model, 0) for pair in rows)
     moved = any(not torch.equal(_placed(round.before, round), _placed(round.after, round)) for round in played)
     assert (told["decides"] == "nothing") == (not moved)

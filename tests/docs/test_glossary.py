@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata
-from fedstrata.train import Run
+from fedstrata.runner.rounds import Run
 
 ROOT = Path(__file__).parents[2]
 NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "measures.md").read_text()))
@@ -44,7 +44,7 @@ def test_every_column_of_the_tables_has_its_entry(run: Run) -> None:
 
 
 def test_what_decisions_leave_behind_has_its_entry(run: Run) -> None:
-    criteria = {name for node in run.tree if node.verdict for name in node.verdict.criteria}
+    criteria = {name for node in run.tree if node.decision for name in node.decision.values}
     figures = {name for record in run.rounds for name in record["figures"]}
     assert criteria or run.summary["algorithm"] == "ditto"
     told = {re.sub(r" around client \d+$| of node \d+$", "", name) for name in criteria | figures}

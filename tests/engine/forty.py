@@ -14,7 +14,7 @@ import torch
 from small import dataset, deal_of, fit_of, network, plan_of
 from torch import Tensor, nn
 
-from fedstrata.core import Layout, Plan, Recipe, Use
+from fedstrata.core import Evaluation, Layout, LocalTraining, Plan
 from fedstrata.engine import Site, Workers
 from fedstrata.models import flatten, layout_of
 from turns import same
@@ -43,21 +43,31 @@ def offers(*rows: list[int], of: int) -> list[list[int]]:
 def rich(round: int = 1, cohort: list[int] = EVERYONE) -> Plan:
     """All that a plan can ask: choices, parts, personal tensors, facts, and scores in another order."""
     m, head = len(cohort), LAYOUT.select("fc")
-    choice = fit_of(LAYOUT, offers([0, 1, 2], [2, -1, 1], [-1, -1, -1], of=m), store=head)
-    half = fit_of(LAYOUT, offers([1], of=m), part="A", compare="all", upload=head, stream="other")
-    few = replace(half, part="all", most=torch.tensor([1 + client % 3 for client in cohort]))
-    own = fit_of(LAYOUT, offers([0], of=m), keep=head, store=head, pull=0.1, values=head, recipe=Recipe(momentum=0.9))
+    choice = fit_of(LAYOUT, offers([0, 1, 2], [2, -1, 1], [-1, -1, -1], of=m), save_local=head)
+    half = fit_of(LAYOUT, offers([1], of=m), fold="A", selection_fold="all", upload=head, stream="other")
+    few = replace(half, fold="all", max_samples=torch.tensor([1 + client % 3 for client in cohort]))
+    own = fit_of(
+        LAYOUT,
+        offers([0], of=m),
+        load_local=head,
+        save_local=head,
+        prox_weight=0.1,
+        upload_values=head,
+        training=LocalTraining(momentum=0.9),
+    )
     ids = torch.tensor(EVERYONE).roll(5)
-    uses = (
-        Use("cluster", ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
-        Use("own", ids[:9], torch.tensor(offers([0, 2], of=9)), head),
+    evaluations = (
+        Evaluation("cluster", ids, torch.tensor(offers([0], [0], of=CLIENTS)), LAYOUT.nothing),
+        Evaluation("own", ids[:9], torch.tensor(offers([0, 2], of=9)), head),
     )
     ask = {
         "entropy": torch.tensor([client % 3 == 0 for client in cohort], dtype=torch.bool),
         "classes": torch.tensor([client < 2 for client in cohort], dtype=torch.bool),
         "subspaces": torch.zeros(m, dtype=torch.bool),
     }
-    return replace(plan_of(MODELS, choice, half, few, own, round=round, cohort=cohort), score=uses, ask=ask)
+    return replace(
+        plan_of(MODELS, choice, half, few, own, round=round, cohort=cohort), evaluations=evaluations, client_stats=ask
+    )
 
 
 def plain(models: Tensor = MODELS) -> Plan:
@@ -74,7 +84,7 @@ def check(engine: Workers, plans: Sequence[Plan]) -> None:
     loop = SITE.loop()
     for plan in plans:
         expected, found = loop.run(plan), engine.run(plan)
-        assert same(expected, found) and list(expected.facts) == list(found.facts)
+        assert same(expected, found) and list(expected.client_stats) == list(found.client_stats)
         for one, other in zip(expected.results, found.results, strict=True):
             assert [t.dtype for t in vars(one).values() if isinstance(t, Tensor)] == [
                 t.dtype for t in vars(other).values() if isinstance(t, Tensor)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedstrata.core import Fit, Layout, Plan, Recipe
+from fedstrata.core import Layout, LocalTask, LocalTraining, Plan
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.models import flatten, layout_of
@@ -53,20 +53,20 @@ def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None
     return Loop(module, layout, holdings), layout, flatten(module, layout)
 
 
-def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> Fit:
+def fit_of(layout: Layout, offers: list[list[int]], **changes: object) -> LocalTask:
     """Train everything, keep nothing, unless told otherwise."""
     keys: dict[str, object] = {
-        "offers": torch.tensor(offers),
-        "recipe": Recipe(epochs=2, batch=5, lr=0.1),
-        "train": layout.everything,
+        "candidates": torch.tensor(offers),
+        "training": LocalTraining(epochs=2, batch=5, lr=0.1),
+        "trainable": layout.everything,
         "upload": layout.everything,
-        "keep": layout.nothing,
-        "store": layout.nothing,
+        "load_local": layout.nothing,
+        "save_local": layout.nothing,
     }
-    return Fit(**(keys | changes))  # type: ignore[arg-type]  # the keys are mixed
+    return LocalTask(**(keys | changes))  # type: ignore[arg-type]  # the keys are mixed
 
 
-def plan_of(models: torch.Tensor, *work: Fit, round: int = 1, cohort: list[int] | None = None) -> Plan:
+def plan_of(models: torch.Tensor, *work: LocalTask, round: int = 1, cohort: list[int] | None = None) -> Plan:
     """A plan of one round for the given cohort, by default clients 0..m-1."""
-    ids = torch.arange(len(work[0].offers)) if cohort is None else torch.tensor(cohort)
-    return Plan(round=round, seed=7, cohort=ids, models=models, work=work)
+    ids = torch.arange(len(work[0].candidates)) if cohort is None else torch.tensor(cohort)
+    return Plan(round=round, seed=7, cohort=ids, models=models, tasks=work)

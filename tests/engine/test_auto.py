@@ -7,14 +7,14 @@ import pytest
 import torch
 from small import dataset, deal_of, network
 
-from fedstrata.core import Clients, Plan, Recipe
+from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import Loop, Site, Workers, auto
 from fedstrata.engine.auto import Candidate, Choice, Work, candidates, choose, seconds
 from fedstrata.engine.batched import Batched
 from fedstrata.errors import ModelError
 
 SIZES = [40] * 20
-WORK = Work(Recipe(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=10_000)
+WORK = Work(LocalTraining(epochs=1, batch=5, lr=0.1), torch.arange(20), rounds=10_000)
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def test_the_fastest_is_chosen_and_says_by_how_much(site: Site) -> None:
     # 0.3 s of the loop are 7 clients, spread over all ids.
     assert all(plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] for plan in trials)
     for plan in trials:
-        (fit,) = plan.work
-        assert fit.most is not None and fit.most.unique().tolist() == [20] and fit.recipe.batch == 5
-        assert fit.stream == "auto" and not any(fit.store)
+        (task,) = plan.tasks
+        assert task.max_samples is not None and task.max_samples.unique().tolist() == [20] and task.training.batch == 5
+        assert task.stream == "auto" and not any(task.save_local)
 
 
 @pytest.mark.parametrize(("time", "name"), [(0.033, "loop"), (0.031, "batched")])
@@ -83,7 +83,7 @@ def test_an_engine_that_cannot_do_it_is_left_out(site: Site, error: Exception) -
         raise error
 
     among = (Candidate("loop", site.loop), Candidate("batched", fail))
-    choice = choose(site, replace(WORK, recipe=Recipe(batch=0)), among, Clock({Loop: 0.01}))
+    choice = choose(site, replace(WORK, training=LocalTraining(batch=0)), among, Clock({Loop: 0.01}))
     assert choice.why == "loop: 100 steps/s"
     with pytest.raises(type(error), match="cannot"):
         choose(site, WORK, among[::-1], Clock({}))

@@ -11,12 +11,12 @@ from small import dataset, deal_of, fit_of, loop_of, network, plan_of
 from torch import Tensor, nn
 
 from fedstrata.config import load
-from fedstrata.core import Layout, Plan, Recipe, Report, Use
+from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
 from fedstrata.engine import Holdings, Loop, Store
 from fedstrata.engine.batched import Batched, run_together
 from fedstrata.errors import ModelError
 from fedstrata.models import flatten, layout_of
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 from turns import play
 
 SIZES = [12, 9, 16, 11, 3]
@@ -43,7 +43,7 @@ def assert_close(found: Report, expected: Report, tolerance: float = 1e-5) -> No
     """Updates that differ by a share of their norm; everything that is counted is the same."""
     for one, other in zip(found.results, expected.results, strict=True):
         assert torch.equal(one.updates.clients, other.updates.clients)
-        assert torch.equal(one.given, other.given) and torch.equal(one.sizes, other.sizes)
+        assert torch.equal(one.chosen, other.chosen) and torch.equal(one.sizes, other.sizes)
         assert one.updates.values.dtype == torch.float32 and one.updates.values.shape == other.updates.values.shape
         torch.testing.assert_close(one.losses, other.losses, rtol=1e-5, atol=1e-6, equal_nan=True)
         apart = (one.updates.values - other.updates.values).norm(dim=1)
@@ -62,23 +62,23 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = 1
 
 
 RECIPES = {
-    "sgd": Recipe(epochs=1, batch=5, lr=0.1),
-    "epochs": Recipe(epochs=3, batch=4, lr=0.1),
-    "momentum": Recipe(epochs=2, batch=5, lr=0.1, momentum=0.9),
-    "adam": Recipe(epochs=2, batch=5, lr=0.01, optimizer="adam"),
-    "whole": Recipe(epochs=2, batch=0, lr=0.1),
+    "sgd": LocalTraining(epochs=1, batch=5, lr=0.1),
+    "epochs": LocalTraining(epochs=3, batch=4, lr=0.1),
+    "momentum": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9),
+    "adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
+    "whole": LocalTraining(epochs=2, batch=0, lr=0.1),
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("training", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
-def test_an_epoch_equals_the_loops(recipe: Recipe, norm: bool) -> None:
+def test_an_epoch_equals_the_loops(training: LocalTraining, norm: bool) -> None:
     module = network(norm)
     if norm:
         # What is added before a mean is taken away has no gradient but rounding, which Adam makes as large as any.
         module.get_parameter("conv.bias").requires_grad_(False)
     loop, batched, layout, start = twins_of(module, SIZES)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=recipe))
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=training))
     assert_close(batched.run(plan), loop.run(plan))
 
 
@@ -91,8 +91,8 @@ def test_an_epoch_equals_the_loops(recipe: Recipe, norm: bool) -> None:
 )
 def test_unequal_clients_and_any_memory_equal_the_loop(sizes: list[int], batch: int, memory: int, norm: bool) -> None:
     loop, batched, layout, start = twins(sizes, norm, memory=memory)
-    recipe = Recipe(epochs=2, batch=batch, lr=0.05, momentum=0.5)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * len(sizes), recipe=recipe, pull=0.1))
+    training = LocalTraining(epochs=2, batch=batch, lr=0.05, momentum=0.5)
+    plan = plan_of(start[None], fit_of(layout, [[0]] * len(sizes), training=training, prox_weight=0.1))
     assert_close(batched.run(plan), loop.run(plan))
 
 
@@ -102,15 +102,15 @@ def test_a_batch_of_one_sample_is_left_out_where_statistics_are_taken() -> None:
     found = batched.run(plan)
     assert_close(found, loop.run(plan))
     assert not found.results[0].updates.of(torch.tensor([1])).any()
-    ones = plan_of(start[None], fit_of(layout, [[0], [0]], recipe=Recipe(batch=1)))
+    ones = plan_of(start[None], fit_of(layout, [[0], [0]], training=LocalTraining(batch=1)))
     assert not batched.run(ones).results[0].updates.values.any()
 
 
 def test_running_statistics_are_each_clients_own_and_only_move_where_they_are_trained() -> None:
     loop, batched, layout, start = twins(SIZES, norm=True)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, train=layout.select("all")))
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, trainable=layout.select("all")))
     moved, still = batched.run(plan).results
-    statistics = layout.columns(tuple(slot.kind == "buffer" for slot in layout.slots))
+    statistics = layout.columns(tuple(slot.kind == "buffer" for slot in layout.tensors))
     rows = moved.updates.values[:, statistics]
     assert len(rows.unique(dim=0)) == 5 and not still.updates.values[:, statistics].any()
     assert_close(batched.run(plan), loop.run(plan))
@@ -121,12 +121,17 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     trained = start + loop.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
     models = torch.stack([torch.full_like(start, torch.nan), start, trained])
     offers = [[0, 1, 2], [1, -1, -1], [2, 1, -1], [-1, -1, -1], [1, 1, -1]]
-    fit = fit_of(layout, offers, compare="A")
-    plan = plan_of(models, fit)
+    task = fit_of(layout, offers, selection_fold="A")
+    plan = plan_of(models, task)
     found = batched.run(plan)
-    wrong = plan_of(models, replace(fit, by="errors", train=layout.nothing))
+    wrong = plan_of(models, replace(task, selection_metric="errors", trainable=layout.nothing))
     assert_close(batched.run(wrong), loop.run(wrong))
-    assert found.results[0].given.tolist() == [2, 1, 2, 1] and found.results[0].updates.clients.tolist() == [0, 1, 2, 4]
+    assert found.results[0].chosen.tolist() == [2, 1, 2, 1] and found.results[0].updates.clients.tolist() == [
+        0,
+        1,
+        2,
+        4,
+    ]
     assert_close(found, loop.run(plan))
 
 
@@ -135,10 +140,10 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
     head, conv, most = layout.select("fc"), layout.select("conv"), torch.tensor([4, 100, 3, 1])
     offers = [[0]] * 4
     fits = [
-        fit_of(layout, offers, train=head, part="A"),
-        fit_of(layout, offers, train=conv, upload=conv, part="B2", stream="other"),
-        fit_of(layout, offers, upload=head, values=head, most=most),
-        fit_of(layout, offers, train=layout.nothing),
+        fit_of(layout, offers, trainable=head, fold="A"),
+        fit_of(layout, offers, trainable=conv, upload=conv, fold="B2", stream="other"),
+        fit_of(layout, offers, upload=head, upload_values=head, max_samples=most),
+        fit_of(layout, offers, trainable=layout.nothing),
     ]
     plan = plan_of(start[None], *fits)
     found = batched.run(plan)
@@ -152,7 +157,7 @@ def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few(
 ) -> None:
     monkeypatch.setattr("fedstrata.engine.batched.training.TRAINERS", 5)
     loop, batched, layout, start = twins(SIZES, memory=memory)
-    fits = [fit_of(layout, [[0]] * 5, recipe=Recipe(batch=5, momentum=part / 10)) for part in range(6)]
+    fits = [fit_of(layout, [[0]] * 5, training=LocalTraining(batch=5, momentum=part / 10)) for part in range(6)]
     plan = plan_of(start[None], *fits)
     assert_close(batched.run(plan), loop.run(plan))
     assert len(batched.trainers._known) == kinds
@@ -161,11 +166,14 @@ def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few(
 def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
     loop, batched, layout, start = twins(SIZES)
     head, body = layout.select("fc"), layout.select("conv")
-    first = fit_of(layout, [[0]] * 5, train=head, keep=head, store=head, upload=layout.nothing)
-    second = fit_of(layout, [[0]] * 5, train=body, keep=head, pull=0.5)
-    use = Use("own", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
+    first = fit_of(layout, [[0]] * 5, trainable=head, load_local=head, save_local=head, upload=layout.nothing)
+    second = fit_of(layout, [[0]] * 5, trainable=body, load_local=head, prox_weight=0.5)
+    evaluation = Evaluation("own", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
     for round in (1, 2, 3):
-        plan = replace(plan_of(start[None], first, second, round=round), score=(use, replace(use, keep=layout.nothing)))
+        plan = replace(
+            plan_of(start[None], first, second, round=round),
+            evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)),
+        )
         found, expected = batched.run(plan), loop.run(plan)
         assert_close(found, expected)
         assert close(batched.store.tensors(), loop.store.tensors())
@@ -175,8 +183,8 @@ def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
 def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> None:
     loop, batched, layout, start = twins(SIZES)
     head = layout.select("fc")
-    fit = fit_of(layout, [[1], [0], [0], [0], [0]], keep=head, store=head)
-    plan = plan_of(torch.stack([start, torch.full_like(start, torch.inf)]), fit)
+    task = fit_of(layout, [[1], [0], [0], [0], [0]], load_local=head, save_local=head)
+    plan = plan_of(torch.stack([start, torch.full_like(start, torch.inf)]), task)
     for engine in (batched, loop):
         engine.run(plan)
         assert engine.store.spoilt(1) == (0,)
@@ -195,15 +203,23 @@ def test_one_client_gone_astray_leaves_the_others_alone() -> None:
 
 def test_nobody_one_client_and_facts() -> None:
     loop, batched, layout, start = twins([10, 10])
-    use = Use("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    nobody = Plan(2, 7, torch.arange(0), start[None], (fit_of(layout, [[0]]).only(torch.tensor([False])),), (use,))
+    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
+    nobody = Plan(
+        2, 7, torch.arange(0), start[None], (fit_of(layout, [[0]]).only(torch.tensor([False])),), (evaluation,)
+    )
     asked = {"entropy": torch.tensor([True]), "classes": torch.tensor([False])}
-    alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), ask=asked)
-    for plan in (nobody, alone, replace(alone, cohort=torch.tensor([2]), ask={})):  # 2 is the union of all data
+    alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), client_stats=asked)
+    for plan in (
+        nobody,
+        alone,
+        replace(alone, cohort=torch.tensor([2]), client_stats={}),
+    ):  # 2 is the union of all data
         found, expected = batched.run(plan), loop.run(plan)
         assert_close(found, expected)
-        assert found.facts.keys() == expected.facts.keys()
-        assert all(torch.equal(rows.values, expected.facts[name].values) for name, rows in found.facts.items())
+        assert found.client_stats.keys() == expected.client_stats.keys()
+        assert all(
+            torch.equal(rows.values, expected.client_stats[name].values) for name, rows in found.client_stats.items()
+        )
 
 
 def test_a_frozen_layer_stays_and_is_not_asked_for_gradients() -> None:
@@ -242,7 +258,7 @@ class Odd(nn.Module):
 def test_any_network_of_the_user_equals_the_loop(products: bool) -> None:
     torch.manual_seed(3)
     loop, batched, layout, start = twins_of(Odd(), SIZES, products=products)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=RECIPES["momentum"]))
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=RECIPES["momentum"]))
     assert_close(batched.run(plan), loop.run(plan))
     models = torch.stack([start, start * 1.1, start * 0.9])
     inputs = dataset(8).prepare(torch.arange(8))
@@ -264,13 +280,15 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     torch.manual_seed(3)
     module = Odd(dropout=0.5)
     _, batched, layout, start = twins_of(module, SIZES)
-    fit = fit_of(layout, [[0]] * 5)
-    rows = batched.run(plan_of(start[None], fit)).results[0].updates
-    small = Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], fit)).results[0].updates
+    task = fit_of(layout, [[0]] * 5)
+    rows = batched.run(plan_of(start[None], task)).results[0].updates
+    small = Batched(module, layout, batched.holdings, memory=LEAST).run(plan_of(start[None], task)).results[0].updates
     torch.testing.assert_close(rows.values, small.values, rtol=1e-4, atol=1e-6)
     alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results[0].updates
     torch.testing.assert_close(rows.of(torch.tensor([3])), alone.values, rtol=1e-4, atol=1e-6)
-    plain = fit_of(layout, [[0]], recipe=Recipe(batch=0, lr=1.0))  # one step: the order of samples means nothing
+    plain = fit_of(
+        layout, [[0]], training=LocalTraining(batch=0, lr=1.0)
+    )  # one step: the order of samples means nothing
     changes = [plan_of(start[None], plain), plan_of(start[None], plain, round=2)]
     changes += [replace(changes[0], seed=8), plan_of(start[None], replace(plain, stream="other"))]
     drawn = [batched.run(plan).results[0].updates.values for plan in changes]
@@ -281,12 +299,12 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
 
 def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
     loop, batched, layout, start = twins(SIZES, norm=True, precision="bfloat16")
-    use = Use("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
-    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), score=(use,))
+    evaluation = Evaluation("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), evaluations=(evaluation,))
     found, expected = batched.run(plan), loop.run(plan)
     assert_close(found, expected, tolerance=0.1)
     assert not torch.allclose(found.results[0].updates.values, expected.results[0].updates.values, rtol=1e-4)
-    own = replace(plan, score=())
+    own = replace(plan, evaluations=())
     assert_close(batched.run(own), Loop(network(True), layout, batched.holdings, precision="bfloat16").run(own), 0.1)
 
 
@@ -298,7 +316,7 @@ def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(pr
     module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6, bias=False), nn.BatchNorm1d(6))
     _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", products=products)
     loop = Loop(module, layout, batched.holdings, precision="bfloat16")
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=Recipe(batch=0, lr=0.01)))
+    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=LocalTraining(batch=0, lr=0.01)))
     assert_close(batched.run(plan), loop.run(plan), tolerance=0.1)
 
 
@@ -308,8 +326,10 @@ def test_several_federations_together_are_as_each_alone() -> None:
     far = Holdings(dataset(60, seed=5), deal_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
     other, slow = Batched(network(seed=4), layout, far, store), Loop(network(), layout, far)
     head = layout.select("fc")
-    one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, recipe=RECIPES["adam"]))
-    two = plan_of(torch.stack([start, start * 1.1]), fit_of(layout, [[1], [0], [1]], keep=head, store=head), round=3)
+    one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, training=RECIPES["adam"]))
+    two = plan_of(
+        torch.stack([start, start * 1.1]), fit_of(layout, [[1], [0], [1]], load_local=head, save_local=head), round=3
+    )
     found = run_together([(batched, one), (other, replace(two, seed=1))])
     assert_close(found[0], loop.run(one))
     assert_close(found[1], slow.run(replace(two, seed=1)))
@@ -330,8 +350,8 @@ def test_a_recorded_step_that_is_replayed_equals_the_loop(optimizer: str, monkey
     monkeypatch.setattr("fedstrata.engine.batched.training.recorder", lambda device: record)
     loop, batched, layout, start = twins(SIZES, norm=optimizer == "momentum")
     for round in (1, 2, 3, 4):
-        recipe = replace(RECIPES[optimizer], lr=0.02 / round)
-        plan = plan_of(start[None], fit_of(layout, [[0]] * 5, recipe=recipe, pull=0.1 * round), round=round)
+        training = replace(RECIPES[optimizer], lr=0.02 / round)
+        plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=training, prox_weight=0.1 * round), round=round)
         assert_close(batched.run(plan), loop.run(plan))
     # Steps of 5 for 5, 4 and 1 clients, and of the last 4, 2, 1 and 3: each is recorded once, and pays for it.
     assert 3 <= len(replayed) <= 8
@@ -388,9 +408,9 @@ def test_algorithms_decide_the_same(name: str) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 def test_cuda_equals_the_loop(norm: bool) -> None:
     loop, batched, layout, start = twins(SIZES, norm, device="cuda")
-    use = Use("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
+    evaluation = Evaluation("cluster", torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
     for round in range(1, 7):
-        fit = fit_of(layout, [[0, 1]] * 5, recipe=RECIPES["momentum"], pull=0.1, store=layout.everything)
-        plan = replace(plan_of(torch.stack([start, start * 1.1]), fit, round=round), score=(use,))
+        task = fit_of(layout, [[0, 1]] * 5, training=RECIPES["momentum"], prox_weight=0.1, save_local=layout.everything)
+        plan = replace(plan_of(torch.stack([start, start * 1.1]), task, round=round), evaluations=(evaluation,))
         assert_close(batched.run(plan), loop.run(plan))
         assert close(batched.store.tensors(), loop.store.tensors())

@@ -5,7 +5,7 @@ import torch
 from small import dataset, fit_of, loop_of, network, plan_of
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Recipe, Use
+from fedstrata.core import Evaluation, LocalTraining
 from fedstrata.errors import ContractError
 from fedstrata.models import flatten, layout_of, load_row
 from fedstrata.randomness import generator
@@ -31,11 +31,13 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
     assert report.results[0].losses.isnan().all()
 
 
-@pytest.mark.parametrize("recipe", [Recipe(momentum=0.9), Recipe(optimizer="adam"), Recipe(batch=0)])
-def test_a_client_trains_the_same_bits_whoever_else_takes_part(recipe: Recipe) -> None:
+@pytest.mark.parametrize(
+    "training", [LocalTraining(momentum=0.9), LocalTraining(optimizer="adam"), LocalTraining(batch=0)]
+)
+def test_a_client_trains_the_same_bits_whoever_else_takes_part(training: LocalTraining) -> None:
     engine, layout, start = loop_of([10, 10, 10])
-    all_three = engine.run(plan_of(start[None], fit_of(layout, [[0]] * 3, recipe=recipe)))
-    alone = engine.run(plan_of(start[None], fit_of(layout, [[0]], recipe=recipe), cohort=[2]))
+    all_three = engine.run(plan_of(start[None], fit_of(layout, [[0]] * 3, training=training)))
+    alone = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training), cohort=[2]))
     assert torch.equal(all_three.results[0].updates.of(torch.tensor([2])), alone.results[0].updates.values)
     assert alone.results[0].updates.values.abs().max() > 0
 
@@ -43,7 +45,7 @@ def test_a_client_trains_the_same_bits_whoever_else_takes_part(recipe: Recipe) -
 def test_another_round_or_stream_draws_other_batches() -> None:
     engine, layout, start = loop_of([10])
     fits = [fit_of(layout, [[0]]), fit_of(layout, [[0]], stream="other")]
-    rows = [engine.run(plan_of(start[None], fit)).results[0].updates.values for fit in fits]
+    rows = [engine.run(plan_of(start[None], task)).results[0].updates.values for task in fits]
     rows.append(engine.run(plan_of(start[None], fits[0], round=2)).results[0].updates.values)
     assert not torch.equal(rows[0], rows[1]) and not torch.equal(rows[0], rows[2])
 
@@ -54,7 +56,7 @@ def test_of_several_offers_a_client_takes_the_one_of_lowest_training_loss() -> N
     broken = torch.full_like(start, torch.nan)
     report = engine.run(plan_of(torch.stack([broken, start, trained]), fit_of(layout, [[0, 1, 2], [1, -1, -1]])))
     result = report.results[0]
-    assert result.given.tolist() == [2, 1]
+    assert result.chosen.tolist() == [2, 1]
     assert result.losses[0, 2] < result.losses[0, 1] and result.losses[0, 0].isnan()
     assert result.losses[1].isnan().all()
 
@@ -70,7 +72,7 @@ def test_a_client_without_an_offer_is_an_absent_row() -> None:
 def test_tensors_outside_the_train_mask_stay_and_those_outside_the_upload_mask_are_zero() -> None:
     engine, layout, start = loop_of([10], norm=True)
     head = layout.select("fc")
-    update = engine.run(plan_of(start[None], fit_of(layout, [[0]], train=head))).results[0].updates.values[0]
+    update = engine.run(plan_of(start[None], fit_of(layout, [[0]], trainable=head))).results[0].updates.values[0]
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert update[inside].any() and not update[~inside].any()
     sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload=head))).results[0].updates.values[0]
@@ -81,15 +83,15 @@ def test_what_is_stored_comes_back_in_a_later_round_and_not_when_the_same_round_
     engine, layout, start = loop_of([10])
     head = layout.select("fc")
     columns = layout.columns(head)
-    personal = fit_of(layout, [[0]], keep=head, store=head)
+    personal = fit_of(layout, [[0]], load_local=head, save_local=head)
     first = engine.run(plan_of(start[None], personal)).results[0].updates.values[0]
     again = engine.run(plan_of(start[None], personal)).results[0].updates.values[0]
     assert torch.equal(first, again)
     kept = engine.store.read(0, before=2)
     assert torch.allclose(torch.cat([kept[2], kept[3]]), (start + first)[columns], atol=1e-7)
-    frozen = fit_of(layout, [[0]], keep=head, train=layout.nothing)
+    frozen = fit_of(layout, [[0]], load_local=head, trainable=layout.nothing)
     assert engine.run(plan_of(start[None], frozen, round=2)).results[0].updates.values.abs().sum() == 0
-    engine.run(plan_of(start[None], replace(frozen, store=head), round=2))
+    engine.run(plan_of(start[None], replace(frozen, save_local=head), round=2))
     assert all(torch.equal(engine.store.read(0, before=3)[tensor], values) for tensor, values in kept.items())
 
 
@@ -97,11 +99,11 @@ def test_a_tensor_that_is_asked_for_as_values_is_not_sent_as_an_update() -> None
     engine, layout, start = loop_of([10])
     head = layout.select("fc")
     plain = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values[0]
-    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], values=head))).results[0].updates.values[0]
+    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload_values=head))).results[0].updates.values[0]
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert torch.equal(sent[~inside], plain[~inside])
     assert torch.allclose(sent[inside], (start + plain)[inside], atol=1e-7)
-    silent = fit_of(layout, [[0]], values=head, upload=layout.select("conv"))
+    silent = fit_of(layout, [[0]], upload_values=head, upload=layout.select("conv"))
     assert not engine.run(plan_of(start[None], silent)).results[0].updates.values[0, inside].any()
 
 
@@ -110,25 +112,25 @@ def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
     head, body = layout.select("fc"), layout.select("conv")
     columns = layout.columns(head)
     steps = (
-        fit_of(layout, [[0]], train=head, keep=head, store=head, upload=layout.nothing),
-        fit_of(layout, [[0]], train=body, keep=head, upload=layout.everything),
+        fit_of(layout, [[0]], trainable=head, load_local=head, save_local=head, upload=layout.nothing),
+        fit_of(layout, [[0]], trainable=body, load_local=head, upload=layout.everything),
     )
     report = engine.run(plan_of(start[None], *steps))
     assert report.results[0].updates.values.abs().sum() == 0
     body_moved = report.results[1].updates.values[0]
     assert body_moved[columns].abs().sum() == 0 and body_moved.abs().sum() > 0
-    plain = engine.run(plan_of(start[None], replace(steps[1], keep=layout.nothing))).results[0].updates.values[0]
+    plain = engine.run(plan_of(start[None], replace(steps[1], load_local=layout.nothing))).results[0].updates.values[0]
     assert not torch.equal(body_moved, plain)  # the body was trained under the trained head
 
 
 def test_the_proximal_term_pulls_towards_the_received_model() -> None:
     """After a first full-batch step from the received model, the second one adds -lr * mu * (w - received)."""
     engine, layout, start = loop_of([10])
-    once = fit_of(layout, [[0]], recipe=Recipe(batch=0, lr=0.1))
-    twice = replace(once, recipe=Recipe(batch=0, lr=0.1, epochs=2))
+    once = fit_of(layout, [[0]], training=LocalTraining(batch=0, lr=0.1))
+    twice = replace(once, training=LocalTraining(batch=0, lr=0.1, epochs=2))
     one, two, pulled = (
-        engine.run(plan_of(start[None], fit)).results[0].updates.values[0]
-        for fit in (once, twice, replace(twice, pull=0.5))
+        engine.run(plan_of(start[None], task)).results[0].updates.values[0]
+        for task in (once, twice, replace(twice, prox_weight=0.5))
     )
     assert torch.allclose(pulled, two - 0.1 * 0.5 * one, atol=1e-6) and not torch.allclose(pulled, two, atol=1e-4)
 
@@ -145,15 +147,15 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
 def test_the_fits_of_a_client_that_are_offered_the_same_take_the_same() -> None:
     engine, layout, start = loop_of([10] * 6)
     models = start + 0.05 * torch.randn(2, layout.p, generator=torch.Generator().manual_seed(0))
-    fits = [fit_of(layout, [[0, 1]] * 6, part=part) for part in ("all", "A", "B")]
-    given = [result.given.tolist() for result in engine.run(plan_of(models, *fits)).results]
+    fits = [fit_of(layout, [[0, 1]] * 6, fold=part) for part in ("all", "A", "B")]
+    given = [result.chosen.tolist() for result in engine.run(plan_of(models, *fits)).results]
     assert given[0] == given[1] == given[2]
 
 
 def test_halves_of_the_data_are_disjoint_and_together_complete() -> None:
     engine, layout, start = loop_of([11])
     sizes = [
-        int(engine.run(plan_of(start[None], fit_of(layout, [[0]], part=part))).results[0].sizes)
+        int(engine.run(plan_of(start[None], fit_of(layout, [[0]], fold=part))).results[0].sizes)
         for part in ("A", "B", "all")
     ]
     assert sizes == [5, 6, 11]
@@ -163,28 +165,32 @@ def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
     engine, layout, start = loop_of([11], norm=True)
     update = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results[0].updates.values
     assert update.isfinite().all()
-    statistics = [span for slot, span in zip(layout.slots, layout.spans, strict=True) if slot.kind == "buffer"]
+    statistics = [span for slot, span in zip(layout.tensors, layout.spans, strict=True) if slot.kind == "buffer"]
     assert all(update[0, span].abs().max() > 0 for span in statistics)
 
 
 def test_scores_are_of_the_models_before_the_work_of_the_same_plan() -> None:
     engine, layout, start = loop_of([10, 10])
-    use = Use("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    before = engine.run(replace(plan_of(start[None], fit_of(layout, [[0], [0]])), score=(use,))).scores[0]
-    alone = engine.run(replace(plan_of(start[None], fit_of(layout, [[-1], [-1]])), score=(use,))).scores[0]
+    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
+    before = engine.run(replace(plan_of(start[None], fit_of(layout, [[0], [0]])), evaluations=(evaluation,))).scores[0]
+    alone = engine.run(replace(plan_of(start[None], fit_of(layout, [[-1], [-1]])), evaluations=(evaluation,))).scores[0]
     assert torch.equal(before.loss, alone.loss) and before.samples.tolist() == [4, 4]
     assert ((before.correct >= 0) & (before.correct <= 4)).all()
 
 
 def test_scores_use_what_a_client_keeps_to_itself() -> None:
     engine, layout, start = loop_of([10])
-    uses = [Use(name, torch.tensor([0]), torch.tensor([[0]]), layout.everything) for name in ("shared", "own")]
-    shared = replace(uses[0], keep=layout.nothing)
-    engine.run(plan_of(start[None], fit_of(layout, [[0]], store=layout.everything)))
+    evaluations = [
+        Evaluation(name, torch.tensor([0]), torch.tensor([[0]]), layout.everything) for name in ("shared", "own")
+    ]
+    shared = replace(evaluations[0], load_local=layout.nothing)
+    engine.run(plan_of(start[None], fit_of(layout, [[0]], save_local=layout.everything)))
     kept = torch.cat([engine.store.read(0, before=2)[tensor] for tensor in range(4)])
-    later = replace(plan_of(torch.stack([start, kept]), fit_of(layout, [[-1]]), round=2), score=(shared, uses[1]))
+    later = replace(
+        plan_of(torch.stack([start, kept]), fit_of(layout, [[-1]]), round=2), evaluations=(shared, evaluations[1])
+    )
     scores = engine.run(later).scores
-    sent = engine.run(replace(later, score=(replace(shared, offers=torch.tensor([[1]])),))).scores[0]
+    sent = engine.run(replace(later, evaluations=(replace(shared, candidates=torch.tensor([[1]])),))).scores[0]
     assert torch.equal(scores[1].loss, sent.loss) and not torch.equal(scores[0].loss, sent.loss)
 
 
@@ -217,7 +223,7 @@ def test_dropout_draws_from_the_clients_own_stream() -> None:
 
 def test_half_of_a_single_sample_is_no_work() -> None:
     engine, layout, start = loop_of([1, 10])
-    results = engine.run(plan_of(start[None], *(fit_of(layout, [[0], [0]], part=part) for part in "AB"))).results
+    results = engine.run(plan_of(start[None], *(fit_of(layout, [[0], [0]], fold=part) for part in "AB"))).results
     assert [result.updates.clients.tolist() for result in results] == [[1], [0, 1]]
 
 
@@ -225,9 +231,9 @@ def test_only_those_that_are_asked_tell_about_their_data() -> None:
     engine, layout, start = loop_of([10, 10, 10])
     plan = plan_of(start[None], fit_of(layout, [[0], [0]]), cohort=[0, 2])
     asked = {"entropy": torch.tensor([False, True]), "classes": torch.tensor([False, False])}
-    facts = engine.run(replace(plan, ask=asked)).facts
+    facts = engine.run(replace(plan, client_stats=asked)).client_stats
     assert facts.keys() == {"entropy"} and facts["entropy"].clients.tolist() == [2]
-    everyone = engine.run(replace(plan, ask={"entropy": torch.tensor([True, True])})).facts["entropy"]
+    everyone = engine.run(replace(plan, client_stats={"entropy": torch.tensor([True, True])})).client_stats["entropy"]
     assert torch.equal(everyone.of(torch.tensor([2])), facts["entropy"].values)
     with pytest.raises(ContractError, match="expected a fact of classes, entropy, subspaces, units, found 'age'"):
-        engine.run(replace(plan, ask={"age": torch.tensor([True, False])}))
+        engine.run(replace(plan, client_stats={"age": torch.tensor([True, False])}))

@@ -16,7 +16,7 @@ def test_updates_that_do_not_fit_into_memory_are_the_same(monkeypatch: pytest.Mo
         monkeypatch.setattr(rows, "IN_MEMORY", budget)
         engine, layout, start = loop_of([5, 1, 8])
         # The half of a single sample is no sample: that client has room but no row.
-        halves = fit_of(layout, [[0], [0], [0]], part="A")
+        halves = fit_of(layout, [[0], [0], [0]], fold="A")
         both = engine.run(plan_of(start[None], fit_of(layout, [[0], [-1], [0]]), halves))
         found.append([result.updates for result in both.results])
     assert [updates.clients.tolist() for updates in found[0]] == [[0, 2], [0, 2]]
@@ -29,7 +29,7 @@ PAGES = """
 import resource
 import torch
 from small import deal_of, fit_of, plan_of
-from fedstrata.core import Recipe
+from fedstrata.core import LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.models import flatten, layout_of, make
@@ -40,7 +40,7 @@ layout = layout_of(module)
 images = torch.zeros(404, 3, 32, 32, dtype=torch.uint8)
 noise = Dataset("noise", images, torch.arange(404) % 3, 3, mean=(0.4,) * 3, std=(0.3,) * 3)
 engine = Loop(module, layout, Holdings(noise, deal_of([400]), seed=0))
-plan = plan_of(flatten(module, layout)[None], fit_of(layout, [[0]], recipe=Recipe(epochs=1, batch=50, lr=0.1)))
+plan = plan_of(flatten(module, layout)[None], fit_of(layout, [[0]], training=LocalTraining(epochs=1, batch=50, lr=0.1)))
 engine.run(plan)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):

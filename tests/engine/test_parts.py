@@ -8,7 +8,7 @@ import pytest
 import torch
 from small import dataset, deal_of, fit_of, loop_of, plan_of
 
-from fedstrata.core import PARTS
+from fedstrata.core import FOLDS
 from fedstrata.engine import Holdings
 from fedstrata.engine.facts import fact
 from fedstrata.errors import ContractError
@@ -25,10 +25,10 @@ def samples(holdings: Holdings, part: str, client: int = 0) -> set[int]:
 @pytest.mark.parametrize(("size", "quarters"), [(8, [2, 2, 2, 2]), (11, [2, 3, 3, 3]), (2, [0, 1, 0, 1])])
 def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> None:
     holdings = holdings_of([size])
-    assert [len(samples(holdings, part)) for part in PARTS[3:]] == quarters
+    assert [len(samples(holdings, part)) for part in FOLDS[3:]] == quarters
     for half in "AB":
         assert samples(holdings, f"{half}1") | samples(holdings, f"{half}2") == samples(holdings, half)
-    assert not any(samples(holdings, a) & samples(holdings, b) for a, b in combinations(PARTS[3:], 2))
+    assert not any(samples(holdings, a) & samples(holdings, b) for a, b in combinations(FOLDS[3:], 2))
     assert min(quarters) == size // 4  # as many every quarter has, however it was cut
 
 
@@ -55,12 +55,12 @@ def test_at_most_so_many_samples_are_the_same_ones_every_time_and_fewer_are_amon
 
 def test_a_fit_takes_at_most_so_many_samples_of_its_part_from_each_client() -> None:
     engine, layout, start = loop_of([12, 8, 12])
-    fit = fit_of(layout, [[0]] * 3, part="A", most=torch.tensor([4, 100, 6]))
+    fit = fit_of(layout, [[0]] * 3, fold="A", max_samples=torch.tensor([4, 100, 6]))
     plan = plan_of(start[None], fit)
     results = engine.run(plan).results[0]
     assert results.sizes.tolist() == [4, 4, 6]
     # 6 are all of the half that client 2 has, so it trains as it would without a bound.
-    whole = engine.run(plan_of(start[None], fit_of(layout, [[0]], part="A"), cohort=[2])).results[0]
+    whole = engine.run(plan_of(start[None], fit_of(layout, [[0]], fold="A"), cohort=[2])).results[0]
     assert torch.equal(whole.updates.values[0], results.updates.values[2])
     alone = engine.run(plan.only(torch.tensor([False, False, True]))).results[0]
     assert alone.sizes.tolist() == [6] and torch.equal(alone.updates.values[0], results.updates.values[2])
@@ -72,7 +72,7 @@ def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() 
     none = layout.nothing
     told = {
         part: engine.run(
-            plan_of(models, fit_of(layout, [[0, 1]], train=none, upload=none, part="B", compare=part))
+            plan_of(models, fit_of(layout, [[0, 1]], trainable=none, upload=none, fold="B", selection_fold=part))
         ).results[0]
         for part in ("all", "A", "B")
     }
@@ -84,12 +84,12 @@ def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() 
 def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() -> None:
     engine, layout, start = loop_of([12])
     models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
-    fit = fit_of(layout, [[2, 0, 1]], train=layout.nothing, part="B", compare="B", by="errors")
+    fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
     result = engine.run(plan_of(models, fit)).results[0]
     inputs, labels = Holdings(dataset(16), deal_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
     wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
-    assert result.given.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
+    assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
 
 
 def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +101,13 @@ def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.M
         return evaluate(row, index)
 
     monkeypatch.setattr(engine, "_evaluate", counting)
-    fit = fit_of(layout, [[0, 1]], train=layout.nothing, compare="B")
-    plan = plan_of(torch.stack([start, start + 0.1]), fit, replace(fit, by="errors"), replace(fit, compare="A"))
+    fit = fit_of(layout, [[0, 1]], trainable=layout.nothing, selection_fold="B")
+    plan = plan_of(
+        torch.stack([start, start + 0.1]),
+        fit,
+        replace(fit, selection_metric="errors"),
+        replace(fit, selection_fold="A"),
+    )
     assert [result.losses.shape for result in engine.run(plan).results] == [(1, 2)] * 3
     assert len(judged) == 4  # two models, on two parts
 

@@ -9,7 +9,7 @@ from small import deal_of, fit_of, plan_of
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
-from fedstrata.core import Report, Use
+from fedstrata.core import Evaluation, Report
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.engine.pooling import PooledConvolution, plain, pooled
@@ -186,8 +186,8 @@ def test_clients_are_scored_as_by_the_network_itself(monkeypatch: pytest.MonkeyP
         engine = Loop(module, layout, Holdings(noise, deal_of([20, 20]), seed=0))
         row = 3 * flatten(module, layout)
         models = torch.stack([row, 0.5 * row])
-        use = Use("own", torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)
-        report = engine.run(replace(plan_of(models, fit_of(layout, [[0, 1], [0, 1]])), score=(use,)))
+        evaluation = Evaluation("own", torch.arange(2), torch.tensor([[0], [1]]), layout.nothing)
+        report = engine.run(replace(plan_of(models, fit_of(layout, [[0, 1], [0, 1]])), evaluations=(evaluation,)))
         return report, engine.predict(models, torch.randn(2, 3, 8, 8))
 
     one, predicted = answers()

@@ -4,12 +4,12 @@ import torch
 from small import dataset, deal_of, fit_of, network, plan_of
 from torch import Tensor
 
-from fedstrata.core import Recipe, Use
+from fedstrata.core import Evaluation, LocalTraining
 from fedstrata.engine import Holdings, Loop
 from fedstrata.models import flatten, layout_of
 
 LAYOUT, START = layout_of(network()), flatten(network(), layout_of(network()))
-STEP = fit_of(LAYOUT, [[0], [0]], recipe=Recipe(batch=0, lr=0.1), store=LAYOUT.everything)
+STEP = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1), save_local=LAYOUT.everything)
 
 
 def engine_of(precision: str = "float32") -> Loop:
@@ -45,7 +45,7 @@ def test_bfloat16_multiplies_with_eight_bits_and_moves_weights_of_float32() -> N
 
 def test_weights_that_moved_are_rounded_anew_in_every_step() -> None:
     """Autocast keeps what it rounded; if that were kept beyond a step, the second one would go as the first."""
-    twice = fit_of(LAYOUT, [[0], [0]], recipe=Recipe(batch=0, lr=0.1, epochs=2))
+    twice = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1, epochs=2))
     one = updates("bfloat16")
     two = engine_of("bfloat16").run(plan_of(START[None], twice)).results[0].updates.values
     again = engine_of("bfloat16").run(plan_of((START + one[0])[None], STEP)).results[0].updates.values
@@ -54,11 +54,11 @@ def test_weights_that_moved_are_rounded_anew_in_every_step() -> None:
 
 
 def test_scores_and_what_clients_keep_are_float32() -> None:
-    use = Use("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
+    evaluation = Evaluation("cluster", torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
     found = []
     for precision in ("float32", "bfloat16"):
         engine = engine_of(precision)
         plan = plan_of(START[None], STEP)
-        found.append(engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.work, (use,))).scores[0].loss)
+        found.append(engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, (evaluation,))).scores[0].loss)
         assert {values.dtype for values in engine.store.tensors().values()} == {torch.float32}
     assert torch.equal(*found)

@@ -47,7 +47,7 @@ def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_ther
 ) -> None:
     left = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    order = Order(replace(rich(), score=()), {})
+    order = Order(replace(rich(), evaluations=()), {})
     with line() as (here, there):
         threading.Thread(target=processes.serve, args=(there,), daemon=True).start()
         Segment(site_of()).send(here)
@@ -147,7 +147,7 @@ def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
 def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     transport = Processes(SITE, 1, timeout=5)
     engine = Workers(SITE, transport)
-    engine.run(replace(plain(), work=()))
+    engine.run(replace(plain(), tasks=()))
     (victim,) = transport.pids
     os.kill(victim, signal.SIGSTOP)
     assert same(engine.run(plain()), SITE.loop().run(plain()))
@@ -296,7 +296,7 @@ def ended(process: int) -> bool:
 def test_processes_end_with_their_engine() -> None:
     transport = Processes(SITE, 1)
     engine = Workers(SITE, transport)
-    engine.run(replace(plain(), work=()))
+    engine.run(replace(plain(), tasks=()))
     watched = [os.pidfd_open(pid) for pid in transport.pids]
     del engine, transport
     gc.collect()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, loop_of, plan_of
 
-from fedstrata.core import Plan, Recipe, Report, Use
+from fedstrata.core import Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
 from fedstrata.engine.merging import merge
 from fedstrata.engine.sharing import Answers, Asked, Devices, all_together, costs, together
@@ -40,7 +40,7 @@ def test_work_that_two_algorithms_ask_for_is_done_once_whatever_they_call_the_mo
     answers = answer(engine, first, second)
     assert answers.done == 3
     assert same(answers.reports[0], alone(first)) and same(answers.reports[1], alone(second))
-    assert answers.reports[1].results[0].given.tolist() == [1, 1, 1]
+    assert answers.reports[1].results[0].chosen.tolist() == [1, 1, 1]
 
 
 def test_after_a_split_the_clients_of_the_clusters_that_still_coincide_are_shared() -> None:
@@ -56,15 +56,15 @@ def test_after_a_split_the_clients_of_the_clusters_that_still_coincide_are_share
 @pytest.mark.parametrize(
     "changes",
     [
-        {"recipe": Recipe(epochs=2, batch=5, lr=0.2)},
-        {"train": (True, True, False, False)},
+        {"training": LocalTraining(epochs=2, batch=5, lr=0.2)},
+        {"trainable": (True, True, False, False)},
         {"upload": (True, True, False, False)},
-        {"values": (False, False, True, True)},
-        {"pull": 0.5},
-        {"part": "A"},
-        {"compare": "B"},
+        {"upload_values": (False, False, True, True)},
+        {"prox_weight": 0.5},
+        {"fold": "A"},
+        {"selection_fold": "B"},
         {"stream": "other"},
-        {"most": torch.tensor([4, 1, 4])},
+        {"max_samples": torch.tensor([4, 1, 4])},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -80,7 +80,8 @@ def test_work_that_differs_in_anything_is_not_shared(changes: dict[str, Any]) ->
 def test_samples_that_clients_use_at_most_tell_jobs_apart_by_client() -> None:
     engine, layout, start = loop_of(SIZES)
     plans = [
-        plan_of(start[None], fit_of(layout, [[0]] * 3, most=torch.tensor(most))) for most in ([4, 1, 4], [4, 1, 5])
+        plan_of(start[None], fit_of(layout, [[0]] * 3, max_samples=torch.tensor(most)))
+        for most in ([4, 1, 4], [4, 1, 5])
     ]
     answers = answer(engine, *plans)
     assert answers.done == 4
@@ -95,14 +96,14 @@ def test_several_offers_are_one_job_however_they_are_padded() -> None:
     answers = answer(engine, narrow, wide)
     assert answers.done == 3
     assert same(answers.reports, (alone(narrow), alone(wide)))
-    chosen = answers.reports[0].results[0].given[:2]
-    assert torch.equal(answers.reports[1].results[0].given, 2 - chosen)
+    chosen = answers.reports[0].results[0].chosen[:2]
+    assert torch.equal(answers.reports[1].results[0].chosen, 2 - chosen)
 
 
 def test_of_two_offers_with_the_same_values_the_first_is_taken() -> None:
     engine, layout, start = loop_of(SIZES)
     plan = plan_of(torch.stack([start, start]), fit_of(layout, [[1, 0]] * 3))
-    assert answer(engine, plan).reports[0].results[0].given.tolist() == [1, 1, 1]
+    assert answer(engine, plan).reports[0].results[0].chosen.tolist() == [1, 1, 1]
     assert same(answer(engine, plan).reports[0], alone(plan))
 
 
@@ -110,10 +111,16 @@ def test_what_devices_keep_is_never_shared() -> None:
     """Both do the same in round 1, and train on in round 2 from what only they have."""
     engine, layout, start = loop_of(SIZES)
     devices = [Devices(engine), Devices(engine)]
-    shared, own = fit_of(layout, [[0]] * 3), fit_of(layout, [[0]] * 3, keep=layout.everything, store=layout.everything)
-    use = Use("own", torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
-    once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, recipe=Recipe(lr=0.5)))]
-    twice = [replace(plan, round=2, score=(use, replace(use, keep=layout.nothing))) for plan in once]
+    shared, own = (
+        fit_of(layout, [[0]] * 3),
+        fit_of(layout, [[0]] * 3, load_local=layout.everything, save_local=layout.everything),
+    )
+    evaluation = Evaluation("own", torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
+    once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, training=LocalTraining(lr=0.5)))]
+    twice = [
+        replace(plan, round=2, evaluations=(evaluation, replace(evaluation, load_local=layout.nothing)))
+        for plan in once
+    ]
     separate = [loop_of(SIZES)[0] for _ in once]
     for plans, done in ((once, 9), (twice, 9)):
         answers = together(plans, engine, devices)
@@ -128,7 +135,7 @@ def test_devices_give_the_engine_back_after_an_error() -> None:
     engine, layout, start = loop_of(SIZES)
     before = engine.store
     with pytest.raises(ContractError, match="expected a part of"):
-        Devices(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, part="C")))
+        Devices(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, fold="C")))
     assert engine.store is before
 
 
@@ -145,8 +152,8 @@ def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: 
     asked, plans = [], []
     for seed, epochs in ((7, 1), (8, 2)):
         engine, layout, start = loop_of(SIZES)
-        fit = fit_of(layout, [[0]] * 3, recipe=Recipe(epochs=epochs, batch=5, lr=0.1))
-        plans.append(replace(plan_of(start[None], fit), seed=seed))
+        task = fit_of(layout, [[0]] * 3, training=LocalTraining(epochs=epochs, batch=5, lr=0.1))
+        plans.append(replace(plan_of(start[None], task), seed=seed))
         asked.append(Asked([plans[-1]] * 2, engine, [Devices(engine)] * 2))
     found = all_together(asked)
     assert [answers.done for answers in found] == [3, 3]
@@ -164,8 +171,8 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
             runs.append(plan)
             return engine.run(plan)
 
-    def use(clients: list[int], offers: list[list[int]]) -> Use:
-        return Use("x", torch.tensor(clients), torch.tensor(offers), layout.nothing)
+    def evaluation(clients: list[int], offers: list[list[int]]) -> Evaluation:
+        return Evaluation("x", torch.tensor(clients), torch.tensor(offers), layout.nothing)
 
     asks = [
         {"classes": torch.tensor(rows), "entropy": torch.zeros(3, dtype=torch.bool)} for rows in ([1, 1, 0], [0, 1, 1])
@@ -173,15 +180,18 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
     plans = [
         replace(
             plan_of(moved(start, 2), fit_of(layout, [[-1]] * 3)),
-            ask={name: rows.bool() for name, rows in ask.items()},
-            score=(score,),
+            client_stats={name: rows.bool() for name, rows in ask.items()},
+            evaluations=(score,),
         )
-        for ask, score in zip(asks, (use([0, 2], [[0], [0]]), use([2, 0], [[0], [1]])), strict=True)
+        for ask, score in zip(asks, (evaluation([0, 2], [[0], [0]]), evaluation([2, 0], [[0], [1]])), strict=True)
     ]
     answers = together(plans, Counted(), [Devices(engine)] * 2)
     assert same(answers.reports, tuple(map(alone, plans)))
     (merged,) = runs
-    assert merged.ask["classes"].tolist() == [True] * 3 and sum(len(score.clients) for score in merged.score) == 3
+    assert (
+        merged.client_stats["classes"].tolist() == [True] * 3
+        and sum(len(score.clients) for score in merged.evaluations) == 3
+    )
     assert answers.done == 0
 
 
@@ -194,8 +204,8 @@ def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
 
     nobody = torch.empty(0, dtype=torch.int64)
     idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
-    idle = replace(idle, score=(Use("x", nobody, nobody.reshape(0, 1), layout.nothing),))
-    answers = together([idle, replace(idle, work=(), score=())], Nobody(), [Nobody(), Nobody()])
+    idle = replace(idle, evaluations=(Evaluation("x", nobody, nobody.reshape(0, 1), layout.nothing),))
+    answers = together([idle, replace(idle, tasks=(), evaluations=())], Nobody(), [Nobody(), Nobody()])
     assert same(answers.reports, (alone(idle), Report(())))
     assert answers.seconds[0] < 1 and answers.done == 0
 
@@ -216,9 +226,9 @@ def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
     """
     engine, layout, start = loop_of(SIZES)
     models = moved(start, 2)
-    use = Use("x", torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
-    first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), score=(use,))
-    second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), score=(use,))
+    evaluation = Evaluation("x", torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
+    first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), evaluations=(evaluation,))
+    second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations=(evaluation,))
     merged, wishes = merge([first, second])
     assert merged is not None
     assert costs(merged, wishes, engine.run(merged)) == (32, 88)
@@ -242,7 +252,7 @@ def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
     asked: Sequence[tuple[list[int], Sequence[dict[str, Any]]]],
 ) -> None:
     engine, layout, start = loop_of(SIZES)
-    models, recipe = moved(start, 3), Recipe(epochs=1, batch=0, lr=0.1)
+    models, training = moved(start, 3), LocalTraining(epochs=1, batch=0, lr=0.1)
     plans = []
     for order, fits in asked:
         work = []
@@ -250,10 +260,18 @@ def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
             keep = layout.select("fc") if keys["keep"] else layout.nothing
             most = None if keys["most"] is None else torch.tensor(keys["most"])
             work.append(
-                fit_of(layout, keys["rows"], part=keys["part"], keep=keep, store=keep, most=most, recipe=recipe)
+                fit_of(
+                    layout,
+                    keys["rows"],
+                    fold=keys["part"],
+                    load_local=keep,
+                    save_local=keep,
+                    max_samples=most,
+                    training=training,
+                )
             )
         cohort = torch.tensor(order)
-        plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], work=tuple(work)))
+        plans.append(Plan(round=1, seed=7, cohort=cohort, models=models[order], tasks=tuple(work)))
     answers = answer(engine, *plans)
     assert same(answers.reports, tuple(map(alone, plans)))
     assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results)

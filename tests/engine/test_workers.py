@@ -41,7 +41,7 @@ def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
 
 
 def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
-    quiet = replace(nobody(), score=())
+    quiet = replace(nobody(), evaluations=())
     report = Workers(SITE, Here(2)).run(quiet)
     assert same(report, SITE.loop().run(quiet)) and report.results[0].updates.values.shape == (0, LAYOUT.p)
     scored = Workers(SITE, Here(2)).run(nobody())
@@ -50,7 +50,7 @@ def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
 
 def test_clients_that_were_led_astray_are_known() -> None:
     """What they keep is as little finite as with the loop, and the next round starts them anew."""
-    lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), score=())
+    lost = replace(rich(), models=torch.full_like(MODELS, torch.nan), evaluations=())
     engine, loop = Workers(SITE, Here(2)), SITE.loop()
     for plan in (lost, rich(2)):
         assert same(engine.run(plan).results[-1].sizes, loop.run(plan).results[-1].sizes)
@@ -61,10 +61,10 @@ def test_clients_that_were_led_astray_are_known() -> None:
 def test_shards_take_about_as_long() -> None:
     plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=5)))
     # One and twice their 1, 2, 3, 4, 5 samples: 11, 9, then 7 and 5 to the less busy one, and 3 to the first of two.
-    assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.work[0].recipe.epochs == 2
+    assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.tasks[0].training.epochs == 2
     assert shards(plan, SITE.holdings, 2) == [(4, 1, 0), (3, 2)]
     assert shards(plan, SITE.holdings, 7) == [(4,), (3,), (2,), (1,), (0,)]
-    assert shards(replace(nobody(), score=()), SITE.holdings, 3) == [()]
+    assert shards(replace(nobody(), evaluations=()), SITE.holdings, 3) == [()]
 
 
 @given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))

@@ -52,7 +52,7 @@ def test_what_several_algorithms_ask_for_is_done_once(monkeypatch: pytest.Monkey
     done, run = list[str](), Loop.run
 
     def counted(self: Loop, plan: Any) -> Any:
-        done.extend(fit.part for fit in plan.work)
+        done.extend(task.fold for task in plan.tasks)
         return run(self, plan)
 
     monkeypatch.setattr(Loop, "run", counted)

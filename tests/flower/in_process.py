@@ -18,7 +18,7 @@ from fedstrata.flower.exchange import Clock, Node, ReplyLimit
 from fedstrata.flower.remote import Remote, Rules
 from fedstrata.flower.roster import Roster, Seat
 from fedstrata.flower.terms import Samples, Terms
-from fedstrata.setting import Setting, prepare
+from fedstrata.runner.build import Setting, prepare
 
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 

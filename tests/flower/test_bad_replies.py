@@ -151,7 +151,9 @@ def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
         plan = algorithm.plan(problem, state, setting.everyone)
         if round == 2:
             asked = {"entropy": torch.ones(len(plan.cohort), dtype=torch.bool)}
-            plan = replace(plan, score=algorithm.serve(problem, state, setting.everyone), ask=asked)
+            plan = replace(
+                plan, evaluations=algorithm.evaluations(problem, state, setting.everyone), client_stats=asked
+            )
         state, _ = algorithm.update(problem, state, replace(ask(plan), cohort=plan.cohort))
     assert isinstance(state, State)
     return state
@@ -367,8 +369,8 @@ def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Fed
     """A newcomer is not scored; were it alone, there would be no record of the round before."""
     setting = here.setting
     state = setting.algorithm.init(setting.problem)
-    uses = setting.algorithm.serve(setting.problem, state, setting.everyone[:2])
-    plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), score=uses)
+    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone[:2])
+    plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), evaluations=evaluations)
     remote, grid = here.remote(Rules(deadline=5.0, tries=2))
     del grid.devices[100], grid.devices[101]
     with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):

@@ -34,7 +34,7 @@ from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation, read_federation, write_federation
 from fedstrata.flower.remote import Rules
 from fedstrata.flower.terms import Samples
-from fedstrata.train import run
+from fedstrata.runner.rounds import run
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,

@@ -9,10 +9,10 @@ import torch
 from in_process import Federation, federation
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.cohort import draw
 from fedstrata.config import load
 from fedstrata.core import Plan, Report, State
-from fedstrata.setting import Setting
+from fedstrata.runner.build import Setting
+from fedstrata.runner.sampling import draw
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -38,10 +38,10 @@ def play(setting: Setting, ask: Ask, name: str) -> Iterator[tuple[Report, State]
     algorithm = load({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
     problem, state = setting.problem, algorithm.init(setting.problem)
     for round in range(1, ROUNDS + 1):
-        uses = algorithm.serve(problem, state, setting.everyone)
+        evaluations = algorithm.evaluations(problem, state, setting.everyone)
         cohort, absent = draw(problem.seed, round, setting.everyone, 0.8, 0.2)
         plan = algorithm.plan(problem, state, cohort)
-        report = ask(replace(plan, score=uses), absent)
+        report = ask(replace(plan, evaluations=evaluations), absent)
         state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
         yield report, state
 
@@ -50,9 +50,12 @@ def by_simulator(setting: Setting) -> Ask:
     setting.clients.store.restore({})
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
-        score = [(use, ~torch.isin(use.clients, absent)) for use in plan.score]
-        there = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in score)
-        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), score=there))
+        score = [(evaluation, ~torch.isin(evaluation.clients, absent)) for evaluation in plan.evaluations]
+        there = tuple(
+            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
+            for evaluation, rows in score
+        )
+        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there))
 
     return ask
 

@@ -47,8 +47,8 @@ def play(here: Federation, ask: Callable[[Plan], Report], rounds: int = ROUNDS) 
     algorithm, problem, everyone = setting.algorithm, setting.problem, setting.everyone
     state = algorithm.init(problem)
     for _ in range(rounds):
-        uses = algorithm.serve(problem, state, everyone)
-        report = ask(replace(algorithm.plan(problem, state, everyone), score=uses))
+        evaluations = algorithm.evaluations(problem, state, everyone)
+        report = ask(replace(algorithm.plan(problem, state, everyone), evaluations=evaluations))
         state, _ = algorithm.update(problem, state, replace(report, cohort=everyone))
         yield report
 
@@ -58,9 +58,12 @@ def simulated(here: Federation, absent: dict[int, int]) -> Callable[[Plan], Repo
 
     def ask(plan: Plan) -> Report:
         gone = torch.tensor([absent[plan.round]] if plan.round in absent else [], dtype=torch.int64)
-        score = [(use, ~torch.isin(use.clients, gone)) for use in plan.score]
-        there = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in score)
-        return here.setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), score=there))
+        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations]
+        there = tuple(
+            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
+            for evaluation, rows in score
+        )
+        return here.setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
 
     return ask
 

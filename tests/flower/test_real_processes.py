@@ -27,8 +27,8 @@ from fedstrata.flower.alone import alone
 from fedstrata.flower.certificates import certify, certify_node, keys
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.remote import Rules
-from fedstrata.setting import prepare
-from fedstrata.train import Answer, ask, steps
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import Answer, ask, steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 
@@ -141,9 +141,12 @@ def by_simulator(out: Path, absent: Mapping[int, list[int]]) -> None:
 
     def answer(plan: Plan) -> Report:
         gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
-        score = [(use, ~torch.isin(use.clients, gone)) for use in plan.score]
-        there = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in score)
-        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), score=there))
+        score = [(evaluation, ~torch.isin(evaluation.clients, gone)) for evaluation in plan.evaluations]
+        there = tuple(
+            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
+            for evaluation, rows in score
+        )
+        return setting.clients.run(replace(plan.only(~torch.isin(plan.cohort, gone)), evaluations=there))
 
     run, given = steps(experiment, setting, out, resume=False, show=lambda record: None), None
     try:

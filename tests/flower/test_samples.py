@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedstrata.config import load
-from fedstrata.core import PARTS
+from fedstrata.core import FOLDS
 from fedstrata.errors import DataError
 from fedstrata.flower.cut import cut, cut_public
 from fedstrata.flower.samples import holdings_of, no_holdings
 from fedstrata.flower.terms import Samples, Terms
-from fedstrata.setting import prepare
+from fedstrata.runner.build import prepare
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)
@@ -110,7 +110,7 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     assert samples.unit == "trial" and cut_public(setting, tmp_path / "public.npz") == ""
     for client, path in enumerate(paths):
         own = holdings_of(path, client, replace(TERMS, clients=2, samples=samples))
-        for part in PARTS:
+        for part in FOLDS:
             pairs = [each.samples(each.train(client, part)) for each in (setting.holdings, own)]
             assert same(pairs[0], pairs[1]), part
         assert same(*[each.samples(each.test(client)) for each in (setting.holdings, own)])

@@ -22,7 +22,7 @@ from fedstrata.flower.remote import Rules
 from fedstrata.flower.roster import Roster
 from fedstrata.flower.server import drive, terms_of
 from fedstrata.models import layout_of
-from fedstrata.train import Run, run
+from fedstrata.runner.rounds import Run, run
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

@@ -48,7 +48,7 @@ PRELOAD = (
     "fedstrata.data.npz",
     "fedstrata.data.parquet",
     "fedstrata.report",
-    "fedstrata.train",
+    "fedstrata.runner.rounds",
     "PIL.Image",
     "scipy.cluster.hierarchy",
 )

@@ -18,7 +18,7 @@ def parameters(module: nn.Module) -> int:
 
 def weights(module: nn.Module) -> dict[str, int]:
     """Weights without biases of each conv and linear layer, as the papers' tables count them."""
-    slots = layout_of(module).slots
+    slots = layout_of(module).tensors
     return {slot.layer: prod(slot.shape) for slot in slots if slot.name.endswith(".weight") and slot.kind != "norm"}
 
 
@@ -59,7 +59,7 @@ def test_networks_have_these_parameters_and_layers(
 
 def test_tsdp_cnn_has_eight_tensors_and_the_papers_dropouts() -> None:
     module = make("tsdp_cnn", CIFAR, 10, seed=0, pool="each")
-    assert len(layout_of(module).slots) == 8
+    assert len(layout_of(module).tensors) == 8
     assert [part.p for part in module.modules() if isinstance(part, nn.Dropout)] == [0.25, 0.5]
 
 
@@ -86,7 +86,7 @@ def test_vgg11_has_eight_convolutions_and_a_width() -> None:
 
 
 def test_batch_norm_of_vgg_follows_each_convolution_and_replaces_its_bias() -> None:
-    names = [slot.name for slot in layout_of(make("vgg11", CIFAR, 10, seed=0, width=1 / 64, batch_norm=True)).slots]
+    names = [slot.name for slot in layout_of(make("vgg11", CIFAR, 10, seed=0, width=1 / 64, batch_norm=True)).tensors]
     assert names[:6] == [
         *("conv1.weight", "norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var", "conv2.weight"),
     ]

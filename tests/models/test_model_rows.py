@@ -64,11 +64,11 @@ def test_a_row_of_a_half_precision_network_is_float32() -> None:
 
 def test_statistics_of_batch_norm_are_averaged_and_never_selected() -> None:
     layout = layout_of(small("resnet18", 0))
-    statistics = [slot for slot in layout.slots if slot.kind == "buffer"]
+    statistics = [slot for slot in layout.tensors if slot.kind == "buffer"]
     assert len(statistics) == 2 * 20  # a mean and a variance for each of 20 normalisations
     assert {slot.name.rpartition(".")[2] for slot in statistics} == {"running_mean", "running_var"}
     for selector in ("conv", "linear", "head", "first_linear", "smallest_linear", "all", "*", "*.weight"):
-        chosen = [slot for slot, one in zip(layout.slots, layout.select(selector), strict=True) if one]
+        chosen = [slot for slot, one in zip(layout.tensors, layout.select(selector), strict=True) if one]
         assert {slot.kind for slot in chosen} <= {"conv", "linear"}
     for selector in ("norm1", "norm1.running_mean", "*running*"):
         with pytest.raises(LayoutError, match="matches no layer"):
@@ -89,7 +89,7 @@ def test_kinds_of_the_layers_of_pytorch() -> None:
     }
     for kind, members in modules.items():
         for module in members:
-            assert {slot.kind for slot in layout_of(module).slots} == {kind}, module
+            assert {slot.kind for slot in layout_of(module).tensors} == {kind}, module
 
 
 class Tied(nn.Module):
@@ -108,7 +108,7 @@ class Tied(nn.Module):
 def test_tied_parameters_appear_once_and_integer_or_passing_buffers_not_at_all() -> None:
     module = Tied()
     layout = layout_of(module)
-    assert [(slot.name, slot.layer, slot.kind) for slot in layout.slots] == [
+    assert [(slot.name, slot.layer, slot.kind) for slot in layout.tensors] == [
         ("token", "token", "linear"),
         ("mean", "mean", "buffer"),
         ("inner.weight", "inner", "linear"),
@@ -125,7 +125,7 @@ def test_a_weight_normalised_convolution_is_a_convolution() -> None:
     module = nn.Sequential(weight_norm(nn.Conv2d(1, 2, 1)))
     layout = layout_of(module)
     assert layout.layers == ("0",)
-    assert {slot.kind for slot in layout.slots} == {"conv"}
+    assert {slot.kind for slot in layout.tensors} == {"conv"}
     load_row(module, layout, 2 * flatten(module, layout))
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save as to_bytes
 
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.parts.recursive.recursion import Watched
-from fedstrata.core import State, begin
+from fedstrata.core import State, initial_state
 from fedstrata.errors import RecordError
 from fedstrata.records import find_checkpoint, load, save
 from fedstrata.testing import play, toy_problem
@@ -33,7 +33,7 @@ def record_of(round: int, n: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, round: int) -> None:
-    save(folder, replace(begin(toy_problem(3)), round=round), {}, record_of(round))
+    save(folder, replace(initial_state(toy_problem(3)), round=round), {}, record_of(round))
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ class Rich(State):
 
 
 def test_optional_tensors_tuples_and_mappings_come_back(tmp_path: Path) -> None:
-    plain = vars(begin(toy_problem(3)))
+    plain = vars(initial_state(toy_problem(3)))
     for maybe in (None, torch.tensor([1.0])):
         state = Rich(**(plain | {"round": 1}), maybe=maybe, names=("a", "b"), rows={"x": torch.tensor([2.0])})
         save(tmp_path, state, {}, {})

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedstrata.core import Matrix, Score, begin
+from fedstrata.core import Matrix, Score, initial_state
 from fedstrata.errors import RecordError
 from fedstrata.records import Folder
 from fedstrata.testing import toy_problem
@@ -72,7 +72,7 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
     folder, problem = folder_with(tmp_path, 1), toy_problem(3)
     with pytest.raises(RecordError, match=r"no summary\.json"):
         folder.summary()
-    folder.finish(problem.layout, begin(problem), {"ari": 1.0})
+    folder.finish(problem.layout, initial_state(problem), {"ari": 1.0})
     assert folder.summary() == {"ari": 1.0}
     (folder.path / "summary.json").write_text("{")
     with pytest.raises(RecordError, match=r"summary\.json: expected a summary in JSON, found: .*; resume the run"):

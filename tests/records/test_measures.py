@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from fedstrata.core import Score, Use
+from fedstrata.core import Evaluation, Score
 from fedstrata.errors import ContractError
 from fedstrata.records import complete, count_lower, summarise
 
-USE = Use("cluster", torch.arange(4), torch.zeros(4, 1, dtype=torch.int64), (False,))
+USE = Evaluation("cluster", torch.arange(4), torch.zeros(4, 1, dtype=torch.int64), (False,))
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 
 
@@ -20,7 +20,7 @@ def test_the_four_accuracies_of_a_round() -> None:
 
 
 def test_other_ways_of_using_the_models_are_recorded_by_name() -> None:
-    personal = Use("personal", USE.clients, USE.offers, (True,))
+    personal = Evaluation("personal", USE.clients, USE.candidates, (True,))
     better = Score(SCORE.clients, SCORE.samples, SCORE.samples, SCORE.loss)
     record = complete({}, torch.tensor([-1] * 4), None, [USE, personal], [SCORE, better])
     assert record["acc_personal"] == 1.0 and record["ari"] is None and record["acc_cluster"] is None

@@ -14,6 +14,7 @@ from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
 from fedstrata.errors import InputError, RecordError
+from fedstrata.runner import rounds
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 5,
@@ -221,10 +222,9 @@ def test_only_keys_that_no_result_depends_on_may_differ() -> None:
 
 
 def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedstrata import train
 
-    versions = train._versions()["versions"]
-    monkeypatch.setattr(train, "_versions", lambda: {"versions": {**versions, "torch": "99"}})
+    versions = rounds._versions()["versions"]
+    monkeypatch.setattr(rounds, "_versions", lambda: {"versions": {**versions, "torch": "99"}})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
 
@@ -252,7 +252,7 @@ def test_what_a_run_writes_anew_may_be_damaged(name: str, whole: Path, broken: P
 
 def test_a_run_is_not_begun_where_one_is_already(broken: Path) -> None:
     from fedstrata.config import load
-    from fedstrata.train import run
+    from fedstrata.runner.rounds import run
 
     before = left(broken)
     with pytest.raises(InputError, match="expected no run in this folder, found one; resume it"):

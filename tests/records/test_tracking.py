@@ -18,9 +18,9 @@ from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] 
 import fedstrata as fs
 from fedstrata.config import load
 from fedstrata.errors import ExperimentError
-from fedstrata.patience import Stopped
-from fedstrata.progress import Progress
 from fedstrata.records.tracking import require, track
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.progress import Progress
 
 SMALL = {
     "rounds": 4,

@@ -18,8 +18,21 @@ from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Groups, a
 from fedstrata.algorithms.parts.oneshot.newcomers import incorporate, invite, nearest
 from fedstrata.algorithms.parts.oneshot.snapshots import Snapshots, reach, snapshot, unclustered
 from fedstrata.clustering import entropy_groups, euclidean
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, Rows, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
+    Matrix,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 TOLD = ("classes", "entropy")
 """What a client tells when it registers (Algorithm 1, lines 1 to 5)."""
@@ -81,32 +94,32 @@ class AdaCFL:
 
     def plan(self, problem: Problem, state: Registered, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster, a newcomer the reference; the unknown register."""
-        plan = broadcast(problem, state, cohort)
+        plan = fedavg_plan(problem, state, cohort)
         if state.clustered:
             return invite(problem, state, plan, problem.layout.select(*names(self.layers)))
         # A pending client's data may have changed since it told.
         unknown = (state.labels[cohort] < 0) | (state.facts[cohort] < 0).any(dim=1)
-        return replace(plan, ask=dict.fromkeys(TOLD, unknown) if self.precluster else {})
+        return replace(plan, client_stats=dict.fromkeys(TOLD, unknown) if self.precluster else {})
 
-    def update(self, problem: Problem, state: Registered, report: Report) -> tuple[Registered, Notes]:
+    def update(self, problem: Problem, state: Registered, report: Report) -> tuple[Registered, Diagnostics]:
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.clustered:
             return incorporate(problem, state, report, *self._near(problem, state))
-        facts, columns, labels = state.facts.clone(), self._columns(problem), settle(state, report)
+        facts, columns, labels = state.facts.clone(), self._columns(problem), assign_pending(state, report)
         for place, name in enumerate(TOLD):
-            if name in report.facts:
-                facts[report.facts[name].clients, place] = report.facts[name].values[:, 0]
+            if name in report.client_stats:
+                facts[report.client_stats[name].clients, place] = report.client_stats[name].values[:, 0]
         known = (facts >= 0).all(dim=1) | (not self.precluster)
         fresh = report.results[0].only(report.results[0].updates.clients.argsort())
         fresh = fresh.only(known[fresh.updates.clients])
         weights = Rows(fresh.updates.clients, state.models[0, columns] + fresh.updates.values[:, columns])
         told, quorum = replace(state, facts=facts), answering(self.quorum, report, labels, first=self.round)
         group = partial(self._group, facts)
-        moved, notes = divide(problem, told, report, labels, weights, quorum, group)
+        moved, diagnostics = divide(problem, told, report, labels, weights, quorum, group)
         if not moved.clustered:
-            return moved, notes
+            return moved, diagnostics
         moved = snapshot(moved, columns, weights, fresh.sizes, self.epsilon, self.cut)
-        return (replace(moved, reference=state.models[0], age=1) if self.reference == "parent" else moved), notes
+        return (replace(moved, reference=state.models[0], age=1) if self.reference == "parent" else moved), diagnostics
 
     def _group(self, facts: torch.Tensor, weights: Rows) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and within each the distances and what merges."""
@@ -123,17 +136,17 @@ class AdaCFL:
             cuts |= {f"cut {precluster}": cut} if cut < torch.inf else {}
             matrices.append(Matrix(0, f"{layer} of pre-cluster {precluster}", "l2", clients[rows], distance))
         why = f"{len(clients)} clients, {len(matrices)} pre-clusters, {len(groups.unique())} clusters"
-        return Groups(groups, Verdict(why, layer, cuts), tuple(matrices))
+        return Groups(groups, Decision(why, layer, cuts), tuple(matrices))
 
     def place(self, problem: Problem, state: Registered, report: Report) -> torch.Tensor:
         """A pending client belongs to the nearest cluster within epsilon, before the clustering to the only one."""
         if not state.clustered:
-            return settle(state, report)
+            return assign_pending(state, report)
         return nearest(state, report, *self._near(problem, state))[0].clamp(max=len(state.models))
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _columns(self, problem: Problem) -> torch.Tensor:
         return problem.layout.columns(problem.layout.select(*names(self.layers)))

@@ -8,8 +8,19 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -31,28 +42,30 @@ class Centralized:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """The holder of the union trains the one model, whoever takes part."""
-        plan = broadcast(problem, state, cohort[:1])
-        (fit,) = plan.work
-        batch = fit.recipe.batch * (problem.clients if self.steps == "equal" else 1)
-        union = replace(fit, offers=torch.zeros(1, 1, dtype=torch.int64), recipe=replace(fit.recipe, batch=batch))
-        return replace(plan, cohort=torch.tensor([problem.clients]), work=(union,))
+        plan = fedavg_plan(problem, state, cohort[:1])
+        (task,) = plan.tasks
+        batch = task.training.batch * (problem.clients if self.steps == "equal" else 1)
+        union = replace(
+            task, candidates=torch.zeros(1, 1, dtype=torch.int64), training=replace(task.training, batch=batch)
+        )
+        return replace(plan, cohort=torch.tensor([problem.clients]), tasks=(union,))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Take over what the holder of the union trained."""
         (result,) = report.results
         # Labels have no place for the reserved id; in one cluster any client can stand for it.
         stand_in = replace(result.updates, clients=torch.zeros_like(result.updates.clients))
         union = replace(report, results=(replace(result, updates=stand_in),))
-        return advance(problem, state, union, self.place(problem, state, report))
+        return aggregate(problem, state, union, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """Everyone belongs to the one cluster."""
         return torch.zeros_like(state.labels)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the one model."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

@@ -14,11 +14,22 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage, Members, Norm, Share
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
-from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, recurse
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched, recurse
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
-from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    State,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -73,16 +84,16 @@ class CFL:
 
     def plan(self, problem: Problem, state: Watched, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
-        return hear(problem, state, broadcast(problem, state, cohort), self.alpha)
+        return hear(problem, state, fedavg_plan(problem, state, cohort), self.alpha)
 
-    def update(self, problem: Problem, state: Watched, report: Report) -> tuple[Watched, Notes]:
+    def update(self, problem: Problem, state: Watched, report: Report) -> tuple[Watched, Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         everything = problem.layout.select("all")
         state = weigh(problem, state, report, self.alpha)
         state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, everything)
         columns = problem.layout.columns(everything)
 
-        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> Decision:
+        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> SplitDecision:
             criterion = Criterion(
                 eps1=threshold(self.eps1, peaks[0], STATIONARY),
                 eps2=threshold(self.eps2, peaks[0], PROGRESS * STATIONARY),
@@ -94,13 +105,13 @@ class CFL:
             return trigger.judge(problem, criterion, members)
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        return moved, replace(notes, figures={**notes.figures, **trigger.figures})
+        moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
+        return moved, replace(diagnostics, metrics={**diagnostics.metrics, **trigger.figures})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

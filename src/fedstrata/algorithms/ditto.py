@@ -11,8 +11,20 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Norm
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -36,33 +48,33 @@ class Ditto:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the global model, then its own: v <- v - eta (grad F_i(v) + lambda (v - w^t))."""
-        plan, layout = broadcast(problem, state, cohort), problem.layout
-        (shared,) = plan.work
+        plan, layout = fedavg_plan(problem, state, cohort), problem.layout
+        (shared,) = plan.tasks
         # The same random stream: without the pull the personal model sees the very batches of training alone.
         personal = replace(
             shared,
-            recipe=shared.recipe if isinstance(self.epochs, str) else replace(shared.recipe, epochs=self.epochs),
-            keep=layout.everything,
-            store=layout.everything,
+            training=shared.training if isinstance(self.epochs, str) else replace(shared.training, epochs=self.epochs),
+            load_local=layout.everything,
+            save_local=layout.everything,
             upload=layout.nothing,
-            pull=self.lam,
+            prox_weight=self.lam,
         )
-        return replace(plan, work=(shared, personal))
+        return replace(plan, tasks=(shared, personal))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the global updates; nothing is decided."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses its personal model; the global one is recorded beside it."""
-        (shared,) = serve(problem, state, clients)
-        personal = replace(shared, name="personal", keep=problem.layout.everything)
+        (shared,) = cluster_evaluation(problem, state, clients)
+        personal = replace(shared, name="personal", load_local=problem.layout.everything)
         return (personal, replace(shared, name="global"))

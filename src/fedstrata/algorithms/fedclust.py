@@ -14,8 +14,19 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Linkage, Norm, Selecto
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
 from fedstrata.clustering import euclidean
-from fedstrata.core import Mask, Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Mask,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    aggregate,
+    cluster_evaluation,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,12 +60,12 @@ class FedClust:
         """Who is still to be compared trains the common start and sends one layer; the others train their cluster's."""
         return register(problem, state, cohort, self._mask(problem))
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Notes]:
+    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
         """Group the clients as soon as enough of them have sent their layer; then average inside the clusters."""
         labels = self.place(problem, state, report)
         state = sign(state, self._sent(problem, report))
         if state.clustered:
-            return advance(problem, state, report, labels)
+            return aggregate(problem, state, report, labels)
         quorum, layer = gathered(self.quorum, labels), ", ".join(names(self.layers))
         agglomeration = Agglomeration(self.cut, self.linkage, euclidean, "l2", layer)
         return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
@@ -63,9 +74,9 @@ class FedClust:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""
         return nearest(state, self._sent(problem, report), euclidean, self.linkage)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _mask(self, problem: Problem) -> Mask:
         return problem.layout.select(*names(self.layers))

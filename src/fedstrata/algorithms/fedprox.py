@@ -12,8 +12,20 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Norm
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -32,21 +44,21 @@ class FedProx:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the one model on F_i(w) + mu / 2 * ||w - w^t||^2."""
-        plan = broadcast(problem, state, cohort)
-        return replace(plan, work=(replace(plan.work[0], pull=self.mu),))
+        plan = fedavg_plan(problem, state, cohort)
+        return replace(plan, tasks=(replace(plan.tasks[0], prox_weight=self.mu),))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average; nothing is decided."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the one model."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

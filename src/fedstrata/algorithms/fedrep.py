@@ -13,8 +13,18 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Count
 from fedstrata.algorithms.parts.personal import Personal, keep_local, others, personal_mask, serve_personal
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -37,28 +47,28 @@ class FedRep:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains its head with the body frozen, then the body with its head frozen."""
         personal = personal_mask(problem.layout, self.personal)
         plan = keep_local(problem, state, cohort, personal)
-        (both,) = plan.work
-        recipe = replace(both.recipe, epochs=self.head_epochs)
-        head = replace(both, recipe=recipe, train=personal, upload=problem.layout.nothing, stream="head")
-        body = replace(both, train=others(personal), store=problem.layout.nothing)
-        return replace(plan, work=(head, body))
+        (both,) = plan.tasks
+        training = replace(both.training, epochs=self.head_epochs)
+        head = replace(both, training=training, trainable=personal, upload=problem.layout.nothing, stream="head")
+        body = replace(both, trainable=others(personal), save_local=problem.layout.nothing)
+        return replace(plan, tasks=(head, body))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the bodies; nothing is decided."""
         labels = self.place(problem, state, report)
         bodies = replace(report, results=report.results[1:])
-        return advance(problem, state, bodies, labels)
+        return aggregate(problem, state, bodies, labels)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses its own head on the shared body."""
         return serve_personal(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -17,8 +17,21 @@ from fedstrata.algorithms.parts.tsdp.decoupling import Decoupled, Decoupling
 from fedstrata.algorithms.parts.tsdp.layering import above
 from fedstrata.algorithms.parts.tsdp.regrouping import regroup, restarted
 from fedstrata.algorithms.parts.tsdp.sampling import Part, Sampled, amended, infer, tendency, unamended
-from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Use, Verdict, advance, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
+    Mask,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -81,22 +94,22 @@ class FedTSDP:
 
         What would be personal after this round is stored too: it keeps each client's own last values.
         """
-        plan, own = broadcast(problem, state, cohort), self._personal(problem, state.shared)
+        plan, own = fedavg_plan(problem, state, cohort), self._personal(problem, state.shared)
         store = self._personal(problem, self._fewer(state))
-        return replace(plan, work=(replace(plan.work[0], keep=own, values=own, store=store),))
+        return replace(plan, tasks=(replace(plan.tasks[0], load_local=own, upload_values=own, save_local=store),))
 
-    def update(self, problem: Problem, state: Sampled, report: Report) -> tuple[Sampled, Notes]:
+    def update(self, problem: Problem, state: Sampled, report: Report) -> tuple[Sampled, Diagnostics]:
         """Lines 13 to 32, for the clients that answered."""
         result = report.results[0].only(report.results[0].updates.clients.argsort())
         clients, sent, own = result.updates.clients, result.updates.values, self._personal(problem, state.shared)
         # Personal tensors are sent as they are, the others as updates of what was received.
-        starts = state.models[result.given].index_fill(1, problem.layout.columns(own), 0.0)
+        starts = state.models[result.chosen].index_fill(1, problem.layout.columns(own), 0.0)
         batch, predictions = infer(problem, state, sent + starts, self.batch)
         value = tendency(problem, state, predictions, self.sample)
-        labels, parents = settle(state, report), torch.arange(len(state.models))
+        labels, parents = assign_pending(state, report), torch.arange(len(state.models))
         found: Decoupled | None = None
         seen = {"hopkins": value, "threshold": self.threshold, "shared_layers": state.shared}
-        verdict = Verdict(f"Hopkins statistic {value:.3f} is not above {self.threshold:g}", None, seen)
+        decision = Decision(f"Hopkins statistic {value:.3f} is not above {self.threshold:g}", None, seen)
         if len(batch) and value > self.threshold:
             stages = Decoupling(self.radius1, self.radius2, self.least, self.stages, self.noise)
             columns = problem.layout.columns(self._compared(problem, state))
@@ -106,22 +119,24 @@ class FedTSDP:
                 weights, triggers = amended(state.weights, batch, self.amend), state.triggers + 1
                 state = replace(state, weights=weights, shared=self._fewer(state), triggers=triggers)
             why = f"Hopkins statistic {value:.3f} is above {self.threshold:g}: {found.why}"
-            verdict = Verdict(why, found.layer, {**seen, **found.radii, **found.figures})
+            decision = Decision(why, found.layer, {**seen, **found.radii, **found.figures})
         moved = replace(report, results=(restarted(result, starts, state.models, parents[labels[clients]]),))
-        after, notes = advance(problem, state, moved, labels, parents, dict.fromkeys(range(len(state.models)), verdict))
+        after, diagnostics = aggregate(
+            problem, state, moved, labels, parents, dict.fromkeys(range(len(state.models)), decision)
+        )
         figures = {"hopkins": value, "shared_layers": after.shared, "triggers": float(after.triggers)}
         if found is not None:
-            figures, notes = {**figures, **found.figures}, replace(notes, matrices=found.matrices)
-        return after, replace(notes, figures={**notes.figures, **figures})
+            figures, diagnostics = {**figures, **found.figures}, replace(diagnostics, matrices=found.matrices)
+        return after, replace(diagnostics, metrics={**diagnostics.metrics, **figures})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: Sampled, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: Sampled, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the shared tensors of its cluster with its own personal ones."""
         own = self._personal(problem, state.shared)
-        return tuple(replace(use, keep=own) for use in serve(problem, state, clients))
+        return tuple(replace(evaluation, load_local=own) for evaluation in cluster_evaluation(problem, state, clients))
 
     def _personal(self, problem: Problem, shared: float) -> Mask:
         return above(problem.layout, shared, halves=self.granularity == "tensor")

@@ -16,24 +16,24 @@ from fedstrata.algorithms.parts.keys import STRICT, Count, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Groups, answering, divide
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
     Matrix,
-    Notes,
     Plan,
     Problem,
     Report,
     Result,
     Rows,
     State,
-    Use,
-    Verdict,
-    advance,
-    begin,
-    broadcast,
-    serve,
-    settle,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
 )
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -66,13 +66,13 @@ class FeSEM:
         """
         if self.k > problem.clients:
             raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
-        return Clustered(**vars(begin(problem)), clustered=0)
+        return Clustered(**vars(initial_state(problem)), clustered=0)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
-        return broadcast(problem, state, cohort)
+        return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Notes]:
+    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Diagnostics]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
         labels, result = self.place(problem, state, report), report.results[0]
         result = result if self.weighted else replace(result, sizes=torch.ones_like(result.sizes))
@@ -81,20 +81,20 @@ class FeSEM:
         clients = result.updates.clients
         nearest = labels.index_copy(0, clients, _away(problem, state, result).argmin(dim=1))
         counted = Report((_seen_from(state, result, nearest[clients]),))
-        moved, notes = advance(problem, state, counted, nearest)
-        return moved, replace(notes, figures={**notes.figures, "moved": float((nearest != labels).sum())})
+        moved, diagnostics = aggregate(problem, state, counted, nearest)
+        return moved, replace(diagnostics, metrics={**diagnostics.metrics, "moved": float((nearest != labels).sum())})
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the model of the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _begin(
         self, problem: Problem, state: Clustered, report: Report, labels: torch.Tensor
-    ) -> tuple[Clustered, Notes]:
+    ) -> tuple[Clustered, Diagnostics]:
         """Make the k models: k-means of what the clients made of the common start."""
         result, quorum = report.results[0], answering(self.quorum, report, labels, least=self.k)
         sizes = result.sizes[result.updates.clients.argsort()]
@@ -103,8 +103,8 @@ class FeSEM:
             distance = euclidean(rows.values)
             groups = kmeans(distance, self.k, sizes)
             k = int(groups.max()) + 1
-            verdict = Verdict(f"k-means of {len(groups)} models: {k} groups", "all", {"groups": float(k)})
-            return Groups(groups, verdict, (Matrix(0, "all", "l2", rows.clients, distance),))
+            decision = Decision(f"k-means of {len(groups)} models: {k} groups", "all", {"groups": float(k)})
+            return Groups(groups, decision, (Matrix(0, "all", "l2", rows.clients, distance),))
 
         return divide(problem, state, report, labels, result.updates.only(_compared(problem)), quorum, group)
 
@@ -116,12 +116,12 @@ def _compared(problem: Problem) -> torch.Tensor:
 def _away(problem: Problem, state: State, result: Result) -> torch.Tensor:
     """Distance of each client's model to each of the k models, (m, k)."""
     columns = _compared(problem)
-    own = (state.models[result.given] + result.updates.values)[:, columns]
+    own = (state.models[result.chosen] + result.updates.values)[:, columns]
     # Models differ by a thousandth of their norm: expanding the square would lose that.
     return torch.cdist(own, state.models[:, columns], compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _seen_from(state: State, result: Result, labels: torch.Tensor) -> Result:
     """The same local models, as updates of the models of the clusters that their clients now belong to."""
-    shift = state.models[result.given] - state.models[labels]
-    return replace(result, updates=replace(result.updates, values=result.updates.values + shift), given=labels)
+    shift = state.models[result.chosen] - state.models[labels]
+    return replace(result, updates=replace(result.updates, values=result.updates.values + shift), chosen=labels)

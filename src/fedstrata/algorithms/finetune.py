@@ -12,8 +12,20 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Count
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -35,25 +47,27 @@ class FineTune:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the one model for the server, then tunes it for itself."""
-        plan, layout = broadcast(problem, state, cohort), problem.layout
-        (shared,) = plan.work
-        recipe = replace(shared.recipe, epochs=self.epochs)
-        tuning = replace(shared, recipe=recipe, store=layout.everything, upload=layout.nothing, stream="tuning")
-        return replace(plan, work=(shared, tuning))
+        plan, layout = fedavg_plan(problem, state, cohort), problem.layout
+        (shared,) = plan.tasks
+        training = replace(shared.training, epochs=self.epochs)
+        tuning = replace(
+            shared, training=training, save_local=layout.everything, upload=layout.nothing, stream="tuning"
+        )
+        return replace(plan, tasks=(shared, tuning))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average; nothing is decided."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model that it tuned; the global one is recorded beside it."""
-        (shared,) = serve(problem, state, clients)
-        return (replace(shared, name="tuned", keep=problem.layout.everything), replace(shared, name="global"))
+        (shared,) = cluster_evaluation(problem, state, clients)
+        return (replace(shared, name="tuned", load_local=problem.layout.everything), replace(shared, name="global"))

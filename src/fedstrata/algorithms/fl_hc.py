@@ -13,8 +13,20 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Linkage, Norm, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Clustered, answering, divide
 from fedstrata.clustering import cosine, euclidean
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -42,17 +54,17 @@ class FLHC:
 
     def init(self, problem: Problem) -> Clustered:
         """Everyone in one cluster."""
-        return Clustered(**vars(begin(problem)), clustered=0)
+        return Clustered(**vars(initial_state(problem)), clustered=0)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""
-        return broadcast(problem, state, cohort)
+        return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Notes]:
+    def update(self, problem: Problem, state: Clustered, report: Report) -> tuple[Clustered, Diagnostics]:
         """Group the clients once, then average."""
         labels = self.place(problem, state, report)
         if state.clustered:
-            return advance(problem, state, report, labels)
+            return aggregate(problem, state, report, labels)
         columns = problem.layout.columns(problem.layout.select("all"))
         updates = report.results[0].updates.only(columns)
         quorum = answering(self.quorum, report, labels, first=self.round)
@@ -61,11 +73,11 @@ class FLHC:
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _distance(self, updates: torch.Tensor) -> torch.Tensor:
         if self.metric == "l1":

@@ -16,9 +16,9 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Share
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, register, sign, signed, unsigned
-from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, serve
+from fedstrata.core import Diagnostics, Evaluation, Plan, Problem, Report, Rows, State, aggregate, cluster_evaluation
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -63,18 +63,18 @@ class FLIS:
         """Who is still to be compared trains the common start; the others train the model of their cluster."""
         return register(problem, state, cohort, problem.layout.everything)
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Notes]:
+    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
         """Group the clients as soon as enough first models are there; average inside the clusters."""
         first = self._predicted(problem, report)
         labels = nearest(state, first, disagreement, self.linkage)
         state = sign(state, first)
         if state.clustered:
-            return advance(problem, state, report, labels)
+            return aggregate(problem, state, report, labels)
         rows, quorum = signed(state, labels), gathered(self.quorum, labels)
         if not quorum.lacks(len(rows.clients), state.round + 1):
             # Until now the only cluster stood at the common start, so first models are updates of it.
             start = report.results[1]
-            report = replace(report, results=(replace(start, given=torch.zeros_like(start.given)),))
+            report = replace(report, results=(replace(start, chosen=torch.zeros_like(start.chosen)),))
         finest = resolution(rows.values.shape[1])
         agglomeration = Agglomeration(self.cut, self.linkage, disagreement, "angle", "predictions", finest)
         return divide(problem, state, report, labels, rows, quorum, agglomeration.groups)
@@ -83,9 +83,9 @@ class FLIS:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""
         return nearest(state, self._predicted(problem, report), disagreement, self.linkage)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _predicted(self, problem: Problem, report: Report) -> Rows:
         """The class that each first model predicts for every public sample, (m, samples)."""

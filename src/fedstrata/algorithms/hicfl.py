@@ -15,13 +15,25 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Members, Norm, Share
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
-from fedstrata.algorithms.parts.recursive.recursion import Decision, recurse
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurse
 from fedstrata.algorithms.parts.recursive.reorganise import reorganise
 from fedstrata.algorithms.parts.recursive.sides import Sides
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
-from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    State,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +112,11 @@ class HiCFL:
 
     def plan(self, problem: Problem, state: Hierarchy, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; where splits must be proven, sometimes on folds of its data too."""
-        return hear(problem, state, broadcast(problem, state, cohort), self.alpha)
+        return hear(problem, state, fedavg_plan(problem, state, cohort), self.alpha)
 
-    def update(self, problem: Problem, state: Hierarchy, report: Report) -> tuple[Hierarchy, Notes]:
+    def update(self, problem: Problem, state: Hierarchy, report: Report) -> tuple[Hierarchy, Diagnostics]:
         """Split every cluster whose time has come, then average."""
-        round, lr = state.round + 1, problem.recipe_of(state.round + 1).lr
+        round, lr = state.round + 1, problem.training_of(state.round + 1).lr
         state = weigh(problem, state, report, self.alpha)
         state, steady = observe(problem, state, report, self.xi if self.select else None, self.signed)
         ready = steady.isfinite().all(dim=1)
@@ -114,13 +126,13 @@ class HiCFL:
         if closed:  # an ending splits whom thresholds keep together
             timing, sides = Timing(math.inf, math.inf), Sides(False, 0.0, self.ending)
 
-        def judge(cluster: int, fresh: Result, _: torch.Tensor) -> Decision:
+        def judge(cluster: int, fresh: Result, _: torch.Tensor) -> SplitDecision:
             node, clients = state.tree[int(state.nodes[cluster])], fresh.updates.clients
             if closed and (self.ending == "reorganise" or (self.ending == "fine" and node.born >= closed)):
-                return Decision(Verdict("the clustering is complete"))
+                return SplitDecision(Decision("the clustering is complete"))
             due, stable = timing.examine(problem, fresh, steady[clients])  # Eq. 15
             if not due:
-                return Decision(stable[0])
+                return SplitDecision(stable[0])
             rank = steady
             if self.reference == "random":
                 drawn = torch.rand(len(steady), generator=problem.generator(f"reference of node {node.id}", round))
@@ -129,8 +141,8 @@ class HiCFL:
 
         first, rules = 1 if round % self.stride == 0 else round + 1, (self.quorum, self.min_split, ready)
         everything = problem.layout.columns(problem.layout.select("all"))
-        moved, notes = recurse(problem, state, report, everything, passing(state, judge), first, *rules)
-        figures, events = {**notes.figures, **curves(problem, state, steady)}, notes.events
+        moved, diagnostics = recurse(problem, state, report, everything, passing(state, judge), first, *rules)
+        figures, events = {**diagnostics.metrics, **curves(problem, state, steady)}, diagnostics.events
         if self.ending == "reorganise" and closed == round:
             moved, merges = reorganise(problem, state, moved, report)
             events = (*events, *merges)
@@ -138,12 +150,12 @@ class HiCFL:
         quiet = bool(ready.any()) and bool((timing.watched(steady[ready]) < timing.epsilon).all())
         begun = state.calm > 0 or moved.tree[0].split is not None or quiet
         calm = state.calm + 1 if begun and not any(event["kind"] == "split" for event in events) else 0
-        return replace(moved, calm=calm, closed=closed), replace(notes, events=events, figures=figures)
+        return replace(moved, calm=calm, closed=closed), replace(diagnostics, events=events, metrics=figures)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

@@ -16,9 +16,21 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Share
 from fedstrata.algorithms.parts.personal import others, personal_mask
 from fedstrata.algorithms.random_groups import draw_groups
-from fedstrata.core import Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, grouped, serve
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    aggregate,
+    cluster_evaluation,
+    fedavg_plan,
+    fixed_clusters,
+)
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,58 +89,58 @@ class IFCA:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
         unchosen = torch.full((problem.clients,), -1)
-        state = replace(grouped(problem, unchosen, self.k, "k was given"), models=self._draw(problem, 0))
+        state = replace(fixed_clusters(problem, unchosen, self.k, "k was given"), models=self._draw(problem, 0))
         return Chosen(**vars(state), redraws=0, idle=torch.zeros(self.k, dtype=torch.int64))
 
     def plan(self, problem: Problem, state: Chosen, cohort: torch.Tensor) -> Plan:
         """Everyone is offered all models; in warm rounds, the one of its random group."""
-        plan = broadcast(problem, state, cohort)
-        (fit,) = plan.work
+        plan = fedavg_plan(problem, state, cohort)
+        (task,) = plan.tasks
         offers = torch.arange(self.k).repeat(len(cohort), 1)
         if self.start == "warm" and state.round < self.warm_rounds:
             offers = draw_groups(problem, self.k)[cohort, None]
         # One full-batch step moves by -lr times the gradient.
-        step = replace(fit.recipe, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
-        recipe = step if self.average == "gradient" else fit.recipe
-        return replace(plan, work=(replace(fit, offers=offers, recipe=recipe),))
+        step = replace(task.training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
+        training = step if self.average == "gradient" else task.training
+        return replace(plan, tasks=(replace(task, candidates=offers, training=training),))
 
-    def update(self, problem: Problem, state: Chosen, report: Report) -> tuple[Chosen, Notes]:
+    def update(self, problem: Problem, state: Chosen, report: Report) -> tuple[Chosen, Diagnostics]:
         """Average what the clients trained inside their own choice."""
         result, labels = report.results[0], self.place(problem, state, report)
-        sizes, m = result.given.bincount(minlength=self.k), len(result.given)  # |S_j|
+        sizes, m = result.chosen.bincount(minlength=self.k), len(result.chosen)  # |S_j|
         if self._lopsided(state, sizes):
             again = state.redraws + 1
             models = self._draw(problem, again)
             restart = {"kind": "restart", "chosen": sizes.tolist()}
-            return replace(state, models=models, round=state.round + 1, redraws=again), Notes((restart,))
+            return replace(state, models=models, round=state.round + 1, redraws=again), Diagnostics((restart,))
         together = result
         if self.average == "gradient":
             together = replace(result, sizes=torch.ones_like(result.sizes))
-            scaled = result.updates.values * (sizes[result.given] / m)[:, None]  # the mean of |S_j| becomes a sum / m
-            statistics = problem.layout.columns(tuple(slot.kind == "buffer" for slot in problem.layout.slots))
+            scaled = result.updates.values * (sizes[result.chosen] / m)[:, None]  # the mean of |S_j| becomes a sum / m
+            statistics = problem.layout.columns(tuple(slot.kind == "buffer" for slot in problem.layout.tensors))
             scaled[:, statistics] = result.updates.values[:, statistics]
             result = replace(together, updates=Rows(result.updates.clients, scaled))
         parents = torch.arange(self.k)
-        moved, notes = advance(problem, state, replace(report, results=(result,)), labels, parents)
+        moved, diagnostics = aggregate(problem, state, replace(report, results=(result,)), labels, parents)
         if self.share_body:
-            everyone = problem.mean(together.updates, together.sizes, torch.zeros_like(result.given), 1)
+            everyone = problem.aggregation(together.updates, together.sizes, torch.zeros_like(result.chosen), 1)
             body, models = self._body(problem), moved.models.clone()
             models[:, body] = state.models[:, body] + everyone[:, body]
             moved = replace(moved, models=models)
         idle = torch.where(sizes > 0, 0, state.idle + (m > 0))
         left = ((idle == self.patience) & (state.idle < idle)).nonzero().flatten()
         collapse = {"kind": "collapse", "nodes": state.nodes[left].tolist(), "rounds": self.patience}
-        figures = {**notes.figures, "chosen": float((sizes > 0).sum())}
-        return replace(moved, idle=idle), Notes((collapse,) * bool(len(left)), figures)
+        figures = {**diagnostics.metrics, "chosen": float((sizes > 0).sum())}
+        return replace(moved, idle=idle), Diagnostics((collapse,) * bool(len(left)), figures)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """Everyone that answered belongs to the model that it chose."""
         result = report.results[0]
-        return state.labels.index_copy(0, result.updates.clients, result.given)
+        return state.labels.index_copy(0, result.updates.clients, result.chosen)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model that it chose last."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _draw(self, problem: Problem, redraws: int) -> torch.Tensor:
         """K independent models, (k, p); their bodies are one where that is asked."""

@@ -15,12 +15,24 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Count, Gamma, Linkage,
 from fedstrata.algorithms.parts.proof.gate import Chance, Proof, gated, hear, passing, weigh
 from fedstrata.algorithms.parts.recursive.bootstrap import doubt, twins
 from fedstrata.algorithms.parts.recursive.criterion import PROGRESS, STATIONARY, Criterion, Examined, threshold
-from fedstrata.algorithms.parts.recursive.recursion import Decision, recurse
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, recurse
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Window
 from fedstrata.algorithms.parts.recursive.trigger import attend, attentive
 from fedstrata.algorithms.parts.scout.scouting import Travelled, mask_of, scouted, scouting, setting_out, travel
-from fedstrata.core import Notes, Plan, Problem, Report, Result, State, Use, Verdict, broadcast, serve, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    State,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -99,11 +111,11 @@ class LayerCFL:
 
     def plan(self, problem: Problem, state: Travelled, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; for the scout, bootstrap and proof, also on parts of its data."""
-        plan = broadcast(problem, state, cohort)
+        plan = fedavg_plan(problem, state, cohort)
         plan = twins(plan, mask_of(problem, state.compared)) if self.gamma == "bootstrap" else plan
         return hear(problem, state, scouting(problem, state, plan), self.alpha)
 
-    def update(self, problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, Notes]:
+    def update(self, problem: Problem, state: Travelled, report: Report) -> tuple[Travelled, Diagnostics]:
         """Algorithm 2 for every cluster, then average."""
         layout, state = problem.layout, weigh(problem, state, report, self.alpha)
         state, events = scouted(problem, state, report, 3 if self.gamma == "bootstrap" else 1)
@@ -112,9 +124,9 @@ class LayerCFL:
         state, trigger = attend(problem, state, report, self.epsilon, self.xi, self.rho, chosen)
         columns, full = layout.columns(chosen), self.norm_scope == "full"
 
-        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> Decision:
+        def judge(cluster: int, fresh: Result, peaks: torch.Tensor) -> SplitDecision:
             if not state.compared:
-                return Decision(Verdict("the members fall apart in no layer so far"))
+                return SplitDecision(Decision("the members fall apart in no layer so far"))
             clients = fresh.updates.clients
             criterion = Criterion(
                 eps1=threshold(self.eps1, peaks[0], STATIONARY),
@@ -131,14 +143,14 @@ class LayerCFL:
             return trigger.judge(problem, criterion, Examined(node, fresh, compared.of(clients), scope, start))
 
         rules = (self.first, self.quorum, self.min_split, trigger.ready)
-        moved, notes = recurse(problem, state, report, columns, passing(state, judge), *rules)
-        figures = {**notes.figures, **trigger.figures}
-        return moved, replace(notes, events=(*events, *notes.events), figures=figures)
+        moved, diagnostics = recurse(problem, state, report, columns, passing(state, judge), *rules)
+        figures = {**diagnostics.metrics, **trigger.figures}
+        return moved, replace(diagnostics, events=(*events, *diagnostics.events), metrics=figures)
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

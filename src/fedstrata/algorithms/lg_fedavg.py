@@ -12,8 +12,19 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Auto
 from fedstrata.algorithms.parts.personal import Personal, keep_local, personal_mask, serve_personal
-from fedstrata.core import Mask, Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Mask,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 SHARED = 2
 """Deepest layers that are shared by themselves, as in PACFL's experiments; at least one layer stays local."""
@@ -37,21 +48,21 @@ class LGFedAvg:
 
     def init(self, problem: Problem) -> State:
         """Everyone in one cluster."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains its own shallow and the shared deep layers together."""
         return keep_local(problem, state, cohort, self._mask(problem))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average the deep layers; nothing is decided."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins belongs to the one cluster."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the shared layers on its own ones."""
         return serve_personal(problem, state, clients, self._mask(problem))
 

@@ -8,8 +8,18 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT
 from fedstrata.algorithms.parts.personal import keep_local, serve_personal
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -24,20 +34,20 @@ class Local:
 
     def init(self, problem: Problem) -> State:
         """Everyone has the same start."""
-        return begin(problem)
+        return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone goes on with the model on its own device."""
         return keep_local(problem, state, cohort, problem.layout.everything)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Count the round; nothing has arrived, so the start stays as it is."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A client that joins has the same start."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses its own model."""
         return serve_personal(problem, state, clients, problem.layout.everything)

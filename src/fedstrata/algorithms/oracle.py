@@ -7,9 +7,21 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, broadcast, grouped, serve, settle
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    fixed_clusters,
+)
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -31,20 +43,20 @@ class Oracle:
             )
         groups = sorted(set(problem.truth.tolist()))
         labels = torch.tensor([groups.index(group) for group in problem.truth.tolist()])
-        return grouped(problem, labels, len(groups), "the true groups were given")
+        return fixed_clusters(problem, labels, len(groups), "the true groups were given")
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its group."""
-        return broadcast(problem, state, cohort)
+        return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average inside the groups."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its group."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

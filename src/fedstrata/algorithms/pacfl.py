@@ -16,8 +16,20 @@ from fedstrata.algorithms.parts.keys import STRICT, Auto, Degrees, Linkage, Shar
 from fedstrata.algorithms.parts.oneshot.grouping import Agglomeration, Distance, divide
 from fedstrata.algorithms.parts.oneshot.signatures import Signed, gathered, nearest, sign, signed, unknown, unsigned
 from fedstrata.clustering import principal_angles
-from fedstrata.core import VECTORS, Notes, Plan, Problem, Report, Rows, State, Use, advance, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    SINGULAR_VECTORS,
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    Rows,
+    State,
+    aggregate,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 FINEST = math.degrees(math.acos(1 - 2**-23))
 """Degrees: a cosine in float32, which the vectors are, cannot be nearer to 1 than that of this angle."""
@@ -59,16 +71,16 @@ class PACFL:
 
     def plan(self, problem: Problem, state: Signed, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; the unknown send their vectors, and pending ones only those."""
-        plan = broadcast(problem, state, cohort)
-        fit = replace(plan.work[0], offers=state.labels[cohort][:, None])
-        return replace(plan, work=(fit,), ask={"subspaces": unknown(state, cohort)})
+        plan = fedavg_plan(problem, state, cohort)
+        task = replace(plan.tasks[0], candidates=state.labels[cohort][:, None])
+        return replace(plan, tasks=(task,), client_stats={"subspaces": unknown(state, cohort)})
 
-    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Notes]:
+    def update(self, problem: Problem, state: Signed, report: Report) -> tuple[Signed, Diagnostics]:
         """Group the clients as soon as enough of them have sent their vectors; average inside the clusters."""
         labels = self.place(problem, state, report)
         state = sign(state, _sent(report))
         if state.clustered:
-            return advance(problem, state, report, labels)
+            return aggregate(problem, state, report, labels)
         quorum, angle = gathered(self.quorum, labels), f"{self.angle} angle"
         agglomeration = Agglomeration(self.cut, self.linkage, self._angles(problem), angle, "data", FINEST)
         return divide(problem, state, report, labels, signed(state, labels), quorum, agglomeration.groups)
@@ -77,17 +89,17 @@ class PACFL:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""
         return nearest(state, _sent(report), self._angles(problem), self.linkage)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)
 
     def _angles(self, problem: Problem) -> Distance:
-        """Angles between rows of vectors, (m, classes * VECTORS * features); who lacks a class has zeros there."""
+        """Angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features); who lacks a class has zeros there."""
         layout = problem.layout
-        head = next(slot for slot, last in zip(layout.slots, layout.select("head"), strict=True) if last)
-        vectors = VECTORS * head.shape[0]
+        head = next(slot for slot, last in zip(layout.tensors, layout.select("head"), strict=True) if last)
+        vectors = SINGULAR_VECTORS * head.shape[0]
         return lambda rows: principal_angles(rows.unflatten(1, (vectors, -1)), self.angle)
 
 
 def _sent(report: Report) -> Rows:
-    return report.facts.get("subspaces", Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)))
+    return report.client_stats.get("subspaces", Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)))

@@ -7,9 +7,21 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.parts.keys import STRICT, Count
-from fedstrata.core import Notes, Plan, Problem, Report, State, Use, advance, broadcast, grouped, serve, settle
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    cluster_evaluation,
+    fedavg_plan,
+    fixed_clusters,
+)
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def draw_groups(problem: Problem, groups: int) -> torch.Tensor:
@@ -41,20 +53,22 @@ class RandomGroups:
         """
         if self.groups > problem.clients:
             raise ExperimentError(f"algorithm.groups = {self.groups}: expected at most the {problem.clients} clients")
-        return grouped(problem, draw_groups(problem, self.groups), self.groups, "the groups were drawn at random")
+        return fixed_clusters(
+            problem, draw_groups(problem, self.groups), self.groups, "the groups were drawn at random"
+        )
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its group."""
-        return broadcast(problem, state, cohort)
+        return fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Notes]:
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """Average inside the groups."""
-        return advance(problem, state, report, self.place(problem, state, report))
+        return aggregate(problem, state, report, self.place(problem, state, report))
 
     def place(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return settle(state, report)
+        return assign_pending(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its group."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

@@ -25,8 +25,19 @@ from fedstrata.algorithms.parts.strata.parting import Parting, halved, parting
 from fedstrata.algorithms.parts.strata.ruling import prove, rule
 from fedstrata.algorithms.parts.strata.settling import divide, moves, settled, siblings
 from fedstrata.algorithms.parts.strata.trial import tried
-from fedstrata.core import Matrix, Notes, Plan, Problem, Report, State, Use, Verdict, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Evaluation,
+    Matrix,
+    Plan,
+    Problem,
+    Report,
+    State,
+    cluster_evaluation,
+    fedavg_plan,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -68,17 +79,17 @@ class Strata:
     def plan(self, problem: Problem, state: Stratified, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; in twin rounds also on folds of its data."""
         state = recalled(state)
-        plan = siblings(broadcast(problem, state, cohort), state)
+        plan = siblings(fedavg_plan(problem, state, cohort), state)
         plan = offered(plan, problem.layout, [memory.trial for memory in state.memories])
         return twins(plan, docket(problem, state, self.alpha, self.folds), state.sizes)
 
-    def update(self, problem: Problem, state: Stratified, report: Report) -> tuple[Stratified, Notes]:
+    def update(self, problem: Problem, state: Stratified, report: Report) -> tuple[Stratified, Diagnostics]:
         """Split what was confirmed and pays, test in twin rounds, average inside the new clusters."""
         round, before, state = state.round + 1, state, recalled(state)
         layout, labels, newcomers, tests = problem.layout, settled(state, report), state.newcomers, state.tests
         trials, done = weighed(report, round, [memory.trial for memory in state.memories])
         hearings = docket(problem, state, self.alpha, self.folds)
-        verdicts = {
+        decisions = {
             each: unheard(state, state.sizes, each, self.folds)
             for each in set(due(state)) - {hearing.cluster for hearing in hearings}
             if not examined(state, each)
@@ -89,49 +100,49 @@ class Strata:
             memories[cluster] = memory = replace(memories[cluster], trial=trial)
             if trial is not None and trial.over:
                 split = parting(trial, round, benefit=self.benefit)
-                memories[cluster], verdicts[cluster] = memory.after(trial, made=split.count > 1), split.verdict
+                memories[cluster], decisions[cluster] = memory.after(trial, made=split.count > 1), split.decision
                 if split.count > 1:
                     splits[cluster] = split
         for cluster, sent in heard(report, hearings, done).items():
             memory, node, members = memories[cluster], int(state.nodes[cluster]), labels == cluster
             attempt = partial(tried, problem, round, state.models[cluster], sent)
             if cluster in few:
-                trial = attempt(sent[0].clients, None, level(self.alpha, memory.tests), Verdict(""))
+                trial = attempt(sent[0].clients, None, level(self.alpha, memory.tests), Decision(""))
                 memories[cluster] = replace(memory.on(trial), heard=round, tests=memory.tests + (trial is not None))
                 newcomers = newcomers.index_fill(0, sent[0].clients, False)
                 continue
             draw, spend = problem.generator(f"test of node {node}", round), level(self.alpha, memory.tests)
             ruling = rule(layout, memory.evidence, sent, members, newcomers, draw, spend)
-            found, verdict = ruling.found, spoken(ruling.found, round, ruling.MEANS[ruling.groups])
+            found, decision = ruling.found, spoken(ruling.found, round, ruling.MEANS[ruling.groups])
             if found.tested or not examined(state, cluster):  # the last test stays
-                verdicts[cluster] = verdict
+                decisions[cluster] = decision
             memory = replace(memory, evidence=ruling.evidence, heard=round, tests=memory.tests + found.tested)
             if found.tested:
                 newcomers = newcomers.index_fill(0, sent[0].clients, False)
                 matrices += shown(layout, ruling.evidence, node)
             if found.confirmed and not self.benefit:
-                splits[cluster] = halved(ruling.clients, found.proposal, verdict)
+                splits[cluster] = halved(ruling.clients, found.proposal, decision)
             elif found.confirmed:
                 inside, spend = ruling.groups and not memory.refused, level(self.alpha, memory.trials)
                 proven = prove(layout, ruling, sent, draw, self.alpha, tests, inside=inside)
                 tests = tests.index_add(0, ruling.clients, proven.tested.long())
-                told = replace(verdict, why=verdict.why + proven.told)
+                told = replace(decision, why=decision.why + proven.told)
                 memory = memory.on(attempt(ruling.clients, proven.groups, spend, told, inside=inside))
             memories[cluster] = memory
         sizes = counted(state.sizes, report, hearings, done)
         state = replace(state, memories=tuple(memories), sizes=sizes, tests=tests, newcomers=newcomers)
-        moved, notes = divide(problem, state, report, labels, splits, verdicts, self.settle)
-        calm, curves = state.calm, notes.figures
+        moved, diagnostics = divide(problem, state, report, labels, splits, decisions, self.settle)
+        calm, curves = state.calm, diagnostics.metrics
         if calm is not None:
             calm, steady = listened(problem, calm, before, report)
             curves = {**curves, **steady}
-        events = (*moves(state, labels), *notes.events)
-        return noted(before, replace(moved, calm=calm), report), Notes(events, curves, tuple(matrices))
+        events = (*moves(state, labels), *diagnostics.events)
+        return noted(before, replace(moved, calm=calm), report), Diagnostics(events, curves, tuple(matrices))
 
     def place(self, problem: Problem, state: Stratified, report: Report) -> torch.Tensor:
         """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
         return settled(state, report)
 
-    def serve(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
         """Everyone uses the model of its cluster."""
-        return serve(problem, state, clients)
+        return cluster_evaluation(problem, state, clients)

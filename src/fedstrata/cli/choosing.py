@@ -46,7 +46,7 @@ def scout_(
     from fedstrata.config import load
 
     checked = load(experiment, sets or ())
-    from fedstrata.scout import scout
+    from fedstrata.runner.scan import scout
 
     finding = scout(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
     rows = [

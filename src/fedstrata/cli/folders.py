@@ -58,6 +58,6 @@ def assign_(
     ],
 ) -> None:
     """Place new clients by a finished run; JSON on standard output."""
-    from fedstrata.assign import assign
+    from fedstrata.runner.assign import assign
 
     say(json.dumps(assign(folder, clients), indent=1))

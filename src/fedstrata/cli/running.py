@@ -13,8 +13,8 @@ import fedstrata
 from fedstrata.cli.options import Experiment, Quiet, RunFolder, Sets
 from fedstrata.cli.output import fail, say, short, show
 from fedstrata.errors import ExperimentError, MachineError
-from fedstrata.patience import Stopped
 from fedstrata.quoting import shown
+from fedstrata.runner.interrupt import Stopped
 
 commands = typer.Typer()
 

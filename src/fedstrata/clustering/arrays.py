@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Array: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 Numbers: TypeAlias = "Array | Sequence[int] | Sequence[float]"

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedstrata.clustering.arrays import Array, Groups, Matrix, Numbers, distances, number, tensor
 from fedstrata.clustering.hierarchy import Linkage, merges
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Weights: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 

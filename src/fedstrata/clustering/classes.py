@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from fedstrata.clustering.arrays import Array, Numbers, number, require_finite, tensor
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def entropy(counts: Numbers) -> float:

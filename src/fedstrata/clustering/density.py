@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from fedstrata.clustering.arrays import Array, Numbers, as_precise, distances, number, require_finite, tensor
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def dbscan(distance: Array, radius: float, least: int) -> torch.Tensor:

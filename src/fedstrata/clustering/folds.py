@@ -19,7 +19,7 @@ from math import comb, sqrt
 from fedstrata.clustering.arrays import Array, square, tensor
 from fedstrata.clustering.patterns import agreement, centre, contrast, likeness, propose, re_paired, unit
 from fedstrata.clustering.twins import FEWEST, Confirmation, compare, drawings, enough, untested, unusable
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def fold_test(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedstrata.clustering.arrays import Array, tensor
 from fedstrata.clustering.patterns import FLAT, centred, re_paired
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

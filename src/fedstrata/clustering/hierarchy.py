@@ -14,7 +14,7 @@ import numpy as np
 
 from fedstrata.clustering.arrays import Array, Matrix, as_precise, distances, number, square
 from fedstrata.clustering.nearest import Nearest
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Linkage = Literal["single", "complete", "average"]
 

@@ -6,7 +6,7 @@ from fedstrata.clustering.arrays import Array, number, require_finite, require_r
 from fedstrata.clustering.centers import kmeans
 from fedstrata.clustering.hierarchy import agglomerate, natural_cut
 from fedstrata.clustering.similarity import euclidean
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 SAMPLE = 4000
 """Points that are clustered exactly: a group of one in 400 has ten among them, and their distances take 128 MB."""

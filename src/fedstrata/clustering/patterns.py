@@ -6,7 +6,7 @@ from fedstrata.clustering.arrays import Array, require_finite, square, tensor
 from fedstrata.clustering.hierarchy import bipartition
 from fedstrata.clustering.products import products, squares
 from fedstrata.clustering.views import Views, summed
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FLAT = 1e-12
 """A pattern of less than this share of the largest similarity is rounding."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 TILE = 128
 """Rows that are multiplied with as many others at a time; products below the diagonal are left out."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fedstrata.clustering.arrays import Array, require_finite, tensor
 from fedstrata.clustering.similarity import cosine_of
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def stability(updates: Array) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from fedstrata.clustering.arrays import Array, Numbers, number, require_finite, square, tensor
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Kind = Literal["similarity", "distance"]
 

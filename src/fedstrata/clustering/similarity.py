@@ -8,7 +8,7 @@ from functools import partial
 from fedstrata.clustering.arrays import Array, blocks, require_finite, tensor
 from fedstrata.clustering.products import products, squares
 from fedstrata.clustering.views import Views, summed
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 STILL = 1e-12
 """A row of at most this norm did not move: its direction is rounding, so it is similar to nobody."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedstrata.clustering.arrays import NUMBERS, WIDTH, Array, blocks, require_rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def sketch(rows: Array, width: int, seed: int) -> torch.Tensor:

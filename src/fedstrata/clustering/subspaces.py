@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 from fedstrata.clustering.arrays import Array, require_finite, tensor
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Angle = Literal["smallest", "mean"]
 

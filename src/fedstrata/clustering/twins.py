@@ -30,7 +30,7 @@ from fedstrata.clustering.arrays import Array, Numbers, square, tensor
 from fedstrata.clustering.patterns import centre, contrast, likeness, propose, re_paired, scale, sharpened, unit
 from fedstrata.clustering.similarity import STILL, norms
 from fedstrata.clustering.views import Views
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FEWEST = 4
 """Members below which no two groups of two exist, and a pattern without the levels is 0."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from fedstrata.clustering.arrays import WIDTH, Array, blocks, require_rows, tensor
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Views: TypeAlias = "Collection[Array]"
 """The columns of each view, (q,) int64; views may overlap, and a column that is named twice in one counts once."""

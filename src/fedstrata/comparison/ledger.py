@@ -13,7 +13,7 @@ from fedstrata.files import append_line, parse_json, read_file, replace_file
 
 @dataclass(frozen=True)
 class Jobs:
-    """Local jobs: what a client does for one Fit.
+    """Local jobs: what a client does for one task.
 
     Attributes:
         asked: by all algorithms.

@@ -17,10 +17,10 @@ from fedstrata.config.tables import Engine
 from fedstrata.engine.batched import budget
 from fedstrata.engine.sharing import Devices
 from fedstrata.errors import InputError
-from fedstrata.progress import Line, Race
 from fedstrata.resources import resource_error
-from fedstrata.setting import Setting, prepare, rehearse
-from fedstrata.train import steps
+from fedstrata.runner.build import Setting, prepare, rehearse
+from fedstrata.runner.progress import Line, Race
+from fedstrata.runner.rounds import steps
 
 FLOAT = 4
 """Bytes of a number."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedstrata.comparison.table import Failure, Who
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.sharing import Asked, all_together, jobs
-from fedstrata.train import Answer, Steps, ask
+from fedstrata.runner.rounds import Answer, Steps, ask
 
 
 @dataclass(frozen=True)

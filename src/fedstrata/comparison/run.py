@@ -16,9 +16,9 @@ from fedstrata.config import Experiment
 from fedstrata.config.folder import vacant
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.patience import Patience, Stopped
-from fedstrata.progress import Line
-from fedstrata.train import one_thread
+from fedstrata.runner.interrupt import Patience, Stopped
+from fedstrata.runner.progress import Line
+from fedstrata.runner.rounds import one_thread
 
 
 def compare(experiments: Sequence[Experiment], out: Path, *, resume: bool = False, quiet: bool = False) -> Comparison:

@@ -8,52 +8,72 @@ of a row), l tensors, c offers. One round, whatever the algorithm and wherever t
     state, notes = algorithm.update(problem, state, report)
 """
 
-from fedstrata.core.advance import advance
-from fedstrata.core.layout import Kind, Layout, Mask, Slot
-from fedstrata.core.messages import FACTS, PARTS, VECTORS, Fit, Matrix, Notes, Plan, Report, Result, Score, Use
-from fedstrata.core.problem import Problem, Recipe
+from fedstrata.core.aggregation import aggregate
+from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
+from fedstrata.core.messages import (
+    CLIENT_STATS,
+    FOLDS,
+    SINGULAR_VECTORS,
+    Diagnostics,
+    Evaluation,
+    LocalTask,
+    Matrix,
+    Plan,
+    Report,
+    Result,
+    Score,
+)
+from fedstrata.core.problem import LocalTraining, Problem
 from fedstrata.core.protocols import Algorithm, Clients
-from fedstrata.core.rounds import asked, begin, broadcast, grouped, offers, serve, settle
-from fedstrata.core.rows import Rows, empty_rows, mix
-from fedstrata.core.state import State, move, wait
-from fedstrata.core.tree import Node, Tree, Verdict, descends
+from fedstrata.core.rows import Rows, empty_rows, weighted_mean
+from fedstrata.core.standard_round import (
+    assign_pending,
+    candidate_models,
+    cluster_evaluation,
+    fedavg_plan,
+    fixed_clusters,
+    initial_state,
+    selected,
+)
+from fedstrata.core.state import State, make_pending, reassign
+from fedstrata.core.tree import Decision, Node, Tree, descends
 
 __all__ = [
-    "FACTS",
-    "PARTS",
-    "VECTORS",
+    "CLIENT_STATS",
+    "FOLDS",
+    "SINGULAR_VECTORS",
     "Algorithm",
     "Clients",
-    "Fit",
+    "Decision",
+    "Diagnostics",
+    "Evaluation",
     "Kind",
     "Layout",
+    "LocalTask",
+    "LocalTraining",
     "Mask",
     "Matrix",
     "Node",
-    "Notes",
     "Plan",
     "Problem",
-    "Recipe",
     "Report",
     "Result",
     "Rows",
     "Score",
-    "Slot",
     "State",
+    "TensorSpec",
     "Tree",
-    "Use",
-    "Verdict",
-    "advance",
-    "asked",
-    "begin",
-    "broadcast",
+    "aggregate",
+    "assign_pending",
+    "candidate_models",
+    "cluster_evaluation",
     "descends",
     "empty_rows",
-    "grouped",
-    "mix",
-    "move",
-    "offers",
-    "serve",
-    "settle",
-    "wait",
+    "fedavg_plan",
+    "fixed_clusters",
+    "initial_state",
+    "make_pending",
+    "reassign",
+    "selected",
+    "weighted_mean",
 ]

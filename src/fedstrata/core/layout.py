@@ -9,7 +9,7 @@ from math import prod
 from typing import Literal
 
 from fedstrata.errors import LayoutError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 Kind = Literal["conv", "linear", "norm", "buffer"]
 Mask = tuple[bool, ...]
@@ -17,7 +17,7 @@ Mask = tuple[bool, ...]
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorSpec:
     """One tensor of a network.
 
     Attributes:
@@ -38,16 +38,16 @@ class Layout:
     """Which columns of a flattened model belong to which tensor, layer and kind.
 
     Attributes:
-        slots: the tensors in forward order, weight before bias, C-order inside (l,).
+        tensors: the tensors in forward order, weight before bias, C-order inside (l,).
     """
 
-    slots: tuple[Slot, ...]
+    tensors: tuple[TensorSpec, ...]
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:
         """The columns of each tensor, (l,)."""
         spans, start = [], 0
-        for slot in self.slots:
+        for slot in self.tensors:
             spans.append(slice(start, start + prod(slot.shape)))
             start = spans[-1].stop
         return tuple(spans)
@@ -55,22 +55,22 @@ class Layout:
     @property
     def p(self) -> int:
         """Number of columns: parameters and buffers."""
-        return self.spans[-1].stop if self.slots else 0
+        return self.spans[-1].stop if self.tensors else 0
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
         """The conv and linear layers in forward order."""
-        return tuple(dict.fromkeys(slot.layer for slot in self.slots if slot.kind in ("conv", "linear")))
+        return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind in ("conv", "linear")))
 
     @property
     def everything(self) -> Mask:
         """The mask of all tensors, norm and buffer included."""
-        return (True,) * len(self.slots)
+        return (True,) * len(self.tensors)
 
     @property
     def nothing(self) -> Mask:
         """The mask of no tensor."""
-        return (False,) * len(self.slots)
+        return (False,) * len(self.tensors)
 
     def select(self, *selectors: str) -> Mask:
         """The conv and linear tensors that any of the selectors names.
@@ -91,20 +91,20 @@ class Layout:
     def whole(self, mask: Mask) -> Mask:
         """A mask with the norm and buffer tensors that come after each chosen layer: they belong to it."""
         chosen, follows = list(mask), False
-        for place, slot in enumerate(self.slots):
+        for place, slot in enumerate(self.tensors):
             follows = chosen[place] if self._compared(slot) else follows
             chosen[place] = chosen[place] or follows
         return tuple(chosen)
 
     def _one(self, selector: str) -> Mask:
-        exact = tuple(self._compared(slot) and selector in (slot.layer, slot.name) for slot in self.slots)
+        exact = tuple(self._compared(slot) and selector in (slot.layer, slot.name) for slot in self.tensors)
         if any(exact):
             return exact
         linear = [layer for layer in self.layers if self._kind(layer) == "linear"]
         smallest = min(reversed(linear), key=self.count, default="")
         special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": [smallest]}
         mask = []
-        for slot in self.slots:
+        for slot in self.tensors:
             if not self._compared(slot):
                 mask.append(False)
             elif selector in special:
@@ -121,15 +121,15 @@ class Layout:
         return tuple(mask)
 
     @staticmethod
-    def _compared(slot: Slot) -> bool:
+    def _compared(slot: TensorSpec) -> bool:
         return slot.kind in ("conv", "linear")
 
     def _kind(self, layer: str) -> Kind:
-        return next(slot.kind for slot in self.slots if slot.layer == layer)
+        return next(slot.kind for slot in self.tensors if slot.layer == layer)
 
     def count(self, layer: str) -> int:
         """Number of parameters of a layer, weights and biases."""
-        slots = [slot for slot in self.slots if slot.layer == layer and slot.kind != "buffer"]
+        slots = [slot for slot in self.tensors if slot.layer == layer and slot.kind != "buffer"]
         return sum(prod(slot.shape) for slot in slots)
 
     def columns(self, mask: Mask) -> torch.Tensor:

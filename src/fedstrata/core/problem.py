@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedstrata.core.layout import Layout
-from fedstrata.core.rows import Rows, mix
-from fedstrata.lazy import torch
+from fedstrata.core.rows import Rows, weighted_mean
+from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LocalTraining:
     """How a client trains.
 
     Attributes:
         epochs: passes over the client's data.
         batch: samples per step; 0 is all the data at once.
-        optimizer: ``"sgd"`` or ``"adam"``, its state made anew for every Fit.
+        optimizer: ``"sgd"`` or ``"adam"``, its state made anew for every task.
         lr: step size of this round, already decayed.
         momentum: of SGD; Adam has its own.
     """
@@ -40,10 +40,10 @@ class Problem:
         clients: n.
         seed: of the run.
         rounds: of the run; None where it has no end.
-        recipe: of round 1.
-        decay: factor on the step size after every round.
+        training: of round 1.
+        lr_decay: factor on the step size after every round.
         truth: which clients truly belong together, (n,); read by `oracle` and by measures, nothing else.
-        mean: how rows are averaged; the seam for robust means.
+        aggregation: how rows are averaged; the seam for robust means.
         public: unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: models (r, p) and inputs (b, ...) -> class probabilities (r, b, classes).
     """
@@ -53,16 +53,16 @@ class Problem:
     clients: int
     seed: int = 0
     rounds: int | None = None
-    recipe: Recipe = Recipe()
-    decay: float = 1.0
+    training: LocalTraining = LocalTraining()
+    lr_decay: float = 1.0
     truth: torch.Tensor | None = None
-    mean: Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor] = mix
+    aggregation: Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor] = weighted_mean
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
-    def recipe_of(self, round: int) -> Recipe:
+    def training_of(self, round: int) -> LocalTraining:
         """The recipe with the step size of a round; rounds count from 1."""
-        return replace(self.recipe, lr=self.recipe.lr * self.decay ** (round - 1))
+        return replace(self.training, lr=self.training.lr * self.lr_decay ** (round - 1))
 
     def generator(self, stream: str, round: int = 0) -> torch.Generator:
         """Random numbers of the server, a function of (seed, stream, round)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol, TypeVar
 
-from fedstrata.core.messages import Notes, Plan, Report, Use
+from fedstrata.core.messages import Diagnostics, Evaluation, Plan, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 S = TypeVar("S", bound=State)
 
@@ -23,7 +23,7 @@ class Algorithm(Protocol[S]):
     def plan(self, problem: Problem, state: S, cohort: torch.Tensor) -> Plan:
         """What the cohort does in round ``state.round + 1``."""
 
-    def update(self, problem: Problem, state: S, report: Report) -> tuple[S, Notes]:
+    def update(self, problem: Problem, state: S, report: Report) -> tuple[S, Diagnostics]:
         """Cluster, then average inside the new clusters."""
 
     def place(self, problem: Problem, state: S, report: Report) -> torch.Tensor:
@@ -32,8 +32,8 @@ class Algorithm(Protocol[S]):
         A label of k, the number of clusters, says that a client belongs to none of them.
         """
 
-    def serve(self, problem: Problem, state: S, clients: torch.Tensor) -> tuple[Use, ...]:
-        """Which model each client would use; the first Use is what accuracy means."""
+    def evaluations(self, problem: Problem, state: S, clients: torch.Tensor) -> tuple[Evaluation, ...]:
+        """Which model each client would use; the first evaluation is what accuracy means."""
 
 
 class Clients(Protocol):

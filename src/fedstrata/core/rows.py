@@ -11,7 +11,7 @@ from tempfile import TemporaryFile, gettempdir
 import numpy as np
 
 from fedstrata.errors import ContractError, ResourceError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 BLOCK = 16
 """Client ids that are summed together, so that whoever has whole blocks could sum them apart with the same bits."""
@@ -133,7 +133,7 @@ def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return picked
 
 
-def mix(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
     """Mean row of every cluster, weighted inside the cluster; a cluster without rows gets zeros.
 
     Args:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.core.tree import Tree, people
+from fedstrata.core.tree import Tree, with_members
 from fedstrata.errors import ContractError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class State:
 S = TypeVar("S", bound=State)
 
 
-def wait(state: S, clients: Sequence[int], node: int | None = None) -> S:
+def make_pending(state: S, clients: Sequence[int], node: int | None = None) -> S:
     """Make clients pending.
 
     Args:
@@ -60,7 +60,7 @@ def wait(state: S, clients: Sequence[int], node: int | None = None) -> S:
     return _peopled(replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting))
 
 
-def move(state: S, clusters: Mapping[int, int]) -> S:
+def reassign(state: S, clusters: Mapping[int, int]) -> S:
     """Put clients into clusters by force: client id -> cluster (HiCFL, Fig. 11)."""
     ids, targets = torch.tensor(list(clusters)), torch.tensor(list(clusters.values()))
     labels, waiting = state.labels.index_copy(0, ids, targets), state.waiting.index_fill(0, ids, -1)
@@ -69,4 +69,4 @@ def move(state: S, clusters: Mapping[int, int]) -> S:
 
 def _peopled(state: S) -> S:
     members = {node: (state.labels == c).nonzero().flatten().tolist() for c, node in enumerate(state.nodes.tolist())}
-    return replace(state, tree=people(state.tree, members))
+    return replace(state, tree=with_members(state.tree, members))

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """What was decided about a cluster in one round.
 
     Attributes:
         why: one sentence.
         layer: the layers that were compared, None if none were.
-        criteria: the values that decided, by name.
+        values: the values that decided, by name.
     """
 
     why: str
     layer: str | None = None
-    criteria: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Node:
         members: client ids, ascending; those of a leaf are kept up to date.
         born: the round that made it.
         split: the round that split it, or in which its last clients went elsewhere; None for a leaf.
-        verdict: the latest decision about it, None before the first.
+        decision: the latest decision about it, None before the first.
     """
 
     id: int
@@ -40,7 +40,7 @@ class Node:
     members: tuple[int, ...]
     born: int
     split: int | None = None
-    verdict: Verdict | None = None
+    decision: Decision | None = None
 
 
 Tree = tuple[Node, ...]
@@ -57,7 +57,7 @@ def descends(tree: Tree, node: int, ancestor: int) -> bool:
     return node == ancestor
 
 
-def haven(tree: Tree, node: int) -> int:
+def nearest_open_ancestor(tree: Tree, node: int) -> int:
     """The nearest of a node and its ancestors that is, or was split into, a leaf."""
     leaves = [leaf.id for leaf in tree if leaf.split is None]
     while (parent := tree[node].parent) is not None and not any(descends(tree, leaf, node) for leaf in leaves):
@@ -65,12 +65,12 @@ def haven(tree: Tree, node: int) -> int:
     return node
 
 
-def judge(tree: Tree, verdicts: Mapping[int, Verdict]) -> Tree:
+def with_decisions(tree: Tree, decisions: Mapping[int, Decision]) -> Tree:
     """Write down what was decided about some nodes."""
-    return tuple(replace(node, verdict=verdicts.get(node.id, node.verdict)) for node in tree)
+    return tuple(replace(node, decision=decisions.get(node.id, node.decision)) for node in tree)
 
 
-def branch(tree: Tree, parents: Sequence[int | None], round: int) -> tuple[Tree, list[int]]:
+def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tuple[Tree, list[int]]:
     """Split every node that several clusters come from, close every leaf that none comes from.
 
     Args:
@@ -96,6 +96,6 @@ def branch(tree: Tree, parents: Sequence[int | None], round: int) -> tuple[Tree,
     return tuple(grown), nodes
 
 
-def people(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
+def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
     """Renew the members of some nodes."""
     return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from fedstrata.data.dataset import Dataset
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 VERSION = 1
 """To be raised when the decoding or the form of the files changes: older copies are then no longer found."""

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedstrata.data.dataset import Dataset, moments
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def read_digits() -> Dataset:

@@ -12,7 +12,7 @@ from fedstrata.data.labels import limit_classes
 from fedstrata.data.locate import Location, Split
 from fedstrata.data.zipped import BROKEN, opened_zip, read_array
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import COLUMN_CHARACTERS
 
 _NAMES = {"x": ("x", "inputs"), "y": ("y", "labels")}

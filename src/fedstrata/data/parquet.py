@@ -15,7 +15,7 @@ from fedstrata.data.locate import Location, Split
 from fedstrata.data.rows import opened, require, scalars
 from fedstrata.data.signals import RECORDING, read_recordings
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 LABELS = ("label", "labels", "fine_label", "class", "target", "y")
 """Names of a column that is taken for the classes, in files that the catalogue does not know."""

@@ -16,7 +16,7 @@ from fedstrata.data.labels import read_labels, vocabulary
 from fedstrata.data.locate import Location
 from fedstrata.data.rows import batches, scalars
 from fedstrata.errors import DataError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 RECORDING = frozenset({"subject", "activity", "trial", "signal", "length", "channels"})
 """The columns by which recordings are known."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedstrata.core import Clients, Fit, Plan, Recipe
+from fedstrata.core import Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.batched import Batched
 from fedstrata.engine.site import Site
 from fedstrata.engine.workers import Processes, Workers
@@ -62,12 +62,12 @@ class Work:
     """What a run will do.
 
     Attributes:
-        recipe: of round 1.
+        training: of round 1.
         cohort: who takes part in a round, (m,) client ids; in another round it may be others, but as many.
         rounds: of the run.
     """
 
-    recipe: Recipe
+    training: LocalTraining
     cohort: Tensor
     rounds: int
 
@@ -161,14 +161,14 @@ def _choice(candidate: Candidate, why: str) -> Choice:
 
 def _expected(site: Site, work: Work) -> float:
     """Seconds that a run takes on one core, about."""
-    holdings, recipe = site.holdings, work.recipe
+    holdings, training = site.holdings, work.training
     sizes = [len(holdings.train(client)) for client in work.cohort.tolist()]
     inputs, _ = holdings.samples(holdings.train(int(work.cohort[0]))[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         site.network().eval()(inputs)
     flops: int = 3 * counter.get_total_flops()  # there, and twice as much for the way back
-    epoch = sum(sizes) * flops / RATE + sum(_batches(recipe, size) for size in sizes) * STEP
-    return epoch * recipe.epochs * work.rounds
+    epoch = sum(sizes) * flops / RATE + sum(_batches(training, size) for size in sizes) * STEP
+    return epoch * training.epochs * work.rounds
 
 
 def _trial(site: Site, work: Work, clients: int) -> Plan:
@@ -177,29 +177,29 @@ def _trial(site: Site, work: Work, clients: int) -> Plan:
     places = torch.linspace(0, m - 1, min(m, max(clients, 1))).long()
     module = site.network()
     layout = layout_of(module)
-    fit = Fit(
-        offers=torch.zeros(len(places), 1, dtype=torch.int64),
-        recipe=replace(work.recipe, epochs=1),
-        train=layout.everything,
+    task = LocalTask(
+        candidates=torch.zeros(len(places), 1, dtype=torch.int64),
+        training=replace(work.training, epochs=1),
+        trainable=layout.everything,
         upload=layout.everything,
-        keep=layout.nothing,
-        store=layout.nothing,
-        most=torch.full((len(places),), BATCHES * work.recipe.batch) if work.recipe.batch else None,
+        load_local=layout.nothing,
+        save_local=layout.nothing,
+        max_samples=torch.full((len(places),), BATCHES * work.training.batch) if work.training.batch else None,
         stream="auto",
     )
-    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], (fit,))
+    return Plan(0, site.seed, work.cohort[places], flatten(module, layout)[None], (task,))
 
 
 def _steps(site: Site, trial: Plan) -> int:
     """Steps of all clients in a trial."""
-    (fit,) = trial.work
+    (task,) = trial.tasks
     sizes = [len(site.holdings.train(client)) for client in trial.cohort.tolist()]
-    mosts = sizes if fit.most is None else fit.most.tolist()
-    return sum(_batches(fit.recipe, min(size, most)) for size, most in zip(sizes, mosts, strict=True))
+    mosts = sizes if task.max_samples is None else task.max_samples.tolist()
+    return sum(_batches(task.training, min(size, most)) for size, most in zip(sizes, mosts, strict=True))
 
 
-def _batches(recipe: Recipe, size: int) -> int:
-    return -(-size // (recipe.batch or size))
+def _batches(training: LocalTraining, size: int) -> int:
+    return -(-size // (training.batch or size))
 
 
 def _time(candidate: Candidate, plan: Plan, measure: Measure) -> float:

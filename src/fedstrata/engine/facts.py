@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedstrata.clustering import entropy
-from fedstrata.core import FACTS, VECTORS, Plan, Rows
+from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Plan, Rows
 from fedstrata.engine.holdings import Holdings
 from fedstrata.errors import ContractError
 
@@ -13,7 +13,7 @@ from fedstrata.errors import ContractError
 def facts_of(plan: Plan, holdings: Holdings) -> dict[str, Rows]:
     """All facts that a plan asks for, a row of each client that is asked."""
     facts = {}
-    for name, asked in plan.ask.items():
+    for name, asked in plan.client_stats.items():
         if bool(asked.any()):
             clients = plan.cohort[asked]
             part = "B" if name == "units" else "all"
@@ -47,9 +47,9 @@ def fact(name: str, holdings: Holdings, index: torch.Tensor) -> torch.Tensor:
     if name == "entropy":
         return torch.tensor([entropy(counts)])
     if name != "subspaces":
-        raise ContractError(f"expected a fact of {', '.join(FACTS)}, found {name!r}")
-    vectors = torch.zeros(holdings.classes, VECTORS, inputs[0].numel())
+        raise ContractError(f"expected a fact of {', '.join(CLIENT_STATS)}, found {name!r}")
+    vectors = torch.zeros(holdings.classes, SINGULAR_VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
-        left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :VECTORS]
+        left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :SINGULAR_VECTORS]
         vectors[label, : left.shape[1]] = left.T
     return vectors.flatten()

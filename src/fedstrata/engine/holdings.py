@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fedstrata.core import PARTS
+from fedstrata.core import FOLDS
 from fedstrata.data import Dataset
 from fedstrata.errors import ContractError
 from fedstrata.randomness import seed_of
@@ -74,7 +74,7 @@ class Holdings:
 
         Args:
             client: its id.
-            part: of ``PARTS``; halves are cut between independent units, never through one.
+            part: of ``FOLDS``; halves are cut between independent units, never through one.
             round: when; data may change hands.
 
         Raises:
@@ -84,8 +84,8 @@ class Holdings:
             return torch.cat(self._train)
         holder = self._holder(client, round)
         index = self._train[holder]
-        if part not in PARTS:
-            raise ContractError(f"expected a part of {', '.join(PARTS)}, found {part!r}")
+        if part not in FOLDS:
+            raise ContractError(f"expected a part of {', '.join(FOLDS)}, found {part!r}")
         for half in part.removeprefix("all"):
             index = self._half(holder, index, half)
         return index

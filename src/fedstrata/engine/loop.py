@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, Rows, Score, Use, empty_rows
+from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.engine.facts import facts_of
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.offers import least_wrong, overlaid, wrongness
@@ -57,12 +57,12 @@ class Loop:
         self._scorer = pooled(module)
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self._batch_norm = any(slot.kind == "buffer" for slot in layout.slots)
+        self._batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
 
     def run(self, plan: Plan) -> Report:
-        """Score the Uses, then do the work of every client."""
+        """Score the evaluations, then do the work of every client."""
         with torch.random.fork_rng(devices=[]):
-            scores = tuple(self._score(plan, use) for use in plan.score)
+            scores = tuple(self._score(plan, evaluation) for evaluation in plan.evaluations)
             return Report(self._work(plan), scores, facts_of(plan, self._holdings))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -76,40 +76,40 @@ class Loop:
         return torch.stack(predictions)
 
     def _work(self, plan: Plan) -> tuple[Result, ...]:
-        """Every client does its Fits in order; between two of them only what it stores passes."""
-        done: list[list[tuple[int, int, int, Tensor]]] = [[] for _ in plan.work]
-        rooms = [empty_rows(int((fit.offers >= 0).any(dim=1).sum()), self._layout.p) for fit in plan.work]
+        """Every client does its tasks in order; between two of them only what it stores passes."""
+        done: list[list[tuple[int, int, int, Tensor]]] = [[] for _ in plan.tasks]
+        rooms = [empty_rows(int((task.candidates >= 0).any(dim=1).sum()), self._layout.p) for task in plan.tasks]
         for row, client in enumerate(plan.cohort.tolist()):
             own, stored, astray = self.store.read(client, before=plan.round), dict[int, Tensor](), False
             judged = dict[str, Judged]()
-            for results, room, fit in zip(done, rooms, plan.work, strict=True):
-                if bool((fit.offers[row] < 0).all()):
+            for results, room, task in zip(done, rooms, plan.tasks, strict=True):
+                if bool((task.candidates[row] < 0).all()):
                     continue
-                index = self._holdings.train(client, fit.part, plan.round)
-                if fit.most is not None:
-                    index = self._holdings.some(client, index, int(fit.most[row]))
+                index = self._holdings.train(client, task.fold, plan.round)
+                if task.max_samples is not None:
+                    index = self._holdings.some(client, index, int(task.max_samples[row]))
                 if not len(index):
                     continue  # one of two halves of a single sample
-                kept = {tensor: values for tensor, values in own.items() if fit.keep[tensor]}
-                # Fits of one client that are offered the same take the same, whatever part they train on.
-                judging = self._holdings.train(client, fit.compare, plan.round)
-                # What was judged for one Fit need not be for another, by other tensors of its own it must.
-                known = {} if kept else judged.setdefault(fit.compare, {})
-                taken, losses = self._choose(plan, fit.offers[row], judging, kept, known, fit.by)
+                kept = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
+                # tasks of one client that are offered the same take the same, whatever part they train on.
+                judging = self._holdings.train(client, task.selection_fold, plan.round)
+                # What was judged for one task need not be for another, by other tensors of its own it must.
+                known = {} if kept else judged.setdefault(task.selection_fold, {})
+                taken, losses = self._choose(plan, task.candidates[row], judging, kept, known, task.selection_metric)
                 received = plan.models[taken]
                 start = self._overlaid(received, kept)
-                end = self._fit(plan, fit, client, index, start, received)
-                left = {t: end[span] for t, span in enumerate(self._layout.spans) if fit.store[t]}
+                end = self._fit(plan, task, client, index, start, received)
+                left = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
                 own, stored = own | left, stored | left
-                astray |= any(fit.keep) and not bool(end.isfinite().all())
-                origin = torch.where(self._columns(fit.values), 0.0, start) if fit.values else start
-                room[len(results)] = torch.where(self._columns(fit.upload), end - origin, 0.0)
+                astray |= any(task.load_local) and not bool(end.isfinite().all())
+                origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
+                room[len(results)] = torch.where(self._columns(task.upload), end - origin, 0.0)
                 results.append((client, taken, len(index), losses))
             if astray:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
             self.store.write(client, plan.round, stored)
-        return tuple(self._result(*each) for each in zip(plan.work, done, rooms, strict=True))
+        return tuple(self._result(*each) for each in zip(plan.tasks, done, rooms, strict=True))
 
     def _choose(
         self, plan: Plan, offers: Tensor, index: Tensor, kept: dict[int, Tensor], known: Judged, by: str = "loss"
@@ -125,55 +125,55 @@ class Loop:
                     losses[place] = wrongness(by, correct, loss, len(index))
         return least_wrong(offers, losses), losses
 
-    def _fit(self, plan: Plan, fit: Fit, client: int, index: Tensor, start: Tensor, received: Tensor) -> Tensor:
+    def _fit(self, plan: Plan, task: LocalTask, client: int, index: Tensor, start: Tensor, received: Tensor) -> Tensor:
         """Train from a row; the row where it ended, (p,)."""
-        if not any(fit.train):
+        if not any(task.trainable):
             return start
         load_row(self._module, self._layout, start)
-        slots = zip(self._layout.slots, fit.train, strict=True)
+        slots = zip(self._layout.tensors, task.trainable, strict=True)
         trained = {slot.name for slot, moves in slots if moves} - self._frozen
         parameters = dict(self._module.named_parameters())
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
-        step = _stepper(moving, self._anchors(parameters, received), fit)
-        order = generator(plan.seed, fit.stream, plan.round, client)
+        step = _stepper(moving, self._anchors(parameters, received), task)
+        order = generator(plan.seed, task.stream, plan.round, client)
         # torch.manual_seed would reseed accelerators as well, which nothing here restores.
-        torch.default_generator.manual_seed(seed_of(plan.seed, f"dropout {fit.stream}", plan.round, client))
+        torch.default_generator.manual_seed(seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
-        for _ in range(fit.recipe.epochs):
-            for inputs, labels in self._holdings.batches(index, fit.recipe.batch, order):
+        for _ in range(task.training.epochs):
+            for inputs, labels in self._holdings.batches(index, task.training.batch, order):
                 if len(labels) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
                 # Left after every step: autocast keeps what it made of weights, which then move.
                 with self._cast():
                     loss = cross_entropy(self._module(inputs), labels)
                 step(torch.autograd.grad(loss, moving, materialize_grads=True))
-        return torch.where(self._columns(fit.train), flatten(self._module, self._layout), start)
+        return torch.where(self._columns(task.trainable), flatten(self._module, self._layout), start)
 
     def _cast(self) -> AbstractContextManager[object]:
         return torch.autocast("cpu", torch.bfloat16) if self._precision == "bfloat16" else nullcontext()
 
     def _anchors(self, parameters: dict[str, nn.Parameter], received: Tensor) -> list[Tensor]:
         """The received values of the parameters that move."""
-        spans = dict(zip((slot.name for slot in self._layout.slots), self._layout.spans, strict=True))
+        spans = dict(zip((slot.name for slot in self._layout.tensors), self._layout.spans, strict=True))
         moving = ((name, parameter) for name, parameter in parameters.items() if parameter.requires_grad)
         return [received[spans[name]].view(parameter.shape) for name, parameter in moving]
 
-    def _score(self, plan: Plan, use: Use) -> Score:
+    def _score(self, plan: Plan, evaluation: Evaluation) -> Score:
         """Accuracy and loss of every client's own model on its own test data."""
         scored = []
-        for row, client in enumerate(use.clients.tolist()):
-            kept = self.store.read(client, before=plan.round) if any(use.keep) else {}
-            kept = {tensor: values for tensor, values in kept.items() if use.keep[tensor]}
+        for row, client in enumerate(evaluation.clients.tolist()):
+            kept = self.store.read(client, before=plan.round) if any(evaluation.load_local) else {}
+            kept = {tensor: values for tensor, values in kept.items() if evaluation.load_local[tensor]}
             # The scores complete the record of the round before, on the data that clients had then.
             data = self._holdings.train(client, round=plan.round - 1)
-            taken, _ = self._choose(plan, use.offers[row], data, kept, {})
+            taken, _ = self._choose(plan, evaluation.candidates[row], data, kept, {})
             index = self._holdings.test(client, plan.round - 1)
             scored.append((*self._evaluate(self._overlaid(plan.models[taken], kept), index), len(index)))
         correct, loss, samples = zip(*scored, strict=True) if scored else ((), (), ())
         right, of = (torch.tensor(counts, dtype=torch.int64) for counts in (correct, samples))
-        return Score(use.clients, right, of, torch.tensor(loss))
+        return Score(evaluation.clients, right, of, torch.tensor(loss))
 
     def _evaluate(self, row: Tensor, index: Tensor) -> tuple[int, float]:
         """Samples classified correctly, and the mean cross-entropy in nats."""
@@ -197,32 +197,32 @@ class Loop:
             self._masks[mask] = torch.tensor(mask).repeat_interleave(widths)
         return self._masks[mask]
 
-    def _result(self, fit: Fit, results: Sequence[tuple[int, int, int, Tensor]], room: Tensor) -> Result:
+    def _result(self, task: LocalTask, results: Sequence[tuple[int, int, int, Tensor]], room: Tensor) -> Result:
         if not results:
             nobody = torch.empty(0, dtype=torch.int64)
-            return Result(Rows(nobody, room[:0]), nobody, nobody, torch.empty(0, fit.offers.shape[1]))
+            return Result(Rows(nobody, room[:0]), nobody, nobody, torch.empty(0, task.candidates.shape[1]))
         clients, given, sizes, losses = zip(*results, strict=True)
         rows = Rows(torch.tensor(clients), room[: len(results)])
         return Result(rows, torch.tensor(given), torch.tensor(sizes), torch.stack(losses))
 
 
-def _stepper(parameters: list[Tensor], anchors: list[Tensor], fit: Fit) -> Callable[[tuple[Tensor, ...]], None]:
+def _stepper(parameters: list[Tensor], anchors: list[Tensor], task: LocalTask) -> Callable[[tuple[Tensor, ...]], None]:
     """One step along gradients, with the proximal term; the optimiser's state begins anew."""
-    recipe = fit.recipe
+    training = task.training
     optimizer: torch.optim.Optimizer | None = None
-    if recipe.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=recipe.lr, fused=True)
-    elif recipe.momentum:
-        optimizer = torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, fused=True)
+    if training.optimizer == "adam":
+        optimizer = torch.optim.Adam(parameters, lr=training.lr, fused=True)
+    elif training.momentum:
+        optimizer = torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum, fused=True)
 
     def step(gradients: tuple[Tensor, ...]) -> None:
         with torch.no_grad():
-            if fit.pull:
+            if task.prox_weight:
                 away = torch._foreach_sub(parameters, anchors)
-                gradients = tuple(torch._foreach_add(gradients, away, alpha=fit.pull))
+                gradients = tuple(torch._foreach_add(gradients, away, alpha=task.prox_weight))
             if optimizer is None:
                 # The same bits as torch's SGD, without what its step costs beside small networks.
-                torch._foreach_add_(parameters, gradients, alpha=-recipe.lr)
+                torch._foreach_add_(parameters, gradients, alpha=-training.lr)
                 return
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient

@@ -10,16 +10,16 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from fedstrata.core import Fit, Plan, Use
+from fedstrata.core import Evaluation, LocalTask, Plan
 from fedstrata.errors import ContractError
 
 Job = tuple[tuple[int, ...], int | None]
-"""What tells a client's jobs of a kind apart: models of the merged plan, without the -1 at the end; and `Fit.most`."""
+"""What tells a client's jobs of a kind apart: models of the merged plan, without the -1 at the end; and the samples."""
 
 Place = tuple[Literal["work", "score"], int, int]
-"""Where a job is done: in which Fit or Use of the merged plan, and by which client."""
+"""Where a job is done: in which task or evaluation of the merged plan, and by which client."""
 
-P = TypeVar("P", Fit, Use)
+P = TypeVar("P", LocalTask, Evaluation)
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Wish:
     Attributes:
         plan: as it was given.
         models: of the merged plan, by those of its own that are offered in shared jobs.
-        work: for each Fit the merged Fit by client; None where it is private.
-        score: for each Use the merged Use by client; None where it is private.
+        work: for each task the merged task by client; None where it is private.
+        score: for each evaluation the merged evaluation by client; None where it is private.
     """
 
     plan: Plan
@@ -43,23 +43,25 @@ class Wish:
     @property
     def private(self) -> Plan | None:
         """What only this algorithm's own devices can do; None if nothing."""
-        work = tuple(fit for fit, slots in zip(self.plan.work, self.work, strict=True) if slots is None)
-        score = tuple(use for use, slots in zip(self.plan.score, self.score, strict=True) if slots is None)
-        return replace(self.plan, work=work, score=score, ask={}) if work or score else None
+        work = tuple(task for task, slots in zip(self.plan.tasks, self.work, strict=True) if slots is None)
+        score = tuple(
+            evaluation for evaluation, slots in zip(self.plan.evaluations, self.score, strict=True) if slots is None
+        )
+        return replace(self.plan, tasks=work, evaluations=score, client_stats={}) if work or score else None
 
     @property
     def places(self) -> Iterator[Place]:
         """Where its shared jobs are done."""
-        for fit in self.work:
-            yield from (("work", slot, client) for client, slot in (fit or {}).items())
-        for use in self.score:
-            yield from (("score", slot, client) for client, slot in (use or {}).items())
+        for task in self.work:
+            yield from (("work", slot, client) for client, slot in (task or {}).items())
+        for evaluation in self.score:
+            yield from (("score", slot, client) for client, slot in (evaluation or {}).items())
 
 
 def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[Wish, ...]]:
     """Merge plans for one round of the same federation: same data, partition, network and seed.
 
-    A job is a client, the values of the models that it is offered, and all other fields of its Fit or Use.
+    A job is a client, the values of the models that it is offered, and all other fields of its task or evaluation.
 
     Returns:
         The distinct jobs of all plans, None if there are none; and for each plan where its own are done.
@@ -70,11 +72,11 @@ def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[Wish, ...]]:
     rounds = sorted({(plan.round, plan.seed) for plan in plans})
     if len(rounds) != 1:
         raise ContractError(f"expected plans for one round of one seed, found (round, seed) of {rounds}")
-    models, work, score = _Models(), _Slots[Fit](), _Slots[Use]()
+    models, work, score = _Models(), _Slots[LocalTask](), _Slots[Evaluation]()
     wishes = tuple(_wish(plan, models, work, score) for plan in plans)
     telling: dict[str, set[int]] = {}
     for plan in plans:
-        for name, rows in plan.ask.items():
+        for name, rows in plan.client_stats.items():
             telling.setdefault(name, set()).update(plan.cohort[rows].tolist())
     cohort = sorted(set().union(*work.jobs, *telling.values()))
     if not (cohort or score.jobs):
@@ -83,9 +85,13 @@ def merge(plans: Sequence[Plan]) -> tuple[Plan | None, tuple[Wish, ...]]:
         plans[0],
         cohort=torch.tensor(cohort, dtype=torch.int64),
         models=torch.stack(models.rows) if models.rows else plans[0].models[:0],
-        work=tuple(_fit(fit, [jobs.get(c) for c in cohort]) for fit, jobs in zip(work.pieces, work.jobs, strict=True)),
-        score=tuple(_use(use, jobs) for use, jobs in zip(score.pieces, score.jobs, strict=True)),
-        ask={name: torch.tensor([client in clients for client in cohort]) for name, clients in telling.items()},
+        tasks=tuple(
+            _fit(task, [jobs.get(c) for c in cohort]) for task, jobs in zip(work.pieces, work.jobs, strict=True)
+        ),
+        evaluations=tuple(_use(evaluation, jobs) for evaluation, jobs in zip(score.pieces, score.jobs, strict=True)),
+        client_stats={
+            name: torch.tensor([client in clients for client in cohort]) for name, clients in telling.items()
+        },
     )
     return merged, wishes
 
@@ -98,10 +104,10 @@ class _Models:
         self.rows: list[Tensor] = []
         self._known: dict[bytes, int] = {}
 
-    def of(self, plan: Plan, pieces: Sequence[Fit | Use]) -> dict[int, int]:
+    def of(self, plan: Plan, pieces: Sequence[LocalTask | Evaluation]) -> dict[int, int]:
         """Which of them each model is that some pieces of a plan offer; -1 is none here as well."""
         places = {-1: -1}
-        for model in sorted({model for piece in pieces for model in piece.offers.unique().tolist()} - {-1}):
+        for model in sorted({model for piece in pieces for model in piece.candidates.unique().tolist()} - {-1}):
             digest = blake2b(plan.models[model].contiguous().numpy().data).digest()
             places[model] = self._known.setdefault(digest, len(self.rows))
             if places[model] == len(self.rows):
@@ -110,7 +116,7 @@ class _Models:
 
 
 class _Slots(Generic[P]):
-    """The Fits or Uses of the merged plan: each holds jobs of one kind, and no client twice.
+    """The tasks or evaluations of the merged plan: each holds jobs of one kind, and no client twice.
 
     Attributes:
         pieces: one that asked for the kind of each slot.
@@ -137,21 +143,24 @@ class _Slots(Generic[P]):
         return known[job]
 
 
-def _wish(plan: Plan, models: _Models, work: _Slots[Fit], score: _Slots[Use]) -> Wish:
+def _wish(plan: Plan, models: _Models, work: _Slots[LocalTask], score: _Slots[Evaluation]) -> Wish:
     """Place every job of a plan that is not private."""
-    fits = [None if any(fit.keep) or any(fit.store) else fit for fit in plan.work]
-    uses = [None if any(use.keep) else use for use in plan.score]
-    known = models.of(plan, [piece for piece in (*fits, *uses) if piece is not None])
+    fits = [None if any(task.load_local) or any(task.save_local) else task for task in plan.tasks]
+    evaluations = [None if any(evaluation.load_local) else evaluation for evaluation in plan.evaluations]
+    known = models.of(plan, [piece for piece in (*fits, *evaluations) if piece is not None])
     return Wish(
         plan,
         known,
-        [None if fit is None else _placed(fit, plan.cohort, known, fit.most, work) for fit in fits],
-        [None if use is None else _placed(use, use.clients, known, None, score) for use in uses],
+        [None if task is None else _placed(task, plan.cohort, known, task.max_samples, work) for task in fits],
+        [
+            None if evaluation is None else _placed(evaluation, evaluation.clients, known, None, score)
+            for evaluation in evaluations
+        ],
     )
 
 
-OF_CLIENT = ("name", "clients", "offers", "most")
-"""Fields of a Fit or Use that do not say what kind of job it is; the name of a Use is for people."""
+OF_CLIENT = ("name", "clients", "candidates", "max_samples")
+"""Fields of a task or evaluation that do not say what kind of job it is; the name of a evaluation is for people."""
 
 
 def _placed(
@@ -160,7 +169,7 @@ def _placed(
     """The slot of each client that has something to do."""
     kind = (most is None, *(getattr(piece, field.name) for field in fields(piece) if field.name not in OF_CLIENT))
     placed = {}
-    for row, (client, offers) in enumerate(zip(clients.tolist(), piece.offers.tolist(), strict=True)):
+    for row, (client, offers) in enumerate(zip(clients.tolist(), piece.candidates.tolist(), strict=True)):
         while offers and offers[-1] < 0:
             offers.pop()
         if offers:
@@ -169,14 +178,16 @@ def _placed(
     return placed
 
 
-def _fit(fit: Fit, jobs: Sequence[Job | None]) -> Fit:
-    """A Fit of the same kind, with a job or nothing to do for each row."""
-    most = None if fit.most is None else torch.tensor([(job and job[1]) or 0 for job in jobs])
-    return replace(fit, offers=_offers([job[0] if job else () for job in jobs]), most=most)
+def _fit(task: LocalTask, jobs: Sequence[Job | None]) -> LocalTask:
+    """A task of the same kind, with a job or nothing to do for each row."""
+    most = None if task.max_samples is None else torch.tensor([(job and job[1]) or 0 for job in jobs])
+    return replace(task, candidates=_offers([job[0] if job else () for job in jobs]), max_samples=most)
 
 
-def _use(use: Use, jobs: Mapping[int, Job]) -> Use:
-    return replace(use, clients=torch.tensor(list(jobs)), offers=_offers([offers for offers, _ in jobs.values()]))
+def _use(evaluation: Evaluation, jobs: Mapping[int, Job]) -> Evaluation:
+    return replace(
+        evaluation, clients=torch.tensor(list(jobs)), candidates=_offers([offers for offers, _ in jobs.values()])
+    )
 
 
 def _offers(rows: Sequence[tuple[int, ...]]) -> Tensor:

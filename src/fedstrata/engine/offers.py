@@ -16,7 +16,7 @@ def overlaid(row: torch.Tensor, kept: Mapping[int, torch.Tensor], spans: Sequenc
 
 
 def wrongness(by: str, correct: int, loss: float, samples: int) -> float:
-    """How wrong a model is, as `Fit.by` has it, by its correct samples and its mean loss."""
+    """How wrong a model is, as `LocalTask.selection_metric` has it, by its correct samples and its mean loss."""
     return loss if by == "loss" else 1 - correct / samples
 
 

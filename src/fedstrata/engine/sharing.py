@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedstrata.core import Clients, Fit, Plan, Report, Result, Rows, Score, Use, empty_rows
+from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.engine.batched import Batched, run_together
 from fedstrata.engine.choice import Engine
 from fedstrata.engine.merging import Place, Wish, merge
@@ -39,7 +39,7 @@ class Devices:
         self._engine = engine
 
     def run(self, plan: Plan) -> Report:
-        """Score the Uses, then do the work of every client."""
+        """Score the evaluations, then do the work of every client."""
         others = self._engine.store
         self._engine.store = self.store
         try:
@@ -59,7 +59,7 @@ class Answers:
     Attributes:
         reports: of each plan, bit for bit what it would have got alone.
         seconds: that each took: its private work, and its part of what was shared.
-        done: local jobs that had to be done; a job is what a client does for one Fit.
+        done: local jobs that had to be done; a job is what a client does for one task.
     """
 
     reports: tuple[Report, ...]
@@ -148,8 +148,8 @@ def costs(merged: Plan | None, wishes: Sequence[Wish], common: Report) -> tuple[
     training step counts as three. What clients tell about their data is free.
     """
     known: dict[Place, float] = {}
-    for slot, (fit, result) in enumerate(zip(merged.work if merged else (), common.results, strict=True)):
-        passes = STEP * fit.recipe.epochs * any(fit.train) + (~result.losses.isnan()).sum(dim=1)
+    for slot, (task, result) in enumerate(zip(merged.tasks if merged else (), common.results, strict=True)):
+        passes = STEP * task.training.epochs * any(task.trainable) + (~result.losses.isnan()).sum(dim=1)
         spent = zip(result.updates.clients.tolist(), (result.sizes * passes).tolist(), strict=True)
         known |= {("work", slot, client): cost for client, cost in spent}
     for slot, score in enumerate(common.scores):
@@ -172,12 +172,14 @@ def cut(wishes: Sequence[Wish], common: Report, private: Sequence[Report]) -> tu
     reports = []
     for wish, own in zip(wishes, private, strict=True):
         results, scores, plan = iter(own.results), iter(own.scores), wish.plan
-        work, score = zip(plan.work, wish.work, strict=True), zip(plan.score, wish.score, strict=True)
-        asked = {name: plan.cohort[rows] for name, rows in plan.ask.items() if bool(rows.any())}
+        work, score = zip(plan.tasks, wish.work, strict=True), zip(plan.evaluations, wish.score, strict=True)
+        asked = {name: plan.cohort[rows] for name, rows in plan.client_stats.items() if bool(rows.any())}
         report = Report(
-            tuple(next(results) if s is None else _result(wish, fit, s, common.results, trained) for fit, s in work),
-            tuple(next(scores) if s is None else _score(use, s, common.scores, scored) for use, s in score),
-            {name: Rows(clients, common.facts[name].of(clients)) for name, clients in asked.items()},
+            tuple(next(results) if s is None else _result(wish, task, s, common.results, trained) for task, s in work),
+            tuple(
+                next(scores) if s is None else _score(evaluation, s, common.scores, scored) for evaluation, s in score
+            ),
+            {name: Rows(clients, common.client_stats[name].of(clients)) for name, clients in asked.items()},
         )
         reports.append(report)
     return tuple(reports)
@@ -188,19 +190,23 @@ def _rows(clients: Tensor) -> dict[int, int]:
 
 
 def _result(
-    wish: Wish, fit: Fit, slots: Mapping[int, int], results: Sequence[Result], trained: Sequence[Mapping[int, int]]
+    wish: Wish,
+    task: LocalTask,
+    slots: Mapping[int, int],
+    results: Sequence[Result],
+    trained: Sequence[Mapping[int, int]],
 ) -> Result:
-    """What came back for one Fit of a plan."""
-    cohort, offers = wish.plan.cohort.tolist(), fit.offers.tolist()
+    """What came back for one task of a plan."""
+    cohort, offers = wish.plan.cohort.tolist(), task.candidates.tolist()
     # A client without enough samples has sent nothing.
     rows = [row for row, client in enumerate(cohort) if client in slots and client in trained[slots[client]]]
     places = [(slots[cohort[row]], trained[slots[cohort[row]]][cohort[row]]) for row in rows]
     given = []
     for row, (slot, place) in zip(rows, places, strict=True):
         # Of two offers with the same values the first is taken.
-        taken = [wish.models[offer] for offer in offers[row]].index(int(results[slot].given[place]))
+        taken = [wish.models[offer] for offer in offers[row]].index(int(results[slot].chosen[place]))
         given.append(offers[row][taken])
-    m, width = len(rows), fit.offers.shape[1]
+    m, width = len(rows), task.candidates.shape[1]
     values = [result.updates.values for result in results]
     losses = [pad(result.losses, (0, width - result.losses.shape[1]), value=torch.nan) for result in results]
     return Result(
@@ -211,12 +217,14 @@ def _result(
     )
 
 
-def _score(use: Use, slots: Mapping[int, int], scores: Sequence[Score], scored: Sequence[Mapping[int, int]]) -> Score:
-    """How one Use of a plan did."""
-    places = [(slots[client], scored[slots[client]][client]) for client in use.clients.tolist()]
+def _score(
+    evaluation: Evaluation, slots: Mapping[int, int], scores: Sequence[Score], scored: Sequence[Mapping[int, int]]
+) -> Score:
+    """How one evaluation of a plan did."""
+    places = [(slots[client], scored[slots[client]][client]) for client in evaluation.clients.tolist()]
     counts = partial(torch.empty, len(places), dtype=torch.int64)
     return Score(
-        use.clients,
+        evaluation.clients,
         _gathered([score.correct for score in scores], places, counts),
         _gathered([score.samples for score in scores], places, counts),
         _gathered([score.loss for score in scores], places, partial(torch.empty, len(places))),

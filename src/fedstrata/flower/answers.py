@@ -8,7 +8,7 @@ from math import ceil, inf, isnan, prod
 
 import torch
 
-from fedstrata.core import Fit, Layout, Report, Result, Rows, Score, Use
+from fedstrata.core import Evaluation, Layout, LocalTask, Report, Result, Rows, Score
 from fedstrata.errors import InputError
 from fedstrata.flower.exchange import CHUNK, ReplyLimit
 from fedstrata.flower.letter import Letter, Record, chosen, mask_of, named, one, several, unnamed
@@ -67,18 +67,18 @@ def write_answer(answer: Answer, order: Order, layout: Layout, run: str) -> Lett
         }
     }
     arrays: dict[str, Mapping[str, torch.Tensor]] = {}
-    for place, (fit, result) in enumerate(zip(order.plan.work, answer.report.results, strict=True)):
+    for place, (task, result) in enumerate(zip(order.plan.tasks, answer.report.results, strict=True)):
         if len(result.sizes):
             losses = result.losses[0].tolist()
-            settings[f"result-{place}"] = {"given": int(result.given), "size": int(result.sizes), "losses": losses}
-            if any(fit.upload):
-                arrays[f"update-{place}"] = named(result.updates.values[0], fit.upload, layout)
+            settings[f"result-{place}"] = {"given": int(result.chosen), "size": int(result.sizes), "losses": losses}
+            if any(task.upload):
+                arrays[f"update-{place}"] = named(result.updates.values[0], task.upload, layout)
     for place, score in enumerate(answer.report.scores):
         if len(score.clients):
             counts = {"correct": int(score.correct), "samples": int(score.samples)}
             settings[f"score-{place}"] = {**counts, "loss": float(score.loss)}
-    if answer.report.facts:
-        arrays["facts"] = {name: rows.values[0] for name, rows in answer.report.facts.items()}
+    if answer.report.client_stats:
+        arrays["facts"] = {name: rows.values[0] for name, rows in answer.report.client_stats.items()}
     return Letter(settings, arrays)
 
 
@@ -93,9 +93,9 @@ def read_answer(letter: Letter, order: Order, layout: Layout, bounds: Bounds) ->
     for key, expected in {"run": bounds.run, "round": plan.round, "client": order.client}.items():
         if found[key] != expected:
             raise InputError(f"expected an answer of {key} {expected}, found {key} {found[key]}")
-    _nothing_else(letter, plan.work, plan.score)
-    results = tuple(_result(letter, place, fit, order, layout, bounds) for place, fit in enumerate(plan.work))
-    scores = tuple(_score(letter, place, use, bounds) for place, use in enumerate(plan.score))
+    _nothing_else(letter, plan.tasks, plan.evaluations)
+    results = tuple(_result(letter, place, task, order, layout, bounds) for place, task in enumerate(plan.tasks))
+    scores = tuple(_score(letter, place, evaluation, bounds) for place, evaluation in enumerate(plan.evaluations))
     facts = _facts(letter, order, bounds)
     stored = chosen(mask_of(head, "stored", layout))
     return Answer(Report(results, scores, facts), tuple(stored), one(head, "spoilt", bool))
@@ -111,14 +111,16 @@ def expected_reply(order: Order, layout: Layout, facts: Mapping[str, int]) -> Ex
     """
     plan = order.plan
     arrays: dict[str, dict[str, tuple[int, ...]]] = {
-        f"update-{place}": {slot.name: slot.shape for slot, sent in zip(layout.slots, fit.upload, strict=True) if sent}
-        for place, fit in enumerate(plan.work)
+        f"update-{place}": {
+            slot.name: slot.shape for slot, sent in zip(layout.tensors, task.upload, strict=True) if sent
+        }
+        for place, task in enumerate(plan.tasks)
     }
-    arrays["facts"] = {name: (facts[name],) for name in plan.ask}
+    arrays["facts"] = {name: (facts[name],) for name in plan.client_stats}
     records = {"answer", "lacking", "failed"}
-    records |= {f"result-{place}" for place in range(len(plan.work))}
-    records |= {f"score-{place}" for place in range(len(plan.score))}
-    longest = max(len(layout.slots), *(fit.offers.shape[1] for fit in plan.work), 0)
+    records |= {f"result-{place}" for place in range(len(plan.tasks))}
+    records |= {f"score-{place}" for place in range(len(plan.evaluations))}
+    longest = max(len(layout.tensors), *(task.candidates.shape[1] for task in plan.tasks), 0)
     return Expected(frozenset(records), arrays, longest)
 
 
@@ -134,37 +136,39 @@ def limit_of(expected: Expected) -> ReplyLimit:
     return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
 
 
-def nobody(fit: Fit, layout: Layout) -> Result:
-    """The result of a Fit that nobody did."""
+def nobody(task: LocalTask, layout: Layout) -> Result:
+    """The result of a task that nobody did."""
     ids = torch.empty(0, dtype=torch.int64)
-    return Result(Rows(ids, torch.empty(0, layout.p)), ids, ids, torch.empty(0, fit.offers.shape[1]))
+    return Result(Rows(ids, torch.empty(0, layout.p)), ids, ids, torch.empty(0, task.candidates.shape[1]))
 
 
-def _nothing_else(letter: Letter, work: tuple[Fit, ...], score: tuple[Use, ...]) -> None:
+def _nothing_else(letter: Letter, work: tuple[LocalTask, ...], score: tuple[Evaluation, ...]) -> None:
     """Refuse parts that were not asked for; they would pass unread."""
     updates = {f"update-{place}" for place in range(len(work)) if f"result-{place}" in letter.settings}
     known = {"answer", *(f"result-{place}" for place in range(len(work)))}
-    known |= {f"score-{place}" for place, use in enumerate(score) if len(use.clients)}
+    known |= {f"score-{place}" for place, evaluation in enumerate(score) if len(evaluation.clients)}
     if strange := sorted((set(letter.settings) - known) | (set(letter.arrays) - updates - {"facts"})):
         raise InputError(f"expected no part {strange[0]}: it was not asked for")
 
 
-def _result(letter: Letter, place: int, fit: Fit, order: Order, layout: Layout, bounds: Bounds) -> Result:
+def _result(letter: Letter, place: int, task: LocalTask, order: Order, layout: Layout, bounds: Bounds) -> Result:
     if f"result-{place}" not in letter.settings:
         # A client without a sample in the part that it was to train on has nothing to say.
-        return nobody(fit, layout)
-    record, width = letter.record(f"result-{place}"), fit.offers.shape[1]
+        return nobody(task, layout)
+    record, width = letter.record(f"result-{place}"), task.candidates.shape[1]
     given, size, losses = one(record, "given", int), one(record, "size", int), several(record, "losses", float)
-    if given < 0 or given not in fit.offers[0].tolist():
+    if given < 0 or given not in task.candidates[0].tolist():
         raise InputError(f"expected result {place} to be trained from an offered model, found {given}")
     if not 1 <= size <= bounds.train:
         raise InputError(f"expected result {place} to be of 1 to {bounds.train} samples, found {size}")
-    most = 1.0 if fit.by == "errors" else inf
+    most = 1.0 if task.selection_metric == "errors" else inf
     if len(losses) != width or any(not (isnan(loss) or 0 <= loss <= most) for loss in losses):
-        raise InputError(f"expected result {place} to have {width} {fit.by}, each of 0 to {most:g}, found {losses}")
+        raise InputError(
+            f"expected result {place} to have {width} {task.selection_metric}, each of 0 to {most:g}, found {losses}"
+        )
     row = torch.zeros(layout.p)
-    unnamed(letter.arrays.get(f"update-{place}", {}), fit.upload, layout, row)
-    for slot, span in zip(layout.slots, layout.spans, strict=True):
+    unnamed(letter.arrays.get(f"update-{place}", {}), task.upload, layout, row)
+    for slot, span in zip(layout.tensors, layout.spans, strict=True):
         if not bool(row[span].isfinite().all()):
             raise NotFiniteError(f"expected finite numbers in {slot.name}, found others")
     ids = torch.tensor([order.client])
@@ -172,22 +176,22 @@ def _result(letter: Letter, place: int, fit: Fit, order: Order, layout: Layout, 
     return Result(Rows(ids, row[None]), model, of, torch.tensor([losses]))
 
 
-def _score(letter: Letter, place: int, use: Use, bounds: Bounds) -> Score:
-    if not len(use.clients):
-        return Score(use.clients, use.clients, use.clients, torch.empty(0))
+def _score(letter: Letter, place: int, evaluation: Evaluation, bounds: Bounds) -> Score:
+    if not len(evaluation.clients):
+        return Score(evaluation.clients, evaluation.clients, evaluation.clients, torch.empty(0))
     record = letter.record(f"score-{place}")
     correct, samples, loss = one(record, "correct", int), one(record, "samples", int), one(record, "loss", float)
     if samples != bounds.test or not 0 <= correct <= samples:
         raise InputError(f"expected a score of {bounds.test} test samples, found {correct} right of {samples}")
     if loss < 0:
         raise InputError(f"expected a loss of at least 0, found {loss}")
-    return Score(use.clients, torch.tensor([correct]), torch.tensor([samples]), torch.tensor([loss]))
+    return Score(evaluation.clients, torch.tensor([correct]), torch.tensor([samples]), torch.tensor([loss]))
 
 
 def _facts(letter: Letter, order: Order, bounds: Bounds) -> dict[str, Rows]:
     told = letter.arrays.get("facts", {})
-    if set(told) != set(order.plan.ask):
-        raise InputError(f"expected the facts {sorted(order.plan.ask)}, found {sorted(told)}")
+    if set(told) != set(order.plan.client_stats):
+        raise InputError(f"expected the facts {sorted(order.plan.client_stats)}, found {sorted(told)}")
     for name, values in told.items():
         wanted = (bounds.facts[name],)
         if values.dtype != torch.float32 or tuple(values.shape) != wanted or not bool(values.isfinite().all()):
@@ -196,4 +200,4 @@ def _facts(letter: Letter, order: Order, bounds: Bounds) -> dict[str, Rows]:
         # Who claims more samples than it has could prove any two clients different.
         if name == "units" and not 0 <= float(values) <= bounds.train:
             raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
-    return {name: Rows(torch.tensor([order.client]), told[name][None]) for name in order.plan.ask}
+    return {name: Rows(torch.tensor([order.client]), told[name][None]) for name in order.plan.client_stats}

@@ -11,7 +11,7 @@ import torch
 from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.flower.terms import Samples
-from fedstrata.setting import Setting
+from fedstrata.runner.build import Setting
 
 
 def cut(experiment: Experiment, setting: Setting, paths: Sequence[Path]) -> Samples:

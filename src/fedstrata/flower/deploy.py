@@ -51,8 +51,8 @@ def init(
     from fedstrata.flower.cut import cut, cut_public
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import scaffold
-    from fedstrata.setting import prepare
-    from fedstrata.train import one_thread
+    from fedstrata.runner.build import prepare
+    from fedstrata.runner.rounds import one_thread
 
     with one_thread():
         setting = prepare(experiment)

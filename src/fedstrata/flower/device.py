@@ -149,7 +149,7 @@ def _lacking(order: Order, layout: Layout, store: Store) -> list[str]:
     wanted = needed(order.plan, layout, own)
     return [
         slot.name
-        for tensor, slot in enumerate(layout.slots)
+        for tensor, slot in enumerate(layout.tensors)
         if any(mask[tensor] and not order.sent[model][tensor] for model, mask in wanted.items())
     ]
 

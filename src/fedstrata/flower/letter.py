@@ -77,14 +77,14 @@ def mask_of(record: Record, key: str, layout: Layout) -> Mask:
         InputError: when it names a tensor that the network does not have.
     """
     tensors = set(several(record, key, int))
-    if not tensors <= set(range(len(layout.slots))):
-        raise InputError(f"expected {key} to name tensors 0 to {len(layout.slots) - 1}, found {sorted(tensors)}")
-    return tuple(tensor in tensors for tensor in range(len(layout.slots)))
+    if not tensors <= set(range(len(layout.tensors))):
+        raise InputError(f"expected {key} to name tensors 0 to {len(layout.tensors) - 1}, found {sorted(tensors)}")
+    return tuple(tensor in tensors for tensor in range(len(layout.tensors)))
 
 
 def named(row: Tensor, mask: Mask, layout: Layout) -> dict[str, Tensor]:
     """Some tensors of a row (p,), each in its shape."""
-    spans = zip(layout.slots, layout.spans, mask, strict=True)
+    spans = zip(layout.tensors, layout.spans, mask, strict=True)
     return {slot.name: row[span].reshape(slot.shape) for slot, span, inside in spans if inside}
 
 
@@ -94,12 +94,12 @@ def unnamed(tensors: Mapping[str, Tensor], mask: Mask, layout: Layout, row: Tens
     Raises:
         InputError: when one is missing, is not asked for, or has another shape or type.
     """
-    wanted = {slot.name for slot, inside in zip(layout.slots, mask, strict=True) if inside}
+    wanted = {slot.name for slot, inside in zip(layout.tensors, mask, strict=True) if inside}
     if missing := sorted(wanted - set(tensors)):
         raise InputError(f"expected the tensor {missing[0]}, found none of that name")
     if strange := sorted(set(tensors) - wanted):
         raise InputError(f"expected no tensor {strange[0]}: it was not asked for")
-    for slot, span in zip(layout.slots, layout.spans, strict=True):
+    for slot, span in zip(layout.tensors, layout.spans, strict=True):
         if slot.name in wanted:
             values = tensors[slot.name]
             if values.dtype != row.dtype or tuple(values.shape) != slot.shape:

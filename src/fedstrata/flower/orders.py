@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from fedstrata.core import Fit, Layout, Mask, Plan, Recipe, Use
+from fedstrata.core import Evaluation, Layout, LocalTask, LocalTraining, Mask, Plan
 from fedstrata.errors import ContractError, InputError
 from fedstrata.flower.letter import Letter, Record, Value, chosen, mask_of, named, one, several, unnamed
 
@@ -45,12 +45,15 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
     """
     mine = plan.only(plan.cohort == client)
     if not len(mine.cohort):
-        mine = replace(mine, work=(), ask={})
-    score = [(use, use.clients == client) for use in plan.score]
+        mine = replace(mine, tasks=(), client_stats={})
+    score = [(evaluation, evaluation.clients == client) for evaluation in plan.evaluations]
     mine = replace(
         mine,
-        ask={name: asked for name, asked in mine.ask.items() if bool(asked.any())},
-        score=tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in score),
+        client_stats={name: asked for name, asked in mine.client_stats.items() if bool(asked.any())},
+        evaluations=tuple(
+            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
+            for evaluation, rows in score
+        ),
     )
     wanted = needed(mine, layout, own)
     models = tuple(sorted(wanted))
@@ -63,8 +66,10 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
     mine = replace(
         mine,
         models=rows,
-        work=tuple(replace(fit, offers=places[fit.offers]) for fit in mine.work),
-        score=tuple(replace(use, offers=places[use.offers]) for use in mine.score),
+        tasks=tuple(replace(task, candidates=places[task.candidates]) for task in mine.tasks),
+        evaluations=tuple(
+            replace(evaluation, candidates=places[evaluation.candidates]) for evaluation in mine.evaluations
+        ),
     )
     return Order(client, mine, models, tuple(wanted[model] for model in models), tuple(sorted(counted)))
 
@@ -72,15 +77,15 @@ def order(plan: Plan, client: int, layout: Layout, own: Collection[int], counted
 def needed(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int, Mask]:
     """Which tensors of which models a client has to be sent: model -> mask (l,)."""
     wanted: dict[int, Mask] = {}
-    pieces: tuple[Fit | Use, ...] = (*plan.work, *plan.score)
+    pieces: tuple[LocalTask | Evaluation, ...] = (*plan.tasks, *plan.evaluations)
     for piece in pieces:
         # A pull goes towards the received values, so that they are needed beside a client's own.
-        pulled = piece.train if isinstance(piece, Fit) and piece.pull else layout.nothing
+        pulled = piece.trainable if isinstance(piece, LocalTask) and piece.prox_weight else layout.nothing
         mask = tuple(
             not (keep and tensor in own) or pull
-            for tensor, (keep, pull) in enumerate(zip(piece.keep, pulled, strict=True))
+            for tensor, (keep, pull) in enumerate(zip(piece.load_local, pulled, strict=True))
         )
-        for model in set(piece.offers.flatten().tolist()) - {-1}:
+        for model in set(piece.candidates.flatten().tolist()) - {-1}:
             before = wanted.get(model, layout.nothing)
             wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
     return wanted
@@ -95,15 +100,15 @@ def write_order(order: Order, layout: Layout) -> Letter:
             "round": plan.round,
             "seed": plan.seed,
             "works": bool(len(plan.cohort)),
-            "fits": len(plan.work),
-            "uses": len(plan.score),
+            "fits": len(plan.tasks),
+            "uses": len(plan.evaluations),
             "models": list(order.models),
             "counted": list(order.counted),
-            "ask": list(plan.ask),
+            "ask": list(plan.client_stats),
         }
     }
-    settings |= {f"fit-{place}": _fit(fit) for place, fit in enumerate(plan.work)}
-    settings |= {f"use-{place}": _use(use) for place, use in enumerate(plan.score)}
+    settings |= {f"fit-{place}": _fit(task) for place, task in enumerate(plan.tasks)}
+    settings |= {f"use-{place}": _use(evaluation) for place, evaluation in enumerate(plan.evaluations)}
     settings |= {f"model-{place}": {"sent": chosen(sent)} for place, sent in enumerate(order.sent)}
     arrays = {
         f"model-{place}": named(row, sent, layout)
@@ -131,86 +136,88 @@ def read_order(letter: Letter, layout: Layout) -> Order:
             seed=one(head, "seed", int),
             cohort=torch.tensor([client] if works else [], dtype=torch.int64),
             models=rows,
-            work=tuple(_read_fit(letter.record(f"fit-{place}"), layout) for place in range(one(head, "fits", int))),
-            score=tuple(
+            tasks=tuple(_read_fit(letter.record(f"fit-{place}"), layout) for place in range(one(head, "fits", int))),
+            evaluations=tuple(
                 _read_use(letter.record(f"use-{place}"), client, layout) for place in range(one(head, "uses", int))
             ),
-            ask={name: torch.tensor([True]) for name in several(head, "ask", str)},
+            client_stats={name: torch.tensor([True]) for name in several(head, "ask", str)},
         )
     except ContractError as error:
         raise InputError(str(error)) from None
     return Order(client, plan, tuple(models), tuple(masks), tuple(counted))
 
 
-def _fit(fit: Fit) -> Record:
-    recipe = fit.recipe
-    masks: dict[str, Value] = {name: chosen(getattr(fit, name)) for name in MASKS}
+def _fit(task: LocalTask) -> Record:
+    training = task.training
+    masks: dict[str, Value] = {name: chosen(getattr(task, name)) for name in MASKS}
     return masks | {
-        "offers": fit.offers.flatten().tolist(),
-        "epochs": recipe.epochs,
-        "batch": recipe.batch,
-        "optimizer": recipe.optimizer,
-        "lr": float(recipe.lr),
-        "momentum": float(recipe.momentum),
-        "pull": float(fit.pull),
-        "part": fit.part,
-        "most": [] if fit.most is None else fit.most.tolist(),
-        "compare": fit.compare,
-        "by": fit.by,
-        "stream": fit.stream,
+        "candidates": task.candidates.flatten().tolist(),
+        "epochs": training.epochs,
+        "batch": training.batch,
+        "optimizer": training.optimizer,
+        "lr": float(training.lr),
+        "momentum": float(training.momentum),
+        "prox_weight": float(task.prox_weight),
+        "fold": task.fold,
+        "max_samples": [] if task.max_samples is None else task.max_samples.tolist(),
+        "selection_fold": task.selection_fold,
+        "selection_metric": task.selection_metric,
+        "stream": task.stream,
     }
 
 
-def _read_fit(record: Record, layout: Layout) -> Fit:
+def _read_fit(record: Record, layout: Layout) -> LocalTask:
     masks = {name: mask_of(record, name, layout) for name in MASKS}
-    most = several(record, "most", int)
-    return Fit(
-        offers=torch.tensor([several(record, "offers", int)], dtype=torch.int64),
-        recipe=Recipe(
+    most = several(record, "max_samples", int)
+    return LocalTask(
+        candidates=torch.tensor([several(record, "candidates", int)], dtype=torch.int64),
+        training=LocalTraining(
             epochs=one(record, "epochs", int),
             batch=one(record, "batch", int),
             optimizer=one(record, "optimizer", str),
             lr=one(record, "lr", float),
             momentum=one(record, "momentum", float),
         ),
-        train=masks["train"],
+        trainable=masks["trainable"],
         upload=masks["upload"],
-        keep=masks["keep"],
-        store=masks["store"],
-        pull=one(record, "pull", float),
-        part=one(record, "part", str),
-        most=torch.tensor(most) if most else None,
-        compare=one(record, "compare", str),
-        by=_by(one(record, "by", str)),
+        load_local=masks["load_local"],
+        save_local=masks["save_local"],
+        prox_weight=one(record, "prox_weight", float),
+        fold=one(record, "fold", str),
+        max_samples=torch.tensor(most) if most else None,
+        selection_fold=one(record, "selection_fold", str),
+        selection_metric=_by(one(record, "selection_metric", str)),
         stream=one(record, "stream", str),
-        values=masks["values"] if any(masks["values"]) else (),
+        upload_values=masks["upload_values"] if any(masks["upload_values"]) else (),
     )
 
 
 def _by(name: str) -> Literal["loss", "errors"]:
     if name not in ("loss", "errors"):
-        raise InputError(f"expected by to be loss or errors, found {name}")
+        raise InputError(f"expected selection_metric to be loss or errors, found {name}")
     return "errors" if name == "errors" else "loss"
 
 
-MASKS = ("train", "upload", "keep", "store", "values")
-"""Fields of a Fit that are masks over tensors."""
+MASKS = ("trainable", "upload", "load_local", "save_local", "upload_values")
+"""Fields of a task that are masks over tensors."""
 
 
-def _use(use: Use) -> Record:
+def _use(evaluation: Evaluation) -> Record:
     return {
-        "name": use.name,
-        "scored": bool(len(use.clients)),
-        "offers": use.offers.flatten().tolist(),
-        "width": use.offers.shape[1],
-        "keep": chosen(use.keep),
+        "name": evaluation.name,
+        "scored": bool(len(evaluation.clients)),
+        "candidates": evaluation.candidates.flatten().tolist(),
+        "width": evaluation.candidates.shape[1],
+        "load_local": chosen(evaluation.load_local),
     }
 
 
-def _read_use(record: Record, client: int, layout: Layout) -> Use:
+def _read_use(record: Record, client: int, layout: Layout) -> Evaluation:
     clients = [client] if one(record, "scored", bool) else []
-    offers = torch.tensor(several(record, "offers", int), dtype=torch.int64)
+    offers = torch.tensor(several(record, "candidates", int), dtype=torch.int64)
     if len(offers) != len(clients) * (width := one(record, "width", int)):
-        raise InputError(f"expected offers of {len(clients)} times {width} models, found {len(offers)}")
+        raise InputError(f"expected candidates of {len(clients)} times {width} models, found {len(offers)}")
     ids = torch.tensor(clients, dtype=torch.int64)
-    return Use(one(record, "name", str), ids, offers.view(len(clients), width), mask_of(record, "keep", layout))
+    return Evaluation(
+        one(record, "name", str), ids, offers.view(len(clients), width), mask_of(record, "load_local", layout)
+    )

@@ -65,7 +65,7 @@ class BodyLimits:
 def limits_of(layout: Layout, terms: Terms) -> BodyLimits:
     """The limits for replies about one network, whose sizes are known before they come."""
     facts = [4 * count for count in terms.facts.values()]
-    arrays = [4 * prod(slot.shape) for slot in layout.slots] * UPDATES + facts
+    arrays = [4 * prod(slot.shape) for slot in layout.tensors] * UPDATES + facts
     # An array is one object beside those of its pieces; records and the message are objects as well.
     objects = sum(1 + ceil(size / CHUNK) for size in arrays) + 4 * UPDATES
     return BodyLimits(HEADERS + REFERENCE * objects, HEADERS + min(max(arrays), CHUNK))

@@ -140,9 +140,13 @@ class Remote:
         Raises:
             EngineError: when too few answer, however often they are asked.
         """
-        ids = {client for part in (plan.cohort, *(use.clients for use in plan.score)) for client in part.tolist()}
+        ids = {
+            client
+            for part in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations))
+            for client in part.tolist()
+        }
         # Without a score there is no record of the round before.
-        scored = set(plan.score[0].clients.tolist()) if plan.score else ids
+        scored = set(plan.evaluations[0].clients.tolist()) if plan.evaluations else ids
         least = min(self._rules.least, len(scored))
         for _ in range(self._rules.tries):
             tally = self._ask(plan, sorted(ids))
@@ -229,11 +233,14 @@ class Remote:
             mark = torch.tensor([torch.nan]) if answer.spoilt else torch.empty(0)
             self.store.write(client, plan.round, dict.fromkeys(answer.stored, mark))
         here = torch.tensor(list(answers), dtype=torch.int64)
-        present = [(use, torch.isin(use.clients, here)) for use in plan.score]
-        cut = tuple(replace(use, clients=use.clients[rows], offers=use.offers[rows]) for use, rows in present)
-        nothing = tuple(nobody(fit, self._layout) for fit in plan.work)
+        present = [(evaluation, torch.isin(evaluation.clients, here)) for evaluation in plan.evaluations]
+        cut = tuple(
+            replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
+            for evaluation, rows in present
+        )
+        nothing = tuple(nobody(task, self._layout) for task in plan.tasks)
         reports = [replace(a.report, results=a.report.results or nothing) for a in answers.values()]
-        return merge(replace(plan, score=cut), reports) if reports else Report(nothing)
+        return merge(replace(plan, evaluations=cut), reports) if reports else Report(nothing)
 
 
 def _counted(store: Store) -> Mapping[int, set[int]]:

@@ -32,13 +32,13 @@ from fedstrata.flower.remote import Remote
 from fedstrata.flower.roster import Roster, load_roster, save_roster
 from fedstrata.flower.samples import no_holdings
 from fedstrata.flower.terms import Terms
-from fedstrata.membership import membership
 from fedstrata.models import layout_of
-from fedstrata.progress import Line, Progress
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.report.words import warnings
-from fedstrata.setting import Setting, problem_of, rehearse
-from fedstrata.train import Answer, Run, ask, one_thread, steps
+from fedstrata.runner.build import Setting, problem_of, rehearse
+from fedstrata.runner.membership import membership
+from fedstrata.runner.progress import Line, Progress
+from fedstrata.runner.rounds import Answer, Run, ask, one_thread, steps
 
 WAITING = "another server application still works in this run folder; waiting until it has ended"
 """One whose SuperLink was killed lives on while it tries to reach it, and is ended at last when there is a new one."""

@@ -9,7 +9,7 @@ from math import prod
 
 from torch import nn
 
-from fedstrata.core import VECTORS, Layout
+from fedstrata.core import SINGULAR_VECTORS, Layout
 from fedstrata.errors import InputError, insist
 from fedstrata.flower.letter import Letter, Record, one, several
 from fedstrata.models import layout_of, make
@@ -85,7 +85,7 @@ class Terms:
     @property
     def facts(self) -> dict[str, int]:
         """How many numbers each fact about a client's data consists of."""
-        subspaces = self.samples.classes * VECTORS * prod(self.samples.shape)
+        subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.shape)
         return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
 
 
@@ -107,7 +107,7 @@ def write_terms(terms: Terms, layout: Layout) -> Letter:
         "names": list(samples.names),
         "unit": samples.unit,
         "test": samples.test,
-        "tensors": [f"{slot.name} {slot.shape}" for slot in layout.slots],
+        "tensors": [f"{slot.name} {slot.shape}" for slot in layout.tensors],
     }
     return Letter({"terms": record})
 
@@ -132,7 +132,7 @@ def read_terms(letter: Letter) -> Terms:
     )
     numbers = whole("clients"), whole("seed")
     terms = Terms(text("run"), *numbers, text("model"), text("options"), text("precision"), samples)
-    here = [f"{slot.name} {slot.shape}" for slot in layout_of(terms.network(0)).slots]
+    here = [f"{slot.name} {slot.shape}" for slot in layout_of(terms.network(0)).tensors]
     if here != (there := several(record, "tensors", str)):
         raise InputError(f"expected a network with the tensors {', '.join(there)}, found {', '.join(here)}")
     return terms

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedstrata.errors import ModelError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
 from fedstrata.models.rows import layout_of
 from fedstrata.models.shapes import SIDES

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedstrata.core.layout import Kind, Layout, Slot
+from fedstrata.core.layout import Kind, Layout, TensorSpec
 from fedstrata.errors import ModelError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def layout_of(module: torch.nn.Module) -> Layout:
@@ -22,7 +22,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
         ModelError: when there is nothing to train, a parameter is not of floating point, or a BatchNorm has no
             momentum.
     """
-    slots: list[Slot] = []
+    slots: list[TensorSpec] = []
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
         path, _, own = name.rpartition(".")
@@ -38,7 +38,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
             continue
         seen.add(id(tensor))
         kind = _kind(module.get_submodule(path)) if trained else "buffer"
-        slots.append(Slot(name, path or own, kind, tuple(tensor.shape)))
+        slots.append(TensorSpec(name, path or own, kind, tuple(tensor.shape)))
     if all(slot.kind == "buffer" for slot in slots):
         raise ModelError(f"{type(module).__name__} has no parameters: there is nothing to train")
     return Layout(tuple(slots))
@@ -67,7 +67,7 @@ def flatten(module: torch.nn.Module, layout: Layout) -> torch.Tensor:
         (p,) float32, C-order inside a tensor, on the device of the network.
     """
     state = module.state_dict()
-    return torch.cat([state[slot.name].reshape(-1).float() for slot in layout.slots])
+    return torch.cat([state[slot.name].reshape(-1).float() for slot in layout.tensors])
 
 
 def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None:
@@ -79,5 +79,5 @@ def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None
         row: (p,) on any device.
     """
     state = module.state_dict()
-    for slot, span in zip(layout.slots, layout.spans, strict=True):
+    for slot, span in zip(layout.tensors, layout.spans, strict=True):
         state[slot.name].copy_(row[span].reshape(slot.shape))

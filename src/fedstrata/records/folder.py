@@ -232,7 +232,7 @@ class Folder:
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
         models = subfolder(self.path, "models")
-        plain = [dataclasses.asdict(slot) for slot in layout.slots]
+        plain = [dataclasses.asdict(slot) for slot in layout.tensors]
         replace_file(models / "layout.json", json.dumps(plain, indent=1).encode())
         for node, row in zip(state.nodes.tolist(), state.models, strict=True):
             replace_file(models / f"cluster-{node}.safetensors", save(_tensors(layout, row)))
@@ -248,9 +248,9 @@ class Folder:
                 "members": list(node.members),
                 "born": node.born,
                 "split": node.split,
-                "layer": node.verdict.layer if node.verdict else None,
-                "criteria": dict(node.verdict.criteria) if node.verdict else {},
-                "why": node.verdict.why if node.verdict else "",
+                "layer": node.decision.layer if node.decision else None,
+                "criteria": dict(node.decision.values) if node.decision else {},
+                "why": node.decision.why if node.decision else "",
             }
             for node in tree
         ]
@@ -308,5 +308,5 @@ def _check_archive(content: io.BytesIO) -> None:
 
 def _tensors(layout: Layout, row: torch.Tensor) -> dict[str, torch.Tensor]:
     """A flattened model (p,) as the tensors of its layout, by name."""
-    spans = zip(layout.slots, layout.spans, strict=True)
+    spans = zip(layout.tensors, layout.spans, strict=True)
     return {slot.name: row[span].reshape(slot.shape).clone() for slot, span in spans}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedstrata.clustering import ari, purity
-from fedstrata.core import Score, Use
+from fedstrata.core import Evaluation, Score
 from fedstrata.errors import ContractError
 
 SUMS = ("bytes_down", "bytes_up", "seconds", "seconds_training", "seconds_server")
@@ -19,7 +19,7 @@ def complete(
     record: Mapping[str, Any],
     labels: torch.Tensor,
     truth: torch.Tensor | None,
-    uses: Sequence[Use],
+    evaluations: Sequence[Evaluation],
     scores: Sequence[Score],
 ) -> dict[str, Any]:
     """Add the measures to the record of a round.
@@ -28,7 +28,7 @@ def complete(
         record: What was known before the models were evaluated.
         labels: The cluster of each client, (n,); -1 is a pending client.
         truth: The ground-truth group of each client, (n,); None where there is none.
-        uses: The ways to use the models. Accuracy means the first one; of the others the mean is recorded.
+        evaluations: The ways to use the models. Accuracy means the first; of the others the mean is recorded.
         scores: The scores of each way, from all clients that are in the federation.
     """
     score = scores[0]
@@ -45,8 +45,8 @@ def complete(
         "ari": None if truth is None else ari(own, truth[score.clients]),
         "purity": None if truth is None else purity(own, truth[score.clients]),
     }
-    for use, other in zip(uses[1:], scores[1:], strict=True):
-        measures[f"acc_{use.name}"] = float((other.correct.double() / other.samples).mean())
+    for evaluation, other in zip(evaluations[1:], scores[1:], strict=True):
+        measures[f"acc_{evaluation.name}"] = float((other.correct.double() / other.samples).mean())
     return {**record, **measures}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.algorithms.parts.keys import names
-from fedstrata.core import Layout, Mask, Plan, Problem, State, Use, broadcast, serve
-from fedstrata.lazy import torch
+from fedstrata.core import Evaluation, Layout, Mask, Plan, Problem, State, cluster_evaluation, fedavg_plan
+from fedstrata.lazy_torch import torch
 
 Personal = str | list[str]
 """Selectors of the layers that stay on the client; an empty list is none."""
@@ -31,11 +31,14 @@ def keep_local(problem: Problem, state: State, cohort: torch.Tensor, personal: M
 
     A client without any starts them from the received model, where they are as they were in the first round.
     """
-    plan = broadcast(problem, state, cohort)
-    fit = replace(plan.work[0], keep=personal, store=personal, upload=others(personal))
-    return replace(plan, work=(fit,))
+    plan = fedavg_plan(problem, state, cohort)
+    task = replace(plan.tasks[0], load_local=personal, save_local=personal, upload=others(personal))
+    return replace(plan, tasks=(task,))
 
 
-def serve_personal(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> tuple[Use, ...]:
+def serve_personal(problem: Problem, state: State, clients: torch.Tensor, personal: Mask) -> tuple[Evaluation, ...]:
     """Everyone uses its own personal tensors on top of the model of its cluster."""
-    return tuple(replace(use, name="personal", keep=personal) for use in serve(problem, state, clients))
+    return tuple(
+        replace(evaluation, name="personal", load_local=personal)
+        for evaluation in cluster_evaluation(problem, state, clients)
+    )

@@ -65,7 +65,7 @@ class Batched:
         return cls(module, layout_of(module), site.holdings, store, site.precision, device=device, memory=memory)
 
     def run(self, plan: Plan) -> Report:
-        """Score the Uses, then do the work of every client."""
+        """Score the evaluations, then do the work of every client."""
         (report,) = run_together([(self, plan)])
         return report
 
@@ -93,17 +93,17 @@ def run_together(pairs: Sequence[tuple[Batched, Plan]]) -> tuple[Report, ...]:
         for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
             sessions.enter_context(session(device))
         rounds = [Round(plan, engine.holdings, engine.store, engine.trainers) for engine, plan in pairs]
-        uses = [use for each in rounds for use in each.uses()]
-        chosen = zip(uses, choose(uses), strict=True)
-        scores = Answers([use.question(taken, use.index) for use, (taken, _) in chosen])
-        for number in range(max((len(plan.work) for _, plan in pairs), default=0)):
+        evaluations = [evaluation for each in rounds for evaluation in each.uses()]
+        chosen = zip(evaluations, choose(evaluations), strict=True)
+        scores = Answers([evaluation.question(taken, evaluation.index) for evaluation, (taken, _) in chosen])
+        for number in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
             _work(rounds, number)
     told = iter(scores.read())
     return tuple(each.report(told) for each in rounds)
 
 
 def _work(rounds: Sequence[Round], number: int) -> None:
-    """One Fit of every plan; what a client stores in one is there in the next."""
+    """One task of every plan; what a client stores in one is there in the next."""
     offered = [each.offered(number) for each in rounds]
     chosen = iter(choose([client for clients in offered for client in clients]))
     turns = [
@@ -112,9 +112,9 @@ def _work(rounds: Sequence[Round], number: int) -> None:
         for turn in each.begin(number, clients, list(islice(chosen, len(clients))))
     ]
     for turn in turns:
-        if not any(turn.job.fit.train):
+        if not any(turn.job.task.trainable):
             turn.round.finish(turn, turn.job.start, turn.job.start)
-    training = [turn for turn in turns if any(turn.job.fit.train)]
+    training = [turn for turn in turns if any(turn.job.task.trainable)]
     for places, starts, ends in train([turn.job for turn in training]):
         for place, start, end in zip(places, starts, ends, strict=True):
             training[place].round.finish(training[place], start, end)

@@ -51,13 +51,13 @@ class Network:
         """Copy the module."""
         self.layout, self.device, self.memory = layout, device, memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self.norm = any(slot.kind == "buffer" for slot in layout.slots)
+        self.norm = any(slot.kind == "buffer" for slot in layout.tensors)
         way = (sorted(self.frozen), device, precision, memory, products)
         self.identity = f"{_described(module)} {layout} {way}"
         self._module = stand_ins(module, products).to(device).requires_grad_(False)
         self._half = precision == "bfloat16"
         salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
-        self.salts, self.names = salts, [*(slot.name for slot in layout.slots), *salts]
+        self.salts, self.names = salts, [*(slot.name for slot in layout.tensors), *salts]
         self._bytes: dict[tuple[int, ...], int] = {}
 
     def logits(self, names: Sequence[str], tensors: Sequence[Tensor], inputs: Tensor, train: bool) -> Tensor:
@@ -105,7 +105,7 @@ class Network:
         if shape not in self._bytes:
             names, state = self.names, self._module.state_dict()
             tensors = [torch.stack([state[name]] * 2) for name in names]
-            for tensor, slot in zip(tensors, self.layout.slots, strict=False):
+            for tensor, slot in zip(tensors, self.layout.tensors, strict=False):
                 tensor.requires_grad_(slot.kind != "buffer")
             weights, kept = {_place(tensor) for tensor in tensors}, dict[int, int]()
 

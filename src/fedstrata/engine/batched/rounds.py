@@ -31,7 +31,7 @@ class Offered:
         kept: tensors of its own that replace those of the model.
         judging: its training samples on which several offers are compared.
         index: the samples that it then trains on or is scored on.
-        by: how they are compared, as `Fit.by` has it.
+        by: how they are compared, as `task.selection_metric` has it.
     """
 
     round: Round
@@ -73,7 +73,7 @@ def choose(offered: Sequence[Offered]) -> list[tuple[int, Tensor]]:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """A client that has taken a model for one Fit.
+    """A client that has taken a model for one task.
 
     Attributes:
         round: of the plan.
@@ -108,41 +108,43 @@ class Round:
         self._results: list[Result] = []
 
     def uses(self) -> list[Offered]:
-        """Everyone that is scored, Use by Use."""
+        """Everyone that is scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
         before, offered = self._plan.round - 1, list[Offered]()
-        for use in self._plan.score:
-            for client, offers in zip(use.clients.tolist(), use.offers, strict=True):
+        for evaluation in self._plan.evaluations:
+            for client, offers in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
                 judging, index = self._holdings.train(client, round=before), self._holdings.test(client, before)
-                offered.append(Offered(self, client, offers, self._kept(client, use.keep), judging, index))
+                offered.append(Offered(self, client, offers, self._kept(client, evaluation.load_local), judging, index))
         return offered
 
     def offered(self, number: int) -> list[Offered]:
-        """Everyone that has something to do in a Fit; nobody in one that the plan does not have."""
+        """Everyone that has something to do in a task; nobody in one that the plan does not have."""
         offered = list[Offered]()
-        for fit in self._plan.work[number : number + 1]:
+        for task in self._plan.tasks[number : number + 1]:
             for row, client in enumerate(self._plan.cohort.tolist()):
-                if bool((fit.offers[row] < 0).all()):
+                if bool((task.candidates[row] < 0).all()):
                     continue
-                index = self._holdings.train(client, fit.part, self._plan.round)
-                if fit.most is not None:
-                    index = self._holdings.some(client, index, int(fit.most[row]))
+                index = self._holdings.train(client, task.fold, self._plan.round)
+                if task.max_samples is not None:
+                    index = self._holdings.some(client, index, int(task.max_samples[row]))
                 if len(index):  # else it is one of two halves of a single sample
-                    judging = self._holdings.train(client, fit.compare, self._plan.round)
-                    kept = self._kept(client, fit.keep)
-                    offered.append(Offered(self, client, fit.offers[row], kept, judging, index, fit.by))
+                    judging = self._holdings.train(client, task.selection_fold, self._plan.round)
+                    kept = self._kept(client, task.load_local)
+                    offered.append(
+                        Offered(self, client, task.candidates[row], kept, judging, index, task.selection_metric)
+                    )
         return offered
 
     def begin(self, number: int, offered: Sequence[Offered], chosen: Sequence[tuple[int, Tensor]]) -> Iterator[Turn]:
-        """Note down what everyone took for a Fit, and say what it has to do; updates are filled in as they come."""
+        """Note down what everyone took for a task, and say what it has to do; updates are filled in as they come."""
         plan = self._plan
-        for fit in plan.work[number : number + 1]:
+        for task in plan.tasks[number : number + 1]:
             updates = landing(self.network.device, len(offered), self.network.layout.p)
-            losses = torch.empty(len(offered), fit.offers.shape[1])
+            losses = torch.empty(len(offered), task.candidates.shape[1])
             for each, (taken, found), update, row in zip(offered, chosen, updates, losses, strict=True):
                 row.copy_(found)
                 start, received, client = each.row(taken), self.models[taken], each.client
-                job = Job(self._trainers, self.source, each.index, start, received, fit, plan.seed, plan.round, client)
+                job = Job(self._trainers, self.source, each.index, start, received, task, plan.seed, plan.round, client)
                 yield Turn(self, job, update)
             clients, sizes = _column(each.client for each in offered), _column(len(each.index) for each in offered)
             given = _column(taken for taken, _ in chosen)
@@ -156,25 +158,25 @@ class Round:
             start: where it started, (p,).
             end: where it ended, (p,).
         """
-        fit, client = turn.job.fit, turn.job.client
-        left = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if fit.store[t]}
+        task, client = turn.job.task, turn.job.client
+        left = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if task.save_local[t]}
         if left:
             self._own_of(client).update(left)
             self._stored[client] |= left
-        if any(fit.keep):
+        if any(task.load_local):
             self._sound[client].append(end.isfinite().all())
         update = end - start
-        if any(fit.values):
-            update = torch.where(self._over(fit.values), end, update)
-        if not all(fit.upload):
-            update = torch.where(self._over(fit.upload), update, 0.0)
+        if any(task.upload_values):
+            update = torch.where(self._over(task.upload_values), end, update)
+        if not all(task.upload):
+            update = torch.where(self._over(task.upload), update, 0.0)
         turn.update.copy_(update, non_blocking=turn.update.is_pinned())  # what lies in a file is waited for
 
     def report(self, told: Iterator[tuple[int, float]]) -> Report:
         """Write to the store, and say what came back; everything must be done by now.
 
         Args:
-            told: correct samples and mean loss of everyone in `uses`, and then of others.
+            told: correct samples and mean loss of everyone in `evaluations`, and then of others.
         """
         for client, stored in self._stored.items():
             values = {tensor: values.cpu() for tensor, values in stored.items()}
@@ -183,11 +185,11 @@ class Round:
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
             self._store.write(client, self._plan.round, values)
         scores = []
-        for use in self._plan.score:
-            found = list(islice(told, len(use.clients)))
-            samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in use.clients.tolist())
+        for evaluation in self._plan.evaluations:
+            found = list(islice(told, len(evaluation.clients)))
+            samples = _column(len(self._holdings.test(id, self._plan.round - 1)) for id in evaluation.clients.tolist())
             loss = torch.tensor([loss for _, loss in found])
-            scores.append(Score(use.clients, _column(correct for correct, _ in found), samples, loss))
+            scores.append(Score(evaluation.clients, _column(correct for correct, _ in found), samples, loss))
         return Report(tuple(self._results), tuple(scores), facts_of(self._plan, self._holdings))
 
     def _kept(self, client: int, mask: Mask) -> dict[int, Tensor]:

@@ -103,7 +103,7 @@ class Answers:
 
 def predict(network: Network, rows: Tensor, inputs: Tensor) -> Tensor:
     """Logits (g, b, classes) of models (g, p) for inputs (g, b, ...), in evaluation mode."""
-    slots = network.layout.slots
+    slots = network.layout.tensors
     parts = rows.split([prod(slot.shape) for slot in slots], dim=1)
     tensors = [part.reshape(len(rows), *slot.shape) for part, slot in zip(parts, slots, strict=True)]
     with torch.no_grad():

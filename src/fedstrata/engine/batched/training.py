@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Fit
+from fedstrata.core import LocalTask
 from fedstrata.engine.batched.network import Network
 from fedstrata.engine.batched.replay import Replay, recorder, upload
 from fedstrata.engine.batched.resident import Source, read
@@ -20,14 +20,14 @@ from fedstrata.engine.batched.schedule import arrange, chunks, split, steps
 from fedstrata.randomness import generator, seed_of
 
 TRAINERS = 16
-"""Kinds of Fits of which memory and recordings are kept."""
+"""Kinds of tasks of which memory and recordings are kept."""
 FEW = 4
 """The same where more would take more memory than is worked on at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One Fit of one client.
+    """One task of one client.
 
     Attributes:
         trainers: of its network.
@@ -35,7 +35,7 @@ class Job:
         index: its samples, (s,).
         start: where it starts, (p,).
         received: the model that it was offered, (p,).
-        fit: how it trains.
+        task: how it trains.
         seed: of the run.
         round: of the plan.
         client: its id.
@@ -46,7 +46,7 @@ class Job:
     index: Tensor
     start: Tensor
     received: Tensor
-    fit: Fit
+    task: LocalTask
     seed: int
     round: int
     client: int
@@ -54,19 +54,19 @@ class Job:
     @property
     def kind(self) -> Hashable:
         """Equal for jobs that are trained together."""
-        return self.trainers.network.identity, self.fit.train, self.fit.recipe, self.fit.pull
+        return self.trainers.network.identity, self.task.trainable, self.task.training, self.task.prox_weight
 
     def orders(self) -> Tensor:
         """Its samples in the order of every epoch, (epochs, s): the very order of the loop."""
-        order = generator(self.seed, self.fit.stream, self.round, self.client)
-        epochs = [torch.randperm(len(self.index), generator=order) for _ in range(self.fit.recipe.epochs)]
+        order = generator(self.seed, self.task.stream, self.round, self.client)
+        epochs = [torch.randperm(len(self.index), generator=order) for _ in range(self.task.training.epochs)]
         return self.index[torch.stack(epochs)]
 
     def salts(self, count: int) -> list[int]:
         """Where each dropout begins."""
         if not count:
             return []
-        stream = f"dropout {self.fit.stream}"
+        stream = f"dropout {self.task.stream}"
         return [seed_of(self.seed, f"{stream} {site}", self.round, self.client) >> 31 for site in range(count)]
 
 
@@ -113,14 +113,14 @@ def train(jobs: Sequence[Job]) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]
     sources = {job.source: number for number, job in enumerate(jobs)}
     for places in kinds.values():
         first = jobs[places[0]]
-        trainer, batch = first.trainers.of(first.fit), first.fit.recipe.batch
+        trainer, batch = first.trainers.of(first.task), first.task.training.batch
         places.sort(key=lambda place: (split(len(jobs[place].index), batch), sources[jobs[place].source]), reverse=True)
         for chunk in chunks(len(places), trainer.most([jobs[place] for place in places])):
             yield places[chunk], *trainer.run([jobs[place] for place in places[chunk]])
 
 
 class Trainers:
-    """What a network needs for each kind of Fit.
+    """What a network needs for each kind of task.
 
     Args:
         network: of all of them.
@@ -131,12 +131,12 @@ class Trainers:
         self.network = network
         self._known: OrderedDict[Hashable, Trainer] = OrderedDict()
 
-    def of(self, fit: Fit) -> Trainer:
-        """The trainer for a Fit; step size and pull may differ from round to round."""
-        recipe = fit.recipe
-        key = (fit.train, recipe.optimizer, recipe.momentum, bool(fit.pull))
+    def of(self, task: LocalTask) -> Trainer:
+        """The trainer for a task; step size and pull may differ from round to round."""
+        training = task.training
+        key = (task.trainable, training.optimizer, training.momentum, bool(task.prox_weight))
         if key not in self._known:
-            self._known[key] = Trainer(self.network, fit)
+            self._known[key] = Trainer(self.network, task)
         self._known.move_to_end(key)
         while len(self._known) > (FEW if self._held() > self.network.memory else TRAINERS):
             self._known.popitem(last=False)
@@ -155,26 +155,30 @@ class Trainer:
         fit: one of its kind.
     """
 
-    def __init__(self, network: Network, fit: Fit) -> None:
+    def __init__(self, network: Network, task: LocalTask) -> None:
         """Take the tensors apart."""
-        slots = network.layout.slots
+        slots = network.layout.tensors
         moves = [slot.kind != "buffer" and slot.name not in network.frozen for slot in slots]
-        moves = [may and asked for may, asked in zip(moves, fit.train, strict=True)]
+        moves = [may and asked for may, asked in zip(moves, task.trainable, strict=True)]
         self._network, self._device = network, network.device
         self._moving = [place for place, moved in enumerate(moves) if moved]
         self._fixed = [place for place, moved in enumerate(moves) if not moved]
-        self._left = [slots[place].kind == "buffer" and fit.train[place] for place in self._fixed]
+        self._left = [slots[place].kind == "buffer" and task.trainable[place] for place in self._fixed]
         self._shapes = [slots[place].shape for place in self._moving]
         self._widths = [prod(shape) for shape in self._shapes]
         self._names = [network.names[place] for place in (*self._moving, *self._fixed)] + network.salts
-        self._momentum, self._adam, self._pulled = fit.recipe.momentum, fit.recipe.optimizer == "adam", bool(fit.pull)
+        self._momentum, self._adam, self._pulled = (
+            task.training.momentum,
+            task.training.optimizer == "adam",
+            bool(task.prox_weight),
+        )
         # On the device, so that a recorded step reads what they are by then.
         self._lr, self._pull = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
         self._empty()
 
     def _empty(self, g: int = 0) -> None:
         """Make room for g clients; what was recorded for the old room is forgotten."""
-        slots, width = self._network.layout.slots, sum(self._widths)
+        slots, width = self._network.layout.tensors, sum(self._widths)
         room = partial(torch.zeros, device=self._device)
         fixed = [room(g, *slots[place].shape) for place in self._fixed]
         fixed += [room(g, dtype=torch.int64) for _ in self._network.salts]
@@ -192,23 +196,23 @@ class Trainer:
     def most(self, jobs: Sequence[Job]) -> int:
         """Clients that fit into the memory together, at least one."""
         inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
-        batch = jobs[0].fit.recipe.batch or max(len(job.index) for job in jobs)
+        batch = jobs[0].task.training.batch or max(len(job.index) for job in jobs)
         sample = 2 * inputs.nbytes + 2 * self._network.weigh(inputs)
         rows = 6 + 2 * (self._pulled + len(self._stack.moments))
         return max(1, self._network.memory // (4 * rows * self._network.layout.p + batch * sample))
 
     def run(self, jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
         """Train one chunk, sorted as `steps` wants it; where they started and ended, (g, p) each."""
-        g, recipe = len(jobs), jobs[0].fit.recipe
+        g, training = len(jobs), jobs[0].task.training
         if len(self._stack.moving) < g:
             self._empty(g)
         starts, stack = torch.stack([job.start for job in jobs]), self._stack.first(g)
         self._fill(stack, starts, jobs)
-        table = upload(arrange([job.orders() for job in jobs], recipe.batch), self._device)
+        table = upload(arrange([job.orders() for job in jobs], training.batch), self._device)
         least = 2 if self._network.norm else 1  # the variance of one sample is undefined
-        epoch = list(steps([len(job.index) for job in jobs], recipe.batch, least))
+        epoch = list(steps([len(job.index) for job in jobs], training.batch, least))
         apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
-        for number in range(recipe.epochs):
+        for number in range(training.epochs):
             for step, rows in zip(epoch, apart, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
@@ -218,9 +222,9 @@ class Trainer:
 
     def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[Job]) -> None:
         """Put every client where it starts; the optimiser's state begins anew."""
-        spans, fit = self._network.layout.spans, jobs[0].fit
-        self._lr.fill_(fit.recipe.lr)
-        self._pull.fill_(fit.pull)
+        spans, task = self._network.layout.spans, jobs[0].task
+        self._lr.fill_(task.training.lr)
+        self._pull.fill_(task.prox_weight)
         for place, part in zip(self._moving, stack.moving.split(self._widths, dim=1), strict=True):
             part.copy_(starts[:, spans[place]])
         for place, tensor in zip(self._fixed, stack.fixed, strict=False):

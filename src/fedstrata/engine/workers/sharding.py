@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstrata.core import Plan, Report, Result, Rows, Score, Use, empty_rows
+from fedstrata.core import Evaluation, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.engine.holdings import Holdings
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.site import Site
@@ -85,7 +85,7 @@ class Workers:
         self._holdings, self._loop = site.holdings, site.loop()
 
     def run(self, plan: Plan) -> Report:
-        """Score the Uses, then do the work of every client."""
+        """Score the evaluations, then do the work of every client."""
         order = Order(plan, self._kept(plan))
         answers = self._transport.run(order, shards(plan, self._holdings, self._transport.workers))
         stored: dict[int, dict[int, Tensor]] = {}
@@ -106,9 +106,13 @@ class Workers:
 
     def _kept(self, plan: Plan) -> dict[str, Tensor]:
         """Of what the clients' devices keep, what the plan lets them use."""
-        masks = [fit.keep for fit in plan.work] + [use.keep for use in plan.score]
+        masks = [task.load_local for task in plan.tasks] + [evaluation.load_local for evaluation in plan.evaluations]
         wanted = {tensor for mask in masks for tensor, keep in enumerate(mask) if keep}
-        clients = {client for ids in (plan.cohort, *(use.clients for use in plan.score)) for client in ids.tolist()}
+        clients = {
+            client
+            for ids in (plan.cohort, *(evaluation.clients for evaluation in plan.evaluations))
+            for client in ids.tolist()
+        }
         return {
             f"{client}/{tensor}/{plan.round - 1}": values
             for client in sorted(clients if wanted else ())
@@ -125,11 +129,11 @@ def shards(plan: Plan, holdings: Holdings, workers: int) -> list[Shard]:
     """
     costs = Counter[int]()
     for row, client in enumerate(plan.cohort.tolist()):
-        passes = sum(fit.recipe.epochs for fit in plan.work if bool((fit.offers[row] >= 0).any()))
+        passes = sum(task.training.epochs for task in plan.tasks if bool((task.candidates[row] >= 0).any()))
         # At least something, for it may be asked about its data.
         costs[client] += 1 + passes * len(holdings.train(client, round=plan.round))
-    for use in plan.score:
-        for client in use.clients.tolist():
+    for evaluation in plan.evaluations:
+        for client in evaluation.clients.tolist():
             costs[client] += len(holdings.test(client, plan.round))
     dealt: list[list[int]] = [[] for _ in range(workers)]
     busy = [0] * workers
@@ -152,36 +156,39 @@ def _cut(plan: Plan, shard: Shard) -> Plan:
     """The plan of some clients."""
     wanted = torch.tensor(shard, dtype=torch.int64)
 
-    def cut(use: Use) -> Use:
-        rows = torch.isin(use.clients, wanted)
-        return replace(use, clients=use.clients[rows], offers=use.offers[rows])
+    def cut(evaluation: Evaluation) -> Evaluation:
+        rows = torch.isin(evaluation.clients, wanted)
+        return replace(evaluation, clients=evaluation.clients[rows], candidates=evaluation.candidates[rows])
 
-    return replace(plan.only(torch.isin(plan.cohort, wanted)), score=tuple(map(cut, plan.score)))
+    return replace(plan.only(torch.isin(plan.cohort, wanted)), evaluations=tuple(map(cut, plan.evaluations)))
 
 
 def merge(plan: Plan, reports: Sequence[Report]) -> Report:
     """Put the reports of all shards of a plan together, every row where it would have been."""
     results = tuple(_result(plan, parts) for parts in zip(*(report.results for report in reports), strict=True))
-    scores = zip(plan.score, zip(*(report.scores for report in reports), strict=True), strict=True)
-    told = {name: [report.facts[name] for report in reports if name in report.facts] for name in plan.ask}
+    scores = zip(plan.evaluations, zip(*(report.scores for report in reports), strict=True), strict=True)
+    told = {
+        name: [report.client_stats[name] for report in reports if name in report.client_stats]
+        for name in plan.client_stats
+    }
     facts = {name: _rows(plan.cohort, parts) for name, parts in told.items() if parts}
-    return Report(results, tuple(_score(use, parts) for use, parts in scores), facts)
+    return Report(results, tuple(_score(evaluation, parts) for evaluation, parts in scores), facts)
 
 
 def _result(plan: Plan, parts: Sequence[Result]) -> Result:
     gather = _gatherer(plan.cohort, [part.updates.clients for part in parts])
     return Result(
         _rows(plan.cohort, [part.updates for part in parts]),
-        gather([part.given for part in parts]),
+        gather([part.chosen for part in parts]),
         gather([part.sizes for part in parts]),
         gather([part.losses for part in parts]),
     )
 
 
-def _score(use: Use, parts: Sequence[Score]) -> Score:
-    gather = _gatherer(use.clients, [part.clients for part in parts])
+def _score(evaluation: Evaluation, parts: Sequence[Score]) -> Score:
+    gather = _gatherer(evaluation.clients, [part.clients for part in parts])
     correct, samples, loss = ([getattr(part, name) for part in parts] for name in ("correct", "samples", "loss"))
-    return Score(use.clients, gather(correct), gather(samples), gather(loss))
+    return Score(evaluation.clients, gather(correct), gather(samples), gather(loss))
 
 
 def _rows(asked: Tensor, parts: Sequence[Rows]) -> Rows:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.clustering import agglomerate, natural_cut
-from fedstrata.core import Matrix, Notes, Problem, Report, Rows, State, Verdict, advance, asked
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Diagnostics, Matrix, Problem, Report, Rows, State, aggregate, selected
+from fedstrata.lazy_torch import torch
 
 LEAST = 2
 """Clients without which nothing can be grouped."""
@@ -34,12 +34,12 @@ class Groups:
 
     Attributes:
         labels: of the clients that were compared, (m,) int64, any numbers.
-        verdict: why.
+        decision: why.
         matrices: what they were compared by.
     """
 
     labels: torch.Tensor
-    verdict: Verdict
+    decision: Decision
     matrices: tuple[Matrix, ...]
 
 
@@ -72,7 +72,7 @@ class Quorum:
 
 def answering(share: float, report: Report, labels: torch.Tensor, least: int = LEAST, first: int = 1) -> Quorum:
     """A share of the members that were asked in a round: updates are compared with those of the same round only."""
-    return Quorum(share, asked(report, labels >= 0), "asked members answered", least, first)
+    return Quorum(share, selected(report, labels >= 0), "asked members answered", least, first)
 
 
 def divide(
@@ -83,7 +83,7 @@ def divide(
     rows: Rows,
     quorum: Quorum,
     group: Callable[[Rows], Groups],
-) -> tuple[C, Notes]:
+) -> tuple[C, Diagnostics]:
     """Split the only cluster into groups, if enough clients can be compared; average inside what there then is.
 
     Args:
@@ -97,7 +97,7 @@ def divide(
     """
     lacks = quorum.lacks(len(rows.clients), state.round + 1)
     if lacks:
-        return advance(problem, state, report, labels, verdicts={0: Verdict(lacks)})
+        return aggregate(problem, state, report, labels, decisions={0: Decision(lacks)})
     clients = rows.clients.sort().values
     groups = group(Rows(clients, rows.of(clients)))
     # Clusters are numbered by their smallest member.
@@ -106,8 +106,8 @@ def divide(
     labels = torch.full_like(labels, -1) if len(found) > 1 else labels
     labels = labels.index_copy(0, clients, torch.tensor([found.index(name) for name in groups.labels.tolist()]))
     origin = torch.zeros(len(found), dtype=torch.int64)
-    moved, notes = advance(problem, state, report, labels, origin, {0: groups.verdict})
-    return replace(moved, clustered=moved.round), replace(notes, matrices=groups.matrices)
+    moved, diagnostics = aggregate(problem, state, report, labels, origin, {0: groups.decision})
+    return replace(moved, clustered=moved.round), replace(diagnostics, matrices=groups.matrices)
 
 
 @dataclass(frozen=True)
@@ -143,4 +143,4 @@ class Agglomeration:
         why = f"{k} groups of {len(labels)} clients: " + (f"cut at {cut:.4g}" if finite else "no clear step to cut at")
         seen = {"groups": float(k), "clients": float(len(labels)), **({"cut": cut} if finite else {})}
         matrices = (Matrix(0, self.layer, self.measure, rows.clients, matrix),)
-        return Groups(labels, Verdict(why, self.layer, seen), matrices)
+        return Groups(labels, Decision(why, self.layer, seen), matrices)

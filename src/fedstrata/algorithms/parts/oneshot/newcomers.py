@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.algorithms.parts.oneshot.snapshots import N, Snapshots
-from fedstrata.core import Mask, Notes, Plan, Problem, Report, Verdict, advance
-from fedstrata.core.tree import judge
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Diagnostics, Mask, Plan, Problem, Report, aggregate
+from fedstrata.core.tree import with_decisions
+from fedstrata.lazy_torch import torch
 
 
 def invite(problem: Problem, state: Snapshots, plan: Plan, upload: Mask) -> Plan:
@@ -19,15 +19,15 @@ def invite(problem: Problem, state: Snapshots, plan: Plan, upload: Mask) -> Plan
     labels, k = state.labels[plan.cohort], len(plan.models)
     if bool((labels >= 0).all()):
         return plan
-    recipe = problem.recipe_of(state.clustered)
+    training = problem.training_of(state.clustered)
     joining = replace(
-        plan.work[0],
-        offers=torch.where(labels < 0, k, -1)[:, None],
-        recipe=replace(recipe, epochs=state.age * recipe.epochs),
+        plan.tasks[0],
+        candidates=torch.where(labels < 0, k, -1)[:, None],
+        training=replace(training, epochs=state.age * training.epochs),
         upload=upload,
     )
-    staying = replace(plan.work[0], offers=labels[:, None])
-    return replace(plan, models=torch.cat([plan.models, state.reference[None]]), work=(staying, joining))
+    staying = replace(plan.tasks[0], candidates=labels[:, None])
+    return replace(plan, models=torch.cat([plan.models, state.reference[None]]), tasks=(staying, joining))
 
 
 def nearest(
@@ -62,7 +62,7 @@ def nearest(
 
 def incorporate(
     problem: Problem, state: N, report: Report, columns: torch.Tensor, centroids: torch.Tensor, epsilon: float
-) -> tuple[N, Notes]:
+) -> tuple[N, Diagnostics]:
     """Average inside the clusters, give the newcomers theirs, and let those beyond epsilon found one.
 
     A newcomer's row was not trained from its cluster's model, so it does not move it; the newcomer has that model
@@ -73,22 +73,22 @@ def incorporate(
     models = state.reference.repeat(len(found), 1)
     models[:, columns] = found
     k = len(state.models)
-    verdicts = {
-        int(labels[client]): Verdict(
+    decisions = {
+        int(labels[client]): Decision(
             f"client {client} was {distance:.4g} away from the nearest cluster, beyond epsilon = {epsilon:.4g}",
-            criteria={"distance": distance, "epsilon": epsilon},
+            values={"distance": distance, "epsilon": epsilon},
         )
         for client, distance in distances.items()
         if distance > epsilon
     }
     parents = torch.cat([torch.arange(k), torch.full((len(found),), -1)])
     # The only cluster that there was hangs below the first node from now on, beside the first that is founded.
-    why = {0: verdicts[k]} if k == 1 and verdicts else {}
-    moved, notes = advance(problem, state, report, labels, parents, why, models)
-    tree = judge(moved.tree, {int(moved.nodes[label]): verdict for label, verdict in verdicts.items()})
+    why = {0: decisions[k]} if k == 1 and decisions else {}
+    moved, diagnostics = aggregate(problem, state, report, labels, parents, why, models)
+    tree = with_decisions(moved.tree, {int(moved.nodes[label]): decision for label, decision in decisions.items()})
     events = [
         {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
         for client, distance in distances.items()
     ]
     moved = replace(moved, tree=tree, centroids=torch.cat([state.centroids, found]))
-    return moved, replace(notes, events=(*notes.events, *events))
+    return moved, replace(diagnostics, events=(*diagnostics.events, *events))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.keys import Linkage
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered, Distance, Quorum
-from fedstrata.core import Mask, Plan, Problem, Rows, begin, broadcast
-from fedstrata.lazy import torch
+from fedstrata.core import Mask, Plan, Problem, Rows, fedavg_plan, initial_state
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Signed(Clustered):
 def unsigned(problem: Problem) -> Signed:
     """Everyone in one cluster, no signature sent yet."""
     nobody = torch.zeros(problem.clients, dtype=torch.bool)
-    return Signed(**vars(begin(problem)), clustered=0, signatures=torch.zeros(problem.clients, 0), known=nobody)
+    return Signed(**vars(initial_state(problem)), clustered=0, signatures=torch.zeros(problem.clients, 0), known=nobody)
 
 
 def unknown(state: Signed, cohort: torch.Tensor) -> torch.Tensor:
@@ -45,13 +45,13 @@ def register(problem: Problem, state: Signed, cohort: torch.Tensor, upload: Mask
 
     Until the clustering nobody else has work, so no model moves; the recipe of a signature is always that of round 1.
     """
-    plan, signing = broadcast(problem, state, cohort), unknown(state, cohort)
-    fit, initial = plan.work[0], len(state.models)
+    plan, signing = fedavg_plan(problem, state, cohort), unknown(state, cohort)
+    task, initial = plan.tasks[0], len(state.models)
     working = torch.where(signing, -1, state.labels[cohort]) if state.clustered else torch.full_like(cohort, -1)
-    training = replace(fit, offers=working[:, None])
+    training = replace(task, candidates=working[:, None])
     signature = torch.where(signing, initial, -1)[:, None]
-    registering = replace(fit, offers=signature, recipe=problem.recipe_of(1), upload=upload)
-    return replace(plan, models=torch.cat([state.models, problem.fresh(0)[None]]), work=(training, registering))
+    registering = replace(task, candidates=signature, training=problem.training_of(1), upload=upload)
+    return replace(plan, models=torch.cat([state.models, problem.fresh(0)[None]]), tasks=(training, registering))
 
 
 def sign(state: Signed, rows: Rows) -> Signed:

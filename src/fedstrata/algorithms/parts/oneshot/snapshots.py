@@ -8,8 +8,8 @@ from typing import TypeVar
 from fedstrata.algorithms.parts.oneshot.grouping import Clustered
 from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import FLAT
-from fedstrata.core import Problem, Rows, begin
-from fedstrata.lazy import torch
+from fedstrata.core import Problem, Rows, initial_state
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ N = TypeVar("N", bound=Snapshots)
 def unclustered(problem: Problem, q: int) -> Snapshots:
     """Everyone in one cluster; the initial model is the reference, of which `q` columns will be compared."""
     return Snapshots(
-        **vars(begin(problem)),
+        **vars(initial_state(problem)),
         clustered=0,
         centroids=torch.empty(0, q),
         epsilon=0.0,

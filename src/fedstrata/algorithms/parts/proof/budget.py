@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from fedstrata.algorithms.parts.proof.testimony import Testimony, add, silence
 from fedstrata.clustering import Confirmation
-from fedstrata.core import Layout, Rows, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Layout, Rows
+from fedstrata.lazy_torch import torch
 
 FOUND = "the groups found in one part of the data hold in the other"
 """What a confirmed test of groups means."""
@@ -39,10 +39,10 @@ def gathered(layout: Layout, known: Testimony | None, sent: Sequence[Rows], memb
     return add(layout, known.only(members[known.clients]), sent)
 
 
-def spoken(found: Confirmation, round: int, confirmed: str = FOUND) -> Verdict:
+def spoken(found: Confirmation, round: int, confirmed: str = FOUND) -> Decision:
     """A test in words; what it means if it confirms a split."""
     if not found.tested:
-        return Verdict(f"not tested in round {round}: {found.reason}")
+        return Decision(f"not tested in round {round}: {found.reason}")
     chance = f"p = {found.p:.2g}, level {found.level:.2g}"
     criteria = {
         "z": found.statistic,
@@ -54,4 +54,4 @@ def spoken(found: Confirmation, round: int, confirmed: str = FOUND) -> Verdict:
     why = f"not split: {chance} in round {round}"
     if found.confirmed:
         why = f"round {round}, {found.layer}: {confirmed} (Z = {found.statistic:.1f}, {chance})"
-    return Verdict(why, found.layer, criteria)
+    return Decision(why, found.layer, criteria)

@@ -18,9 +18,9 @@ from fedstrata.algorithms.parts.proof.dossier import Dossier, Gate
 from fedstrata.algorithms.parts.proof.hearings import Hearing, hearing, unheard
 from fedstrata.algorithms.parts.proof.testimony import examine
 from fedstrata.algorithms.parts.proof.voters import counted, heard, twins
-from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched
-from fedstrata.core import Plan, Problem, Report, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched
+from fedstrata.core import Decision, Plan, Problem, Report, Result
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 
@@ -30,7 +30,7 @@ Proof = Literal["none", "twins"]
 Chance = Annotated[float, Interval(gt=0, lt=1)]
 """A probability that a cluster may spend."""
 
-Judge: TypeAlias = "Callable[[int, Result, torch.Tensor], Decision]"
+Judge: TypeAlias = "Callable[[int, Result, torch.Tensor], SplitDecision]"
 """As `recurse` takes it."""
 
 
@@ -40,7 +40,7 @@ def gated(problem: Problem, state: W, proof: str) -> W:
 
 
 def hear(problem: Problem, state: Watched, plan: Plan, alpha: float) -> Plan:
-    """The plan in which the members of clusters that are not cleared also train on folds; these Fits come last."""
+    """The plan in which the members of clusters that are not cleared also train on folds; these tasks come last."""
     return twins(plan, _hearings(problem, state, alpha), state.gate.sizes) if state.gate else plan
 
 
@@ -65,8 +65,8 @@ def weigh(problem: Problem, state: W, report: Report, alpha: float) -> W:
         cleared = tuple(clients.tolist()) if found.confirmed else ()
         dossiers[cluster] = Dossier(known.node, evidence, known.tests + found.tested, cleared, spoken(found, round))
     for cluster, known in enumerate(dossiers):
-        if known.verdict is None and is_twin_round(round):
-            dossiers[cluster] = replace(known, verdict=unheard(state, state.gate.sizes, cluster))
+        if known.decision is None and is_twin_round(round):
+            dossiers[cluster] = replace(known, decision=unheard(state, state.gate.sizes, cluster))
     # Who waits may have other data than before.
     sizes = counted(torch.where(state.labels < 0, 0, state.gate.sizes), report, hearings, done)
     return replace(state, gate=Gate(sizes, tuple(dossiers)))
@@ -78,16 +78,16 @@ def passing(state: Watched, judge: Judge) -> Judge:
         return judge
     dossiers = _dossiers(state, state.gate)
 
-    def confirmed(cluster: int, fresh: Result, peaks: torch.Tensor) -> Decision:
+    def confirmed(cluster: int, fresh: Result, peaks: torch.Tensor) -> SplitDecision:
         decision, known = judge(cluster, fresh, peaks), dossiers[cluster]
         if decision.second is None:
             return decision
-        test, proposed = known.verdict or Verdict("no test so far"), decision.verdict
-        criteria = {**proposed.criteria, **test.criteria}
+        test, proposed = known.decision or Decision("no test so far"), decision.verdict
+        criteria = {**proposed.values, **test.values}
         if known.cleared:
-            return replace(decision, verdict=Verdict(f"{proposed.why}; {test.why}", proposed.layer, criteria))
+            return replace(decision, verdict=Decision(f"{proposed.why}; {test.why}", proposed.layer, criteria))
         why = f"proposed but not confirmed: {test.why.removeprefix('not split: ')}; {proposed.why}"
-        return replace(decision, verdict=Verdict(why, proposed.layer, criteria), second=None)
+        return replace(decision, verdict=Decision(why, proposed.layer, criteria), second=None)
 
     return confirmed
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedstrata.algorithms.parts.proof.testimony import FEWEST
 from fedstrata.clustering import surest
-from fedstrata.core import Problem, State, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Problem, State
+from fedstrata.lazy_torch import torch
 
 FEW = 12
 """Members up to which four folds are used, if they are large enough; with more, two reach the levels of eight tests."""
@@ -81,9 +81,9 @@ def handful(state: State, sizes: torch.Tensor, cluster: int) -> Hearing | None:
     return Hearing(cluster, voters, 1) if len(voters) >= 2 and len(members) < FEWEST else None
 
 
-def unheard(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Verdict:
+def unheard(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:
     """Why a cluster has no voters, in words."""
     members, count = state.labels == cluster, 2 if isinstance(folds, str) else folds
     able = f"{int((sizes[members] >= count * LEAST).sum())} of {int(members.sum())} members are known to have"
     why = f"{able} {count * LEAST} samples, enough for {count} folds; these are too few clients to tell apart"
-    return Verdict(f"not tested in round {state.round + 1}: {why}")
+    return Decision(f"not tested in round {state.round + 1}: {why}")

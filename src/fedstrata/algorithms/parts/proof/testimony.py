@@ -9,7 +9,7 @@ from fedstrata.clustering import Confirmation, confirm, confirm_folds, fold_like
 from fedstrata.clustering.similarity import STILL
 from fedstrata.clustering.twins import untested
 from fedstrata.core import Layout, Matrix, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 FEWEST = 4
 """Clients below which nobody can be told apart."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedstrata.algorithms.parts.proof.hearings import Hearing
 from fedstrata.core import Plan, Report, Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 PARTS = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
 """The folds; those of half A come first. Where only half A is asked for, half B is kept to judge by."""
@@ -20,17 +20,17 @@ def twins(plan: Plan, hearings: Sequence[Hearing], sizes: torch.Tensor) -> Plan:
     data is gone through twice, so that its update has as many steps behind it as that of a half: the first two or
     three from a common model turn nearly the same way for everyone.
     """
-    work, first = list(plan.work), plan.work[0]
+    work, first = list(plan.tasks), plan.tasks[0]
     for folds in sorted({each.folds for each in hearings}):
         offers, most = torch.full((len(plan.cohort), 1), -1), torch.zeros(len(plan.cohort), dtype=torch.int64)
         for each in hearings:
             if each.folds == folds:
                 here, known = torch.isin(plan.cohort, each.clients), sizes[each.clients]
                 offers[here], most[here] = each.cluster, int(known[known > 0].min()) // each.cut
-        recipe = replace(first.recipe, epochs=first.recipe.epochs * max(2, folds) // 2)
-        fold = replace(first, offers=offers, most=most, recipe=recipe)
-        work += [replace(fold, part=part, stream=part) for part in PARTS[folds]]
-    return replace(plan, work=tuple(work))
+        training = replace(first.training, epochs=first.training.epochs * max(2, folds) // 2)
+        fold = replace(first, candidates=offers, max_samples=most, training=training)
+        work += [replace(fold, fold=part, stream=part) for part in PARTS[folds]]
+    return replace(plan, tasks=tuple(work))
 
 
 def heard(report: Report, hearings: Sequence[Hearing], done: int) -> Mapping[int, tuple[Rows, ...]]:

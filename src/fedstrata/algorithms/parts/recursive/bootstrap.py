@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.core import Mask, Plan, Report, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def twins(plan: Plan, upload: Mask) -> Plan:
-    """The plan with the twins of its first Fit, which end up as the second and third result: they are to come first.
+    """The plan with the twins of its first task, which end up as the second and third result: they are to come first.
 
-    Both start from the model that the Fit itself starts from: one after the other, the second would lean against the
+    Both start from the model that the task itself starts from: one after the other, the second would lean against the
     noise of the first.
     """
-    halves = (replace(plan.work[0], part=half, stream=half, upload=upload) for half in ("A", "B"))
-    return replace(plan, work=(*plan.work, *halves))
+    halves = (replace(plan.tasks[0], fold=half, stream=half, upload=upload) for half in ("A", "B"))
+    return replace(plan, tasks=(*plan.tasks, *halves))
 
 
 def pair(report: Report) -> tuple[Rows, Rows]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.keys import Linkage
-from fedstrata.algorithms.parts.recursive.recursion import Decision, longest_norm, mean_norm
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, longest_norm, mean_norm
 from fedstrata.clustering import bipartition, cosine, euclidean, separable
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import Matrix, Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Matrix, Problem, Result
+from fedstrata.lazy_torch import torch
 
 STATIONARY = 0.1
 """eps1 by itself: this share of the largest update seen in the cluster (Sattler et al. 2020, section V)."""
@@ -68,7 +68,7 @@ class Criterion:
     recheck: bool = True
     freeze: bool = False
 
-    def judge(self, problem: Problem, members: Examined) -> Decision:
+    def judge(self, problem: Problem, members: Examined) -> SplitDecision:
         """Decide about a cluster by its members that are present."""
         mean = mean_norm(problem, members.fresh)  # LayerCFL Eq. 27
         longest = longest_norm(members.updates if members.scope is None else members.scope)  # Eq. 28
@@ -80,7 +80,7 @@ class Criterion:
             return replace(self._keep(why, seen), final=not self.recheck)
         return self.propose(members, seen)
 
-    def propose(self, members: Examined, seen: Mapping[str, float]) -> Decision:
+    def propose(self, members: Examined, seen: Mapping[str, float]) -> SplitDecision:
         """Bipartition a cluster whose time has come, if Theorem 1 lets it.
 
         Args:
@@ -98,7 +98,7 @@ class Criterion:
         theorem = f"{sizes}, largest cosine across {cross:.3f}, Theorem 1's bound {bound:.3f}"
         if separable(cross, self.gamma):
             why = f"{theorem} is above gamma = {self.gamma:.3f}"
-            return Decision(Verdict(why, self.layer, seen), second=second, matrix=matrix)
+            return SplitDecision(Decision(why, self.layer, seen), second=second, matrix=matrix)
         why = f"{theorem} is not above gamma = {self.gamma:.3f}"
         return replace(self._keep(why, seen), matrix=matrix, final=self.freeze)
 
@@ -108,5 +108,5 @@ class Criterion:
         rows = rows if self.measure.startswith("d") or start is None else start + rows
         return cosine(rows) if self.measure.endswith("cos") else euclidean(rows)
 
-    def _keep(self, why: str, seen: dict[str, float]) -> Decision:
-        return Decision(Verdict(why, self.layer, seen))
+    def _keep(self, why: str, seen: dict[str, float]) -> SplitDecision:
+        return SplitDecision(Decision(why, self.layer, seen))

@@ -7,8 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fedstrata.algorithms.parts.proof.dossier import Gate
-from fedstrata.core import Matrix, Notes, Problem, Report, Result, State, Verdict, advance, asked, begin, settle
-from fedstrata.lazy import torch
+from fedstrata.core import (
+    Decision,
+    Diagnostics,
+    Matrix,
+    Problem,
+    Report,
+    Result,
+    State,
+    aggregate,
+    assign_pending,
+    initial_state,
+    selected,
+)
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ W = TypeVar("W", bound=Watched)
 
 
 @dataclass(frozen=True)
-class Decision:
+class SplitDecision:
     """A verdict on one cluster.
 
     Attributes:
@@ -40,7 +52,7 @@ class Decision:
         final: the cluster is not to be examined again.
     """
 
-    verdict: Verdict
+    verdict: Decision
     second: torch.Tensor | None = None
     matrix: Matrix | None = None
     final: bool = False
@@ -49,7 +61,7 @@ class Decision:
 def watch(problem: Problem) -> Watched:
     """Everyone in one cluster, nothing seen yet."""
     nothing = torch.zeros(1, dtype=torch.bool)
-    return Watched(**vars(begin(problem)), peaks=torch.zeros(1, 2), final=nothing, gate=None)
+    return Watched(**vars(initial_state(problem)), peaks=torch.zeros(1, 2), final=nothing, gate=None)
 
 
 def recurse(
@@ -57,12 +69,12 @@ def recurse(
     state: W,
     report: Report,
     columns: torch.Tensor,
-    judge: Callable[[int, Result, torch.Tensor], Decision],
+    judge: Callable[[int, Result, torch.Tensor], SplitDecision],
     first: int,
     quorum: float,
     min_split: int,
     ready: torch.Tensor | None = None,
-) -> tuple[W, Notes]:
+) -> tuple[W, Diagnostics]:
     """Examine every cluster, split where the verdict says so, average inside the new clusters.
 
     Args:
@@ -76,28 +88,28 @@ def recurse(
         min_split: least number of members that must have.
         ready: who has answered often enough to be judged, bool (n,); the others count as absent. None for everyone.
     """
-    result, settled = report.results[0], settle(state, report)
+    result, settled = report.results[0], assign_pending(state, report)
     result = result.only(result.updates.clients.argsort())  # between equals, the lowest id decides
     clients, peaks = result.updates.clients, state.peaks.clone()
     compared = problem.layout.columns(problem.layout.select("all"))
     # A verdict on other members is not final for those that have come since.
     final = state.final.clone()
     final[settled[settled != state.labels]] = False
-    labels, parents, decisions = torch.full_like(settled, -1), list[int](), dict[int, Decision]()
+    labels, parents, decisions = torch.full_like(settled, -1), list[int](), dict[int, SplitDecision]()
     for cluster in range(len(state.models)):
         members = settled == cluster
-        fresh = result.only(members[clients] & (result.given == cluster))
+        fresh = result.only(members[clients] & (result.chosen == cluster))
         if len(fresh.sizes):
             norms = [longest_norm(fresh.updates.only(q).values) for q in (compared, columns)]
             peaks[cluster] = torch.maximum(peaks[cluster], torch.tensor(norms))
         answered = len(fresh.sizes)
         fresh = fresh if ready is None else fresh.only(ready[fresh.updates.clients])
-        size, present = int(asked(report, members).sum()), len(fresh.sizes)
+        size, present = int(selected(report, members).sum()), len(fresh.sizes)
         if present < min_split or present / size < quorum:
             early = f", {answered - present} of them too few times since they came here" if answered > present else ""
             needed = f"{min_split} and a share of {quorum:g} are needed"
             why = f"{answered} of {size} asked members answered{early}; {needed}"
-            decisions[cluster] = Decision(Verdict(why))
+            decisions[cluster] = SplitDecision(Decision(why))
         elif state.round + 1 >= first and not final[cluster]:
             decisions[cluster] = judge(cluster, fresh, peaks[cluster])
         second = decisions[cluster].second if cluster in decisions else None
@@ -112,22 +124,22 @@ def recurse(
 
     origin = torch.tensor(parents)
     verdicts = {cluster: decision.verdict for cluster, decision in decisions.items()}
-    moved, notes = advance(problem, state, report, labels, origin, verdicts)
+    moved, diagnostics = aggregate(problem, state, report, labels, origin, verdicts)
     whole = torch.tensor([parents.count(cluster) == 1 for cluster in parents])
     done = torch.tensor([bool(final[c]) or (c in decisions and decisions[c].final) for c in parents])
     moved = replace(moved, peaks=peaks[origin] * whole[:, None], final=done & whole)
     matrices = tuple(d.matrix for d in decisions.values() if d.matrix is not None)
-    return moved, replace(notes, matrices=matrices, figures={**notes.figures, **_norms(state, verdicts)})
+    return moved, replace(diagnostics, matrices=matrices, metrics={**diagnostics.metrics, **_norms(state, verdicts)})
 
 
-def _norms(state: State, verdicts: Mapping[int, Verdict]) -> dict[str, float]:
+def _norms(state: State, verdicts: Mapping[int, Decision]) -> dict[str, float]:
     """The norms that thresholds are chosen by, of every cluster that was examined."""
     names = ("mean_norm", "max_norm")
     return {
-        f"{name} of node {int(state.nodes[cluster])}": verdict.criteria[name]
+        f"{name} of node {int(state.nodes[cluster])}": verdict.values[name]
         for cluster, verdict in verdicts.items()
         for name in names
-        if name in verdict.criteria
+        if name in verdict.values
     }
 
 
@@ -140,4 +152,4 @@ def mean_norm(problem: Problem, fresh: Result) -> float:
     """Norm of the weighted mean update of some clients, all conv and linear layers (LayerCFL Eq. 27)."""
     updates = fresh.updates.only(problem.layout.columns(problem.layout.select("all")))
     together = torch.zeros(len(fresh.sizes), dtype=torch.int64)
-    return float(problem.mean(updates, fresh.sizes, together, 1).double().norm())
+    return float(problem.aggregation(updates, fresh.sizes, together, 1).double().norm())

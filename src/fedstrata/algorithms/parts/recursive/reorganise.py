@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.clustering import cosine
-from fedstrata.core import Problem, Report, Verdict
-from fedstrata.core.tree import branch, haven, judge, people
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Problem, Report
+from fedstrata.core.tree import nearest_open_ancestor, with_children, with_decisions, with_members
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 
@@ -52,19 +52,19 @@ def reorganise(
 
     kept = torch.tensor(remain)
     ids = after.nodes.tolist()
-    why = {ids[a]: Verdict(f"merged into node {ids[b]}: the models of both moved alike") for a, b in into.items()}
-    tree, nodes = branch(judge(after.tree, why), after.nodes[kept].tolist(), after.round)
+    why = {ids[a]: Decision(f"merged into node {ids[b]}: the models of both moved alike") for a, b in into.items()}
+    tree, nodes = with_children(with_decisions(after.tree, why), after.nodes[kept].tolist(), after.round)
     labels = torch.full_like(after.labels, -1)
     for place, cluster in enumerate(remain):
         labels[members[cluster]] = place
-    waiting = [haven(tree, node) if node >= 0 else -1 for node in after.waiting.tolist()]
+    waiting = [nearest_open_ancestor(tree, node) if node >= 0 else -1 for node in after.waiting.tolist()]
     merged = replace(
         after,
         models=models[kept].float(),
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=torch.tensor(waiting),
-        tree=people(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
+        tree=with_members(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
         peaks=after.peaks[kept],
         final=after.final[kept],
     )

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fedstrata.algorithms.parts.recursive.recursion import Decision
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import Matrix, Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Matrix, Problem, Result
+from fedstrata.lazy_torch import torch
 
 FEW = 6
 """Pairs below which nothing is said about their scatter: those of four clients."""
@@ -38,8 +38,8 @@ class Sides:
     ending: str = ""
 
     def split(
-        self, problem: Problem, node: int, fresh: Result, steady: torch.Tensor, stable: Sequence[Verdict]
-    ) -> Decision:
+        self, problem: Problem, node: int, fresh: Result, steady: torch.Tensor, stable: Sequence[Decision]
+    ) -> SplitDecision:
         """Split a cluster by the first of its stable layers that has two sides.
 
         The stablest one is often the first convolution, in which everyone points one way whatever the skew.
@@ -59,7 +59,9 @@ class Sides:
         stablest = next(tried)
         return next((decision for decision in chain([stablest], tried) if decision.second is not None), stablest)
 
-    def _within(self, problem: Problem, node: int, fresh: Result, steady: torch.Tensor, seen: Verdict) -> Decision:
+    def _within(
+        self, problem: Problem, node: int, fresh: Result, steady: torch.Tensor, seen: Decision
+    ) -> SplitDecision:
         """Split a cluster by the sign of the cosine to its reference in one layer, unless nobody is on the other side.
 
         An ending goes on without the mean update, which all have in common: what is left points both ways.
@@ -71,10 +73,10 @@ class Sides:
         if self.ending and bool(together.all()):
             reference, together = reference_split(updates - updates.mean(dim=0), steadiness)
         client = int(fresh.updates.clients[reference])
-        criteria = {**seen.criteria, "reference": float(client)}
+        criteria = {**seen.values, "reference": float(client)}
         if bool(together.all()):
             why = f"everyone points the way of client {client}, the reference"
-            return Decision(replace(seen, why=why, criteria=criteria))
+            return SplitDecision(replace(seen, why=why, values=criteria))
         cosines = cosine(updates)
         matrix = Matrix(node, layer, "dcos", fresh.updates.clients, cosines)
         cross, apart_by = float(cosines[together][:, ~together].mean()), _clarity(cosines, together, reference)
@@ -84,12 +86,12 @@ class Sides:
         sides = f"{self.ending} ending: {apart}" if self.ending else apart
         if self.negative and cross >= 0:
             why = f"{sides}: mean cosine across {cross:.3f} is not below 0"
-            return Decision(replace(seen, why=why, criteria=criteria), matrix=matrix)
+            return SplitDecision(replace(seen, why=why, values=criteria), matrix=matrix)
         if self.clear and apart_by < self.clear:
             why = f"{sides}: {_words(apart_by)}, at least {self.clear:g} are needed"
-            return Decision(replace(seen, why=why, criteria=criteria), matrix=matrix)
+            return SplitDecision(replace(seen, why=why, values=criteria), matrix=matrix)
         why = f"{sides}; mean cosine across {cross:.3f}"
-        return Decision(replace(seen, why=why, criteria=criteria), second=~together, matrix=matrix)
+        return SplitDecision(replace(seen, why=why, values=criteria), second=~together, matrix=matrix)
 
 
 def _clarity(cosines: torch.Tensor, together: torch.Tensor, reference: int) -> float:

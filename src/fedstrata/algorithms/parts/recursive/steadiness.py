@@ -15,8 +15,8 @@ from annotated_types import Ge
 from fedstrata.algorithms.parts.keys import Norm
 from fedstrata.algorithms.parts.recursive.recursion import Watched, watch
 from fedstrata.clustering import stability
-from fedstrata.core import Problem, Report, settle
-from fedstrata.lazy import torch
+from fedstrata.core import Problem, Report, assign_pending
+from fedstrata.lazy_torch import torch
 
 Window = Annotated[int, Ge(3)]
 """One value of stability needs three uploads."""
@@ -81,7 +81,7 @@ def observe(
     """
     layout, updates = problem.layout, report.results[0].updates
     clients, compared = updates.clients, layout.columns(layout.select("all"))
-    node = state.nodes[settle(state, report)[clients]]
+    node = state.nodes[assign_pending(state, report)[clients]]
     # A lineage ends with a split, a merge, and when a client is put or placed into another cluster; its uploads
     # stay until they are overwritten, but count no more.
     goes_on = (state.labels[clients] >= 0) & (state.lineage[clients] == node)
@@ -91,7 +91,7 @@ def observe(
     chosen = state.chosen[clients] | (count == 1)[:, None]
     if xi is not None:
         change = window[:, -1] - window[:, -2]
-        least = problem.recipe_of(state.round + 1).lr * XI if xi == "lr" else xi
+        least = problem.training_of(state.round + 1).lr * XI if xi == "lr" else xi
         unstable = _unstable(change if signed else change.abs(), layers, least)
         chosen = torch.where((count == 2)[:, None], unstable, chosen)
 

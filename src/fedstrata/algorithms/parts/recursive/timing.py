@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from fedstrata.algorithms.parts.recursive.recursion import longest_norm, mean_norm
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import Problem, Result, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Problem, Result
+from fedstrata.lazy_torch import torch
 
 EPSILON = 0.5
 """epsilon by itself: this many times the step size (section V-A)."""
@@ -41,7 +41,7 @@ class Timing:
         """What must be below epsilon: one stability for each layer, (layers,), of those of one member at least."""
         return steady.amax(dim=0) if self.each else steady.mean(dim=0)
 
-    def examine(self, problem: Problem, fresh: Result, steady: torch.Tensor) -> tuple[bool, tuple[Verdict, ...]]:
+    def examine(self, problem: Problem, fresh: Result, steady: torch.Tensor) -> tuple[bool, tuple[Decision, ...]]:
         """Whether a cluster may be split now.
 
         Args:
@@ -69,8 +69,8 @@ class Timing:
             held = f"the members agree: mean update / longest update {ratio:.3f} is not below rho = {self.rho:g}"
         elif longest < self.eps2:
             held = f"the members have converged: longest update {longest:.4g} is below eps2 = {self.eps2:.4g}"
-        verdicts = []
+        decisions = []
         for layer in stable or [nearest]:
             own = {"stability": float(means[layer]), "max_stability": float(worst[layer]), "epsilon": self.epsilon}
-            verdicts.append(Verdict(held, problem.layout.layers[layer], {**own, **norms}))
-        return not held, tuple(verdicts)
+            decisions.append(Decision(held, problem.layout.layers[layer], {**own, **norms}))
+        return not held, tuple(decisions)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fedstrata.algorithms.parts.recursive.criterion import Criterion, Examined
-from fedstrata.algorithms.parts.recursive.recursion import Decision, Watched, watch
+from fedstrata.algorithms.parts.recursive.recursion import SplitDecision, Watched, watch
 from fedstrata.algorithms.parts.recursive.steadiness import Change, Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import Timing, epsilon_of
 from fedstrata.core import Mask, Problem, Report
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 W = TypeVar("W", bound=Watched)
 
@@ -35,12 +35,12 @@ class Trigger:
     ready: torch.Tensor | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    def judge(self, problem: Problem, criterion: Criterion, members: Examined) -> Decision:
+    def judge(self, problem: Problem, criterion: Criterion, members: Examined) -> SplitDecision:
         """Bipartition a cluster if its time has come and Theorem 1 lets it."""
         if self.timing is None:
             return criterion.judge(problem, members)
-        due, (verdict, *_) = self.timing.examine(problem, members.fresh, self.steady[members.fresh.updates.clients])
-        return criterion.propose(members, verdict.criteria) if due else Decision(verdict)
+        due, (decision, *_) = self.timing.examine(problem, members.fresh, self.steady[members.fresh.updates.clients])
+        return criterion.propose(members, decision.values) if due else SplitDecision(decision)
 
 
 def attentive(problem: Problem, trigger: str, window: int) -> Watched:
@@ -64,9 +64,9 @@ def attend(
     """
     if not isinstance(state, Windowed):
         return state, Trigger(None, torch.empty(0))
-    lr = problem.recipe_of(state.round + 1).lr
+    lr = problem.training_of(state.round + 1).lr
     seen, steady = observe(problem, state, report, xi)
-    named = {slot.layer for slot, chosen in zip(problem.layout.slots, compared, strict=True) if chosen}
+    named = {slot.layer for slot, chosen in zip(problem.layout.tensors, compared, strict=True) if chosen}
     watched = torch.tensor([layer in named for layer in problem.layout.layers])
     # No threshold lies above this: a layer that is not compared is never the stable one.
     heeded = steady.where(watched, torch.finfo(steady.dtype).max)

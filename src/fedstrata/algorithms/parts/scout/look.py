@@ -17,8 +17,8 @@ from fedstrata.algorithms.parts.proof.testimony import Testimony, examine, looke
 from fedstrata.algorithms.parts.scout.finding import Finding, View
 from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of
 from fedstrata.clustering import replication
-from fedstrata.core import Layout, Slot
-from fedstrata.lazy import torch
+from fedstrata.core import Layout, TensorSpec
+from fedstrata.lazy_torch import torch
 
 ROUNDS = 3
 """Rounds that make one look; in the first of a run, nobody knows yet how many samples clients have."""
@@ -78,7 +78,7 @@ def conclude(layout: Layout, sighting: Sighting, generator: torch.Generator, lev
 
 def _view(name: str, known: Testimony, common: float, generator: torch.Generator, level: float) -> View:
     """What is seen by one view alone."""
-    clients, found = examine(Layout((Slot(name, name, "linear", ()),)), known, generator, level)
+    clients, found = examine(Layout((TensorSpec(name, name, "linear", ()),)), known, generator, level)
     first, second = _halves(known.only(torch.isin(known.clients, clients)))
     again = replication(first, second, generator, permutations=0)
     return View(name, float(again.correlation), float(again.apart), common, found.p)

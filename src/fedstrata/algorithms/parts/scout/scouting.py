@@ -11,9 +11,9 @@ from fedstrata.algorithms.parts.recursive.recursion import Watched
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed
 from fedstrata.algorithms.parts.scout.look import conclude, due, level_of, twinned
 from fedstrata.algorithms.parts.scout.sighting import WHOLE, Sighting, forget, see, unseen, views, watching
-from fedstrata.core import Mask, Plan, Problem, Report, Rows, settle
+from fedstrata.core import Mask, Plan, Problem, Report, Rows, assign_pending
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def travel(problem: Problem, state: T, report: Report) -> tuple[T, Rows]:
     updates = report.results[0].updates.only(problem.layout.columns(mask_of(problem, state.compared)))
     if not state.path.shape[1]:
         return state, updates
-    clients, node = updates.clients, state.nodes[settle(state, report)[updates.clients]]
+    clients, node = updates.clients, state.nodes[assign_pending(state, report)[updates.clients]]
     # A path that began in another cluster, or before the data changed, says nothing about this one.
     goes_on = (state.labels[clients] >= 0) & (state.origin[clients] == node)
     path = torch.where(goes_on[:, None], state.path[clients], 0.0) + updates.values

@@ -11,7 +11,7 @@ from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, looked
 from fedstrata.algorithms.parts.proof.voters import counted, heard
 from fedstrata.clustering import cosine, norms
 from fedstrata.core import Layout, Problem, Report, Rows, State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WHOLE = "all"
 """The view of all conv and linear layers together."""
@@ -46,7 +46,7 @@ def views(layout: Layout) -> dict[str, torch.Tensor]:
 
 def bias_of(layout: Layout) -> str | None:
     """The bias of the last layer: it moves with how often each class occurs, whatever the inputs look like."""
-    last = [slot.name for slot in layout.slots if slot.layer == layout.layers[-1] and slot.kind == "linear"]
+    last = [slot.name for slot in layout.tensors if slot.layer == layout.layers[-1] and slot.kind == "linear"]
     return last[1] if len(last) == 2 else None
 
 
@@ -95,7 +95,7 @@ def _with(layout: Layout, sighting: Sighting, sent: Sequence[Rows]) -> Sighting:
     looks, bias, everyone = views(layout), bias_of(layout), torch.ones_like(sighting.sizes, dtype=torch.bool)
     alone = sighting.bias
     if bias is not None:
-        slot = next(slot for slot in layout.slots if slot.name == bias)
+        slot = next(slot for slot in layout.tensors if slot.name == bias)
         alone = gathered(Layout((slot,)), alone, [fold.only(looks[bias]) for fold in sent], everyone)
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
     cosines = torch.stack([cosine(fold.values, looks.values())[:, different].mean(dim=1) for fold in sent])  # (f, v)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.clustering import cosine, splits
 from fedstrata.core import Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 MOST = 20
 """Splits, the clearest first: twenty clients may all be parted, and many need not be compared one by one."""

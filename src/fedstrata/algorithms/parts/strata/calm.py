@@ -9,7 +9,7 @@ from fedstrata.algorithms.parts.recursive.recursion import watch
 from fedstrata.algorithms.parts.recursive.steadiness import Windowed, curves, observe, remember
 from fedstrata.algorithms.parts.recursive.timing import epsilon_of
 from fedstrata.core import Problem, Report, State
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WINDOW = 3
 """Uploads of a client that its stability is the mean over."""
@@ -53,7 +53,7 @@ def listened(problem: Problem, calm: Calm, state: State, report: Report) -> tupl
     memory = {name: getattr(calm, name) for name in ("uploads", "count", "chosen", "lineage")}
     rest = {name: value for name, value in vars(watch(problem)).items() if name not in core}
     seen, steady = observe(problem, Windowed(**core, **rest, **memory), report, "auto")
-    epsilon, nodes = epsilon_of("auto", problem.recipe_of(state.round + 1).lr), list[int]()
+    epsilon, nodes = epsilon_of("auto", problem.training_of(state.round + 1).lr), list[int]()
     for node in state.nodes.tolist():
         full = steady[(seen.lineage == node) & steady.isfinite().all(dim=1)]
         if len(full) >= FEWEST and bool((full.mean(dim=0) < epsilon).any()):  # Eq. 15, of the members' mean

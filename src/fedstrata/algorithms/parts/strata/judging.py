@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.core import Layout, Plan, Report, Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 PATIENCE = 10
 """Rounds after which a trial is given up in which too few have answered."""
@@ -29,10 +29,12 @@ def offered(plan: Plan, layout: Layout, trials: Sequence[Trial | None]) -> Plan:
             offers[plan.cohort == client, : len(nodes)] = first + torch.tensor(nodes)
         first += len(trial.groups)
     none, asked = layout.nothing, (offers >= 0).any(dim=1)
-    fit = replace(plan.work[0], offers=offers, train=none, upload=none, part="B", compare="B", stream="benefit")
+    task = replace(
+        plan.tasks[0], candidates=offers, trainable=none, upload=none, fold="B", selection_fold="B", stream="benefit"
+    )
     models = torch.cat([plan.models, *(trial.models for trial in running)])
-    work = (*plan.work, fit, replace(fit, by="errors"))
-    return replace(plan, models=models, work=work, ask={**plan.ask, "units": asked})
+    work = (*plan.tasks, task, replace(task, selection_metric="errors"))
+    return replace(plan, models=models, tasks=work, client_stats={**plan.client_stats, "units": asked})
 
 
 def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> tuple[list[Trial | None], int]:
@@ -49,7 +51,7 @@ def weighed(report: Report, round: int, trials: Sequence[Trial | None]) -> tuple
     if all(trial is None for trial in trials):
         return list(trials), 1
     losses, errors = report.results[1:3]
-    units = report.facts.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
+    units = report.client_stats.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
     heard = [trial and _heard(trial, losses, errors, units) for trial in trials]
     return [trial if trial and (trial.over or round < trial.round + PATIENCE) else None for trial in heard], 3
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.parts.proof.testimony import Testimony
 from fedstrata.algorithms.parts.strata.calm import Calm
 from fedstrata.algorithms.parts.strata.trial import Trial
-from fedstrata.core import Problem, Report, State, begin
-from fedstrata.lazy import torch
+from fedstrata.core import Problem, Report, State, initial_state
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def blank(problem: Problem, calm: Calm | None) -> Stratified:
     """Everyone in one cluster, nothing known of anyone."""
     zeros, nobody = (torch.zeros(problem.clients, dtype=kind) for kind in (torch.int64, torch.bool))
     return Stratified(
-        **vars(begin(problem)),
+        **vars(initial_state(problem)),
         memories=(Memory(),),
         sizes=zeros,
         tests=zeros,
@@ -93,8 +93,8 @@ def blank(problem: Problem, calm: Calm | None) -> Stratified:
 
 def examined(state: Stratified, cluster: int) -> bool:
     """Whether the tree says what came of a test of a cluster; those of a side are told of the cluster it came from."""
-    verdict = state.tree[int(state.nodes[cluster])].verdict
-    return verdict is not None and "p" in verdict.criteria
+    decision = state.tree[int(state.nodes[cluster])].decision
+    return decision is not None and "p" in decision.values
 
 
 def recalled(state: Stratified) -> Stratified:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from fedstrata.algorithms.parts.strata.trial import Trial
 from fedstrata.clustering import duel
-from fedstrata.core import Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Parting:
         clients: who were compared, ids (m,).
         groups: of each, (m,); -1 where it is not known, because its side was parted without it.
         count: of groups; 1 if everyone stays together.
-        verdict: why.
+        decision: why.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
     count: int
-    verdict: Verdict
+    decision: Decision
 
 
 class Best(NamedTuple):
@@ -80,15 +80,15 @@ def parting(trial: Trial, round: int, *, benefit: bool) -> Parting:
     return Parting(trial.clients, labels, len(found.leaves), _told(trial, round, found.leaves, gain, p))
 
 
-def halved(clients: torch.Tensor, second: torch.Tensor, verdict: Verdict) -> Parting:
+def halved(clients: torch.Tensor, second: torch.Tensor, decision: Decision) -> Parting:
     """The two sides of a proven split, without a trial.
 
     Args:
         clients: who were compared, ids (m,).
         second: which of them are on the second side, bool (m,).
-        verdict: of the test.
+        decision: of the test.
     """
-    return Parting(clients, second.long(), 2, verdict)
+    return Parting(clients, second.long(), 2, decision)
 
 
 def _parted(trial: Trial, node: int, of_parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -110,18 +110,18 @@ def _p(trial: Trial, node: int) -> float:
     return min(1.0, groups.unproven * duel(own[both], away[both], one[both], trial.samples[both]))
 
 
-def _told(trial: Trial, round: int, leaves: Sequence[int], gain: float, p: float) -> Verdict:
+def _told(trial: Trial, round: int, leaves: Sequence[int], gain: float, p: float) -> Decision:
     """The verdict, once it is known whether models of their own serve the groups better."""
-    why, criteria, groups = trial.verdict.why, trial.verdict.criteria, trial.groups
+    why, criteria, groups = trial.decision.why, trial.decision.values, trial.groups
     chance = f"p = {p:.2g}, level {trial.level:.2g}"
     if not groups.proven:
         criteria = {"p": p, "level": trial.level}
         if p > trial.level:
-            return Verdict(f"not split: {chance} in round {round}", criteria=criteria)
+            return Decision(f"not split: {chance} in round {round}", values=criteria)
         why = f"round {round}: the models of others suit them less ({chance})"
     elif not all(map(groups.known, leaves)):
         why = f"{why}; inside, the models of others suit them less ({chance})"
     each = "a model for each side" if len(leaves) <= 2 else f"a model for each of {len(leaves)} groups"
     done = f"{each} lowers" if len(leaves) > 1 else f"but {each} does not lower"
     why = f"{why}; {done} the loss of their members: by {gain:.2g} nats"
-    return replace(trial.verdict, why=why, criteria={**criteria, "gain": gain})
+    return replace(trial.decision, why=why, values={**criteria, "gain": gain})

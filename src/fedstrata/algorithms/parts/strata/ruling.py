@@ -15,7 +15,7 @@ from fedstrata.algorithms.parts.proof.testimony import FEWEST, Testimony, add, e
 from fedstrata.algorithms.parts.strata.branches import MOST, Branches, forked, rooted
 from fedstrata.clustering import Confirmation, newcomer_test
 from fedstrata.core import Layout, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedstrata.algorithms.parts.strata.memory import Memory, Stratified
 from fedstrata.algorithms.parts.strata.parting import Parting
-from fedstrata.core import Notes, Plan, Problem, Report, Verdict, advance, settle
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Diagnostics, Plan, Problem, Report, aggregate, assign_pending
+from fedstrata.lazy_torch import torch
 
 BESIDE = 5
 """Other models that a settling client is offered, at most: those of the groups next to its own."""
@@ -28,7 +28,7 @@ def siblings(plan: Plan, state: Stratified) -> Plan:
     """The plan in which members of settling clusters are offered the models of the other sides as well."""
     parents, free = [state.tree[node].parent for node in state.nodes.tolist()], settling(state)
     rows = []
-    for client, row in zip(plan.cohort.tolist(), plan.work[0].offers.tolist(), strict=True):
+    for client, row in zip(plan.cohort.tolist(), plan.tasks[0].candidates.tolist(), strict=True):
         own = int(state.labels[client])
         if own >= 0 and free[own]:
             beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
@@ -36,15 +36,15 @@ def siblings(plan: Plan, state: Stratified) -> Plan:
         rows.append(row)
     width = max(map(len, rows), default=1)
     padded = torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
-    return replace(plan, work=(replace(plan.work[0], offers=padded.reshape(len(rows), width)), *plan.work[1:]))
+    return replace(plan, tasks=(replace(plan.tasks[0], candidates=padded.reshape(len(rows), width)), *plan.tasks[1:]))
 
 
 def settled(state: Stratified, report: Report) -> torch.Tensor:
     """The labels (n,) once pending clients, and members of settling clusters, have taken the model of least loss."""
-    labels, result = settle(state, report), report.results[0]
+    labels, result = assign_pending(state, report), report.results[0]
     clients = result.updates.clients
     free = (state.labels[clients] >= 0) & settling(state)[state.labels[clients]]
-    labels[clients[free]] = result.given[free]
+    labels[clients[free]] = result.chosen[free]
     return labels
 
 
@@ -65,9 +65,9 @@ def divide(
     report: Report,
     labels: torch.Tensor,
     splits: Mapping[int, Parting],
-    verdicts: Mapping[int, Verdict],
+    decisions: Mapping[int, Decision],
     rounds: int,
-) -> tuple[Stratified, Notes]:
+) -> tuple[Stratified, Diagnostics]:
     """A cluster for each side of a split, then an average in each; an emptied side goes.
 
     Args:
@@ -76,7 +76,7 @@ def divide(
         report: of the round.
         labels: of the clients before the splits, (n,).
         splits: by cluster; who was not compared waits for both sides.
-        verdicts: by cluster.
+        decisions: by cluster.
         rounds: of settling.
     """
     divided, parents, memories = torch.full_like(labels, -1), list[int](), list[Memory]()
@@ -95,5 +95,5 @@ def divide(
             divided[members] = len(parents)
             parents.append(cluster)
             memories.append(replace(memory, settling=max(memory.settling - 1, 0)))
-    moved, notes = advance(problem, state, report, divided, torch.tensor(parents), verdicts)
-    return replace(moved, memories=tuple(memories)), notes
+    moved, diagnostics = aggregate(problem, state, report, divided, torch.tensor(parents), decisions)
+    return replace(moved, memories=tuple(memories)), diagnostics

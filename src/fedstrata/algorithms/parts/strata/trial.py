@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.parts.strata.branches import Branches, grown
-from fedstrata.core import Problem, Rows, Verdict
-from fedstrata.lazy import torch
+from fedstrata.core import Decision, Problem, Rows
+from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Trial:
         errors: shares of misclassified samples, likewise, (m, q).
         samples: independent ones that these are means of, (m,).
         level: up to which p splits are proven that are not yet, all together.
-        verdict: of the test that came before.
+        decision: of the test that came before.
         round: in which it began.
     """
 
@@ -38,7 +38,7 @@ class Trial:
     errors: torch.Tensor
     samples: torch.Tensor
     level: float
-    verdict: Verdict
+    decision: Decision
     round: int
 
     @property
@@ -68,7 +68,7 @@ def tried(
     clients: torch.Tensor,
     proven: Branches | None,
     level: float,
-    verdict: Verdict,
+    decision: Decision,
     *,
     inside: bool = True,
 ) -> Trial | None:
@@ -82,7 +82,7 @@ def tried(
         clients: who were compared, ids (m,).
         proven: the tree of proven splits; None without one.
         level: of all splits inside.
-        verdict: of the test.
+        decision: of the test.
         inside: whether groups inside the proven ones are sought as well.
     """
     halves = sent[: (len(sent) + 1) // 2]
@@ -94,9 +94,9 @@ def tried(
     senders = groups.inside[:, torch.searchsorted(clients, ids)]
     moves = torch.cat([_mean(problem, updates.at(some)) for some in senders])
     losses, errors = (torch.full((len(clients), len(groups)), torch.nan) for _ in range(2))
-    return Trial(clients, groups, start + moves, losses, errors, torch.zeros(len(clients)), level, verdict, round)
+    return Trial(clients, groups, start + moves, losses, errors, torch.zeros(len(clients)), level, decision, round)
 
 
 def _mean(problem: Problem, updates: Rows) -> torch.Tensor:
     everyone = len(updates.clients)
-    return problem.mean(updates, torch.ones(everyone), torch.zeros(everyone, dtype=torch.int64), 1)
+    return problem.aggregation(updates, torch.ones(everyone), torch.zeros(everyone, dtype=torch.int64), 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedstrata.clustering import dbscan, euclidean, jensen_shannon
 from fedstrata.core import Matrix
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 WIDE = 2.0
 """An automatic radius is this many times the median distance to the nearest other."""

@@ -18,7 +18,7 @@ def layers(layout: Layout) -> list[list[int]]:
     So a residual block is one layer.
     """
     found: dict[str, list[int]] = {}
-    for tensor, slot in enumerate(layout.slots):
+    for tensor, slot in enumerate(layout.tensors):
         module = MODULE.match(slot.layer)
         if module and slot.kind in ("conv", "linear"):
             found.setdefault(module[0], []).append(tensor)
@@ -37,6 +37,6 @@ def above(layout: Layout, shared: float, halves: bool) -> Mask:
     whole, half = divmod(floor(2 * shared + 1e-9), 2)
     stack = layers(layout)[whole:]
     personal = [tensor for layer in stack for tensor in layer]
-    if halves and half and stack and len({layout.slots[tensor].layer for tensor in stack[0]}) == 1 < len(stack[0]):
+    if halves and half and stack and len({layout.tensors[tensor].layer for tensor in stack[0]}) == 1 < len(stack[0]):
         personal = personal[1:]
-    return layout.whole(tuple(tensor in personal for tensor in range(len(layout.slots))))
+    return layout.whole(tuple(tensor in personal for tensor in range(len(layout.tensors))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.core import Result, Rows
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 
 def regroup(labels: torch.Tensor, result: Result, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +22,7 @@ def regroup(labels: torch.Tensor, result: Result, groups: torch.Tensor) -> tuple
     Returns:
         Labels (n,), -1 = pending, and parents (k',); a cluster that is no parent has nobody left.
     """
-    parents = [int(result.given[groups == group].bincount().argmax()) for group in range(int(groups.max()) + 1)]
+    parents = [int(result.chosen[groups == group].bincount().argmax()) for group in range(int(groups.max()) + 1)]
     away = torch.ones_like(labels, dtype=torch.bool).index_fill(0, result.updates.clients, False)
     new = torch.full_like(labels, -1).index_copy(0, result.updates.clients, groups)
     for old in labels[away & (labels >= 0)].unique().tolist():
@@ -46,4 +46,4 @@ def restarted(result: Result, starts: torch.Tensor, models: torch.Tensor, origin
         origins: the old cluster that the new cluster of each goes on from, (m,).
     """
     moves = result.updates.values + (starts - models[origins])
-    return replace(result, updates=Rows(result.updates.clients, moves), given=origins)
+    return replace(result, updates=Rows(result.updates.clients, moves), chosen=origins)

@@ -10,9 +10,9 @@ from annotated_types import Interval
 
 from fedstrata.algorithms.parts.tsdp.layering import layers
 from fedstrata.clustering import hopkins
-from fedstrata.core import Problem, State, begin
+from fedstrata.core import Problem, State, initial_state
 from fedstrata.errors import ExperimentError
-from fedstrata.lazy import torch
+from fedstrata.lazy_torch import torch
 
 LEAST = 3
 """Clients without which nothing can be said about their tendency to cluster."""
@@ -46,7 +46,9 @@ def unamended(problem: Problem, amend: str) -> Sampled:
         raise ExperimentError("data.public = 0: algorithm.name = 'fedtsdp' needs samples on the server; try 1000")
     weights = torch.ones(len(problem.public), dtype=torch.float64)
     weights = weights if amend == "unnormalised" else weights / weights.sum()
-    return Sampled(**vars(begin(problem)), weights=weights, shared=float(len(layers(problem.layout))), triggers=0)
+    return Sampled(
+        **vars(initial_state(problem)), weights=weights, shared=float(len(layers(problem.layout))), triggers=0
+    )
 
 
 def infer(problem: Problem, state: Sampled, models: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:

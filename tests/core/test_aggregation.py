@@ -5,7 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.core import Report, Result, Rows, State, Verdict, advance, begin, offers, wait
+from fedstrata.core import (
+    Decision,
+    Report,
+    Result,
+    Rows,
+    State,
+    aggregate,
+    candidate_models,
+    initial_state,
+    make_pending,
+)
 from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
 
@@ -23,8 +33,8 @@ def ones(scales: list[float]) -> torch.Tensor:
 def test_a_split_moves_each_half_by_its_own_members_and_grows_the_tree() -> None:
     problem = toy_problem(4)
     report = report_of([0, 1, 2, 3], [0, 0, 0, 0], ones([1.0, 3.0, 10.0, 20.0]))
-    labels, why = torch.tensor([0, 0, 1, 1]), Verdict("torn", "conv", {"cross_max": -0.5})
-    state, notes = advance(problem, begin(problem), report, labels, torch.tensor([0, 0]), {0: why})
+    labels, why = torch.tensor([0, 0, 1, 1]), Decision("torn", "conv", {"cross_max": -0.5})
+    state, diagnostics = aggregate(problem, initial_state(problem), report, labels, torch.tensor([0, 0]), {0: why})
     assert state.models[:, 0].tolist() == [2.0, 15.0]
     assert state.nodes.tolist() == [1, 2]
     assert [(node.parent, node.members, node.born, node.split) for node in state.tree] == [
@@ -32,48 +42,50 @@ def test_a_split_moves_each_half_by_its_own_members_and_grows_the_tree() -> None
         (0, (0, 1), 1, None),
         (0, (2, 3), 1, None),
     ]
-    assert state.tree[0].verdict == why
-    assert notes.events == ({"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn"},)
+    assert state.tree[0].decision == why
+    assert diagnostics.events == ({"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn"},)
 
 
 def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:
     problem = toy_problem(3)
     split = report_of([0, 1, 2], [0, 0, 0], ones([1.0, 1.0, 5.0]))
-    state, _ = advance(problem, begin(problem), split, torch.tensor([0, 0, 1]), torch.tensor([0, 0]))
+    state, _ = aggregate(problem, initial_state(problem), split, torch.tensor([0, 0, 1]), torch.tensor([0, 0]))
     stray = report_of([0, 1, 2], [0, 1, 1], ones([1.0, 100.0, 1.0]))  # client 1 trained from the other model
-    state, notes = advance(problem, state, stray, state.labels, torch.tensor([0, 1]))
+    state, diagnostics = aggregate(problem, state, stray, state.labels, torch.tensor([0, 1]))
     assert state.models[:, 0].tolist() == [2.0, 6.0]
-    assert notes.figures == {"left_out": 1.0}
+    assert diagnostics.metrics == {"left_out": 1.0}
 
 
 def test_members_that_are_not_placed_wait_at_the_node_that_was_split() -> None:
     problem = toy_problem(4)
     report = report_of([0, 1, 2], [0, 0, 0], ones([1.0, 1.0, 5.0]))
-    state, _ = advance(problem, begin(problem), report, torch.tensor([0, 0, 1, -1]), torch.tensor([0, 0]))
+    state, _ = aggregate(problem, initial_state(problem), report, torch.tensor([0, 0, 1, -1]), torch.tensor([0, 0]))
     assert state.waiting.tolist() == [-1, -1, -1, 0]
     later = report_of([0, 1, 2], [0, 0, 1], ones([1.0, 1.0, 1.0]))
-    state, _ = advance(problem, state, later, state.labels, torch.tensor([0, 1]))
+    state, _ = aggregate(problem, state, later, state.labels, torch.tensor([0, 1]))
     assert state.waiting.tolist() == [-1, -1, -1, 0]
 
 
 def test_an_empty_report_changes_no_model() -> None:
     problem = toy_problem(4)
-    state = begin(problem)
-    moved, notes = advance(problem, state, report_of([], [], torch.empty(0, 6)), state.labels, torch.tensor([0]))
+    state = initial_state(problem)
+    moved, diagnostics = aggregate(
+        problem, state, report_of([], [], torch.empty(0, 6)), state.labels, torch.tensor([0])
+    )
     assert torch.equal(moved.models, state.models) and moved.round == 1
-    assert notes.events == ()
+    assert diagnostics.events == ()
 
 
 @given(st.lists(st.integers(0, 1), min_size=9, max_size=9), st.lists(st.integers(0, 1), min_size=9, max_size=9))
 def test_after_nested_splits_every_client_is_in_exactly_one_leaf(first: list[int], second: list[int]) -> None:
     problem = toy_problem(9)
-    state = begin(problem)
+    state = initial_state(problem)
     for halves in (first, second):
         report = report_of(list(range(9)), state.labels.tolist(), ones([1.0] * 9))
         pairs = [(label, half) for label, half in zip(state.labels.tolist(), halves, strict=True)]
         names = sorted(set(pairs))
         labels, parents = torch.tensor([names.index(pair) for pair in pairs]), [name[0] for name in names]
-        state, _ = advance(problem, state, report, labels, torch.tensor(parents))
+        state, _ = aggregate(problem, state, report, labels, torch.tensor(parents))
     leaves = [node.members for node in state.tree if node.split is None]
     assert sorted(client for members in leaves for client in members) == list(range(9))
     for cluster, node in enumerate(state.nodes.tolist()):
@@ -81,7 +93,7 @@ def test_after_nested_splits_every_client_is_in_exactly_one_leaf(first: list[int
 
 
 def test_a_state_refuses_labels_without_a_model_and_pending_clients_without_a_place() -> None:
-    state = begin(toy_problem(3))
+    state = initial_state(toy_problem(3))
     with pytest.raises(ContractError, match=r"labels in -1\.\.0"):
         replace(state, labels=torch.tensor([0, 0, 1]))
     with pytest.raises(ContractError, match="pending clients to wait"):
@@ -95,9 +107,11 @@ def test_a_regrouping_that_is_no_recursive_split_keeps_every_client_in_one_leaf(
     """Clusters are drawn anew: one keeps its node, one is split, one dissolves into the others."""
     problem = toy_problem(6)
     first = report_of(list(range(6)), [0] * 6, ones([1.0, 1.0, 5.0, 5.0, 9.0, 9.0]))
-    state, _ = advance(problem, begin(problem), first, torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 0]))
+    state, _ = aggregate(
+        problem, initial_state(problem), first, torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 0])
+    )
     again = report_of(list(range(6)), [1] * 6, ones([1.0] * 6))
-    state, notes = advance(problem, state, again, torch.tensor([1, 1, 2, 0, 0, 2]), torch.tensor([1, 0, 1]))
+    state, diagnostics = aggregate(problem, state, again, torch.tensor([1, 1, 2, 0, 0, 2]), torch.tensor([1, 0, 1]))
     assert state.nodes.tolist() == [4, 1, 5]
     assert [(node.parent, node.members, node.split) for node in state.tree[1:]] == [
         (0, (0, 1), None),
@@ -106,53 +120,57 @@ def test_a_regrouping_that_is_no_recursive_split_keeps_every_client_in_one_leaf(
         (2, (3, 4), None),
         (2, (2, 5), None),
     ]
-    kinds = [(event["kind"], event["node"], event["into"]) for event in notes.events]
+    kinds = [(event["kind"], event["node"], event["into"]) for event in diagnostics.events]
     assert kinds == [("split", 2, [4, 5]), ("dissolve", 3, [4, 5])]
 
 
 def test_a_client_that_waits_at_a_cluster_that_dissolved_waits_at_the_nearest_one_that_did_not() -> None:
     problem = toy_problem(5)
     first = report_of(list(range(5)), [0] * 5, ones([1.0] * 5))
-    state, _ = advance(problem, begin(problem), first, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 0]))
-    state = wait(state, [4])
+    state, _ = aggregate(problem, initial_state(problem), first, torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 0]))
+    state = make_pending(state, [4])
     assert state.waiting.tolist() == [-1, -1, -1, -1, 2]
     second = report_of([0, 1, 2, 3], [0, 0, 1, 1], ones([1.0] * 4))
-    state, notes = advance(problem, state, second, torch.tensor([0, 0, 0, 0, -1]), torch.tensor([0]))
+    state, diagnostics = aggregate(problem, state, second, torch.tensor([0, 0, 0, 0, -1]), torch.tensor([0]))
     assert state.nodes.tolist() == [1] and state.waiting.tolist() == [-1, -1, -1, -1, 0]
-    assert notes.events == ({"kind": "dissolve", "node": 2, "into": [1]},)
-    assert offers(state, torch.tensor([4])).tolist() == [[0]]
+    assert diagnostics.events == ({"kind": "dissolve", "node": 2, "into": [1]},)
+    assert candidate_models(state, torch.tensor([4])).tolist() == [[0]]
 
 
 def test_newcomers_found_a_cluster_below_the_first_node() -> None:
     problem = toy_problem(4)
     halves = report_of([0, 1], [0, 0], ones([1.0, 5.0]))
-    state = wait(begin(problem), [2, 3], node=0)
-    state, _ = advance(problem, state, halves, torch.tensor([0, 1, -1, -1]), torch.tensor([0, 0]))
+    state = make_pending(initial_state(problem), [2, 3], node=0)
+    state, _ = aggregate(problem, state, halves, torch.tensor([0, 1, -1, -1]), torch.tensor([0, 0]))
     later = report_of([0, 1, 2], [0, 1, 0], ones([1.0, 1.0, 100.0]))  # the founder's row is of another model
     labels, parents = torch.tensor([0, 1, 2, -1]), torch.tensor([0, 1, -1])
-    state, notes = advance(problem, state, later, labels, parents, founded=ones([7.0]))
+    state, diagnostics = aggregate(problem, state, later, labels, parents, founded=ones([7.0]))
     assert state.models[:, 0].tolist() == [2.0, 6.0, 7.0] and state.nodes.tolist() == [1, 2, 3]
     assert (state.tree[3].parent, state.tree[3].members, state.tree[3].born) == (0, (2,), 2)
     assert state.tree[0].split == 1
-    assert notes.events == ({"kind": "found", "node": 3, "clients": [2]},) and notes.figures["left_out"] == 1.0
-    assert offers(state, torch.tensor([3])).tolist() == [[0, 1, 2]]
+    assert (
+        diagnostics.events == ({"kind": "found", "node": 3, "clients": [2]},) and diagnostics.metrics["left_out"] == 1.0
+    )
+    assert candidate_models(state, torch.tensor([3])).tolist() == [[0, 1, 2]]
 
 
 def test_founding_beside_the_only_cluster_splits_the_first_node() -> None:
     """Only leaves hold clients: the one cluster goes on as a child, with its model and its members."""
     problem = toy_problem(3)
-    state = wait(begin(problem), [2], node=0)
+    state = make_pending(initial_state(problem), [2], node=0)
     report = report_of([0, 1], [0, 0], ones([1.0, 3.0]))
-    why = {0: Verdict("too far away")}
+    why = {0: Decision("too far away")}
     labels, parents = torch.tensor([0, 0, 1]), torch.tensor([0, -1])
-    state, notes = advance(problem, state, report, labels, parents, why, founded=ones([7.0]))
+    state, diagnostics = aggregate(problem, state, report, labels, parents, why, founded=ones([7.0]))
     assert state.models[:, 0].tolist() == [2.0, 7.0] and state.nodes.tolist() == [1, 2]
     assert [(node.parent, node.members, node.split) for node in state.tree[1:]] == [(0, (0, 1), None), (0, (2,), None)]
-    assert [event["kind"] for event in notes.events] == ["split", "found"] and notes.events[0]["why"] == "too far away"
+    assert [event["kind"] for event in diagnostics.events] == ["split", "found"] and diagnostics.events[0][
+        "why"
+    ] == "too far away"
 
 
 def test_a_cluster_cannot_be_founded_without_a_model() -> None:
     problem = toy_problem(2)
     report = report_of([0, 1], [0, 0], ones([1.0, 3.0]))
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        advance(problem, begin(problem), report, torch.tensor([0, 1]), torch.tensor([0, -1]))
+        aggregate(problem, initial_state(problem), report, torch.tensor([0, 1]), torch.tensor([0, -1]))

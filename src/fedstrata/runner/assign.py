@@ -14,7 +14,7 @@ import torch
 from fedstrata import data
 from fedstrata.config import Experiment, load
 from fedstrata.config.folder import recorded
-from fedstrata.core import Algorithm, Plan, Problem, Report, Rows, State, Use, move, wait
+from fedstrata.core import Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.data import Dataset
 from fedstrata.engine import Holdings, Loop
 from fedstrata.errors import DataError, RecordError
@@ -24,9 +24,9 @@ from fedstrata.partition.holdout import hold_out, hold_out_units
 from fedstrata.randomness import seed_of
 from fedstrata.records import Checkpoint, Folder, find_checkpoint
 from fedstrata.records.resume import refuse_other, unfit
-from fedstrata.setting import prepare
-from fedstrata.train import one_thread
-from fedstrata.validation import validate
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.validation import validate
 
 S = TypeVar("S", bound=State)
 
@@ -89,13 +89,13 @@ def _place(algorithm: Algorithm[S], problem: Problem, state: S, client: _Newcome
     plan = algorithm.plan(problem, state, torch.tensor([id]))
     report = validate(problem.layout, plan, client.run(plan)).report
     label = int(algorithm.place(problem, state, report)[id])
-    _, notes = algorithm.update(problem, state, report)
-    said = [event for event in notes.events if event.get("client") == id]
+    _, diagnostics = algorithm.update(problem, state, report)
+    said = [event for event in diagnostics.events if event.get("client") == id]
     evidence = {key: value for event in said for key, value in event.items() if key not in ("kind", "client", "node")}
     cluster, accuracy = None, None
     if 0 <= label < k:
-        uses = algorithm.serve(problem, move(state, {id: label}), torch.tensor([id]))
-        cluster, accuracy = nodes[label], client.accuracy(uses, state)
+        evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
+        cluster, accuracy = nodes[label], client.accuracy(evaluations, state)
     losses = _losses(plan, report, nodes)
     return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "accuracy": accuracy}
 
@@ -141,7 +141,7 @@ def _admit(algorithm: Algorithm[S], problem: Problem, state: S) -> tuple[Problem
     truth = None if problem.truth is None else torch.cat([problem.truth, problem.truth[:1]])
     larger = replace(problem, clients=problem.clients + 1, truth=truth)
     grown = _grown(state, algorithm.init(problem), algorithm.init(larger))
-    return larger, wait(grown, [problem.clients], node=0)
+    return larger, make_pending(grown, [problem.clients], node=0)
 
 
 def _grown(value: Any, before: Any, after: Any) -> Any:
@@ -182,14 +182,14 @@ class _Newcomer:
     def run(self, plan: Plan) -> Report:
         """Answer a plan of the federation."""
         report = self._loop.run(replace(plan, cohort=plan.cohort - self.id))
-        facts = {name: self._named(rows) for name, rows in report.facts.items()}
+        facts = {name: self._named(rows) for name, rows in report.client_stats.items()}
         results = tuple(replace(result, updates=self._named(result.updates)) for result in report.results)
-        return replace(report, results=results, facts=facts)
+        return replace(report, results=results, client_stats=facts)
 
-    def accuracy(self, uses: Sequence[Use], state: State) -> float:
+    def accuracy(self, evaluations: Sequence[Evaluation], state: State) -> float:
         """Of what it would use first, on what was held out."""
-        use = replace(uses[0], clients=uses[0].clients - self.id)
-        plan = Plan(state.round + 2, 0, use.clients[:0], state.models, score=(use,))
+        evaluation = replace(evaluations[0], clients=evaluations[0].clients - self.id)
+        plan = Plan(state.round + 2, 0, evaluation.clients[:0], state.models, evaluations=(evaluation,))
         (score,) = self._loop.run(plan).scores
         return int(score.correct) / int(score.samples)
 
@@ -200,7 +200,7 @@ class _Newcomer:
 def _losses(plan: Plan, report: Report, nodes: Sequence[int]) -> dict[int, float]:
     """Training loss of every cluster's model that a lone client was offered, by tree node; none without a choice."""
     losses = dict[int, float]()
-    for fit, result in zip(plan.work, report.results, strict=True):
-        pairs = zip(fit.offers.flatten().tolist(), result.losses.flatten().tolist(), strict=False)
+    for task, result in zip(plan.tasks, report.results, strict=True):
+        pairs = zip(task.candidates.flatten().tolist(), result.losses.flatten().tolist(), strict=False)
         losses |= {nodes[offer]: loss for offer, loss in pairs if 0 <= offer < len(nodes) and isfinite(loss)}
     return losses

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from fedstrata.config import Experiment
-from fedstrata.core import State, move, wait
+from fedstrata.core import State, make_pending, reassign
 from fedstrata.errors import ExperimentError
 from fedstrata.randomness import generator
 
@@ -51,7 +51,7 @@ class Membership:
         events: list[dict[str, Any]] = []
         if round == 1:
             absent = set(range(self.clients)) - set(self.active(1).tolist())
-            state = wait(state, sorted(absent), node=0)
+            state = make_pending(state, sorted(absent), node=0)
         for kind, clients in (
             ("join", [client for client, since in self.joins.items() if since == round]),
             ("leave", [client for client, since in self.leaves.items() if since == round]),
@@ -59,12 +59,12 @@ class Membership:
         ):
             if clients:
                 # What a client whose data changed was grouped by is no longer true: it is placed like a newcomer.
-                state = wait(state, clients, node=None if kind == "leave" else 0)
+                state = make_pending(state, clients, node=None if kind == "leave" else 0)
                 events.append({"kind": kind, "clients": clients})
         if round in self.misplaced:
             moves = self._moves(state, round)
             if moves:
-                state = move(state, moves)
+                state = reassign(state, moves)
                 events.append({"kind": "misplace", "clients": sorted(moves)})
         return state, events
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.core import Rows, mix
+from fedstrata.core import Rows, weighted_mean
 from fedstrata.errors import ContractError
 
 
@@ -13,22 +13,22 @@ def rows_of(clients: list[int], values: list[list[float]]) -> Rows:
 
 def test_mix_weights_clients_by_their_samples_inside_each_cluster() -> None:
     updates = rows_of([4, 7, 9], [[1.0], [4.0], [10.0]])
-    means = mix(updates, weights=torch.tensor([1.0, 2.0, 5.0]), labels=torch.tensor([0, 0, 1]), k=2)
+    means = weighted_mean(updates, weights=torch.tensor([1.0, 2.0, 5.0]), labels=torch.tensor([0, 0, 1]), k=2)
     assert means.tolist() == [[3.0], [10.0]]  # (1*1 + 2*4) / 3, and 10 alone
 
 
 def test_mix_reproduces_golden_case_12() -> None:
     updates = rows_of([0, 1, 2], [[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
     everyone = torch.zeros(3, dtype=torch.int64)
-    assert mix(updates, torch.tensor([1, 2, 5]), everyone, 1).tolist() == [[4.0, 1.25]]
-    assert mix(updates, torch.ones(3), everyone, 1).tolist() == [[3.0, 2.0]]
+    assert weighted_mean(updates, torch.tensor([1, 2, 5]), everyone, 1).tolist() == [[4.0, 1.25]]
+    assert weighted_mean(updates, torch.ones(3), everyone, 1).tolist() == [[3.0, 2.0]]
     present = rows_of([0, 2], [[1.0, 2.0], [5.0, 0.0]])
-    mean = mix(present, torch.tensor([1, 5]), everyone[:2], 1)
+    mean = weighted_mean(present, torch.tensor([1, 5]), everyone[:2], 1)
     assert mean[0].tolist() == pytest.approx([4.333333, 0.333333], abs=1e-6)  # (1 + 25) / 6, 2 / 6
 
 
 def test_a_cluster_without_rows_gets_zeros() -> None:
-    means = mix(rows_of([3], [[2.0]]), torch.ones(1), torch.tensor([1]), k=3)
+    means = weighted_mean(rows_of([3], [[2.0]]), torch.ones(1), torch.tensor([1]), k=3)
     assert means.tolist() == [[0.0], [2.0], [0.0]]
 
 
@@ -66,8 +66,8 @@ def test_mix_gives_the_same_bits_in_any_order_and_for_whole_blocks_summed_elsewh
     weights = torch.randint(1, 1000, (m,), generator=draw)
     labels = torch.randint(0, k, (m,), generator=draw)
     order = torch.randperm(m, generator=draw)
-    once = mix(Rows(clients, values), weights, labels, k)
-    again = mix(Rows(clients[order], values[order]), weights[order], labels[order], k)
+    once = weighted_mean(Rows(clients, values), weights, labels, k)
+    again = weighted_mean(Rows(clients[order], values[order]), weights[order], labels[order], k)
     assert torch.equal(once, again)
     assert once.dtype == torch.float32
 
@@ -76,4 +76,4 @@ def test_mix_gives_the_same_bits_in_any_order_and_for_whole_blocks_summed_elsewh
 def test_the_mean_of_equal_rows_is_that_row(m: int, value: float, seed: int) -> None:
     weights = torch.randint(1, 1000, (m,), generator=torch.Generator().manual_seed(seed))
     rows = Rows(torch.arange(m), torch.full((m, 2), value))
-    assert torch.equal(mix(rows, weights, torch.zeros(m, dtype=torch.int64), 1), rows.values[:1])
+    assert torch.equal(weighted_mean(rows, weights, torch.zeros(m, dtype=torch.int64), 1), rows.values[:1])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from fedstrata.patience import Patience, Stopped
+from fedstrata.runner.interrupt import Patience, Stopped
 from run_folder import left
 
 EXPERIMENT = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedstrata.progress import Happening, Line, Progress, Race, happenings
+from fedstrata.runner.progress import Happening, Line, Progress, Race, happenings
 
 SPLIT = {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv1", "why": "the groups replicate"}
 TOO_LARGE = {

@@ -46,29 +46,29 @@ def traffic(
     for row, client in enumerate(plan.cohort.tolist()):
         own = None if stored is None else stored(client)
         needed: dict[int, Mask] = {}
-        for fit in plan.work:
-            for offer in fit.offers[row].tolist():
-                kept = enumerate(fit.keep)
+        for task in plan.tasks:
+            for offer in task.candidates[row].tolist():
+                kept = enumerate(task.load_local)
                 received = tuple(not keep or (own is not None and tensor not in own) for tensor, keep in kept)
                 before = needed.get(offer, layout.nothing)
                 needed[offer] = tuple(a or b for a, b in zip(before, received, strict=True))
         for mask in (mask for offer, mask in needed.items() if offer >= 0):
             parameters, statistics = _bytes(layout, mask)
             down, buffers = down + parameters, buffers + statistics
-    for fit, result in zip(plan.work, report.results, strict=True):
-        parameters, statistics = _bytes(layout, fit.upload)
+    for task, result in zip(plan.tasks, report.results, strict=True):
+        parameters, statistics = _bytes(layout, task.upload)
         known = ~result.losses.isnan()
         # Whoever trains one of several models says which; where nothing is trained, the losses are what is asked for.
-        told = known.any(dim=1) if any(fit.train) else known
+        told = known.any(dim=1) if any(task.trainable) else known
         up += parameters * len(result.sizes) + FLOAT * int(told.sum())
         buffers += statistics * len(result.sizes)
-    up += sum(FLOAT * rows.values.numel() for rows in report.facts.values())
+    up += sum(FLOAT * rows.values.numel() for rows in report.client_stats.values())
     return Traffic(down, up, buffers)
 
 
 def _bytes(layout: Layout, mask: Mask) -> tuple[int, int]:
     """Bytes of the parameters and of the buffers of a mask."""
     sizes = {True: 0, False: 0}
-    for slot, span, sent in zip(layout.slots, layout.spans, mask, strict=True):
+    for slot, span, sent in zip(layout.tensors, layout.spans, mask, strict=True):
         sizes[slot.kind == "buffer"] += FLOAT * (span.stop - span.start) * sent
     return sizes[False], sizes[True]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core import Algorithm, Fit, Layout, Notes, Plan, Problem, Report, State
-from fedstrata.lazy import torch
+from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, State
+from fedstrata.lazy_torch import torch
 
 FACTOR = 10.0
 """A norm up to this multiple of the median is always accepted. A client with r times the median number of samples
@@ -120,7 +120,7 @@ def validate(layout: Layout, plan: Plan, report: Report) -> Validation:
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
         for event in _too_large(norms, plan):
             _keep_worst(too_large, event)
-    for rows in report.facts.values():
+    for rows in report.client_stats.values():
         values = _norms(rows.values, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
     no_samples -= not_finite
@@ -143,8 +143,8 @@ def measure(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
         plan: what was asked, for everyone.
         report: what came back.
     """
-    for task, (fit, result) in enumerate(zip(plan.work, report.results, strict=True)):
-        clients, given = result.updates.clients.numpy(), result.given.numpy()
+    for task, (fit, result) in enumerate(zip(plan.tasks, report.results, strict=True)):
+        clients, given = result.updates.clients.numpy(), result.chosen.numpy()
         sizes = result.sizes.double().numpy()
         for part, spans in _parts(layout, fit).items():
             values = _norms(result.updates.values, spans)
@@ -156,7 +156,7 @@ def measure(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
 
 def decide(
     algorithm: Algorithm[Any], problem: Problem, state: State, report: Report
-) -> tuple[State, Notes, list[dict[str, Any]]]:
+) -> tuple[State, Diagnostics, list[dict[str, Any]]]:
     """Let the algorithm decide, and take its decision back if a model of the new state cannot be used.
 
     Args:
@@ -169,15 +169,15 @@ def decide(
         The new state, what the decision left behind, and an event if it was taken back. Then the state is the one
         after a round in which nobody answered: its models are those from before.
     """
-    after, notes = algorithm.update(problem, state, report)
+    after, diagnostics = algorithm.update(problem, state, report)
     unusable = _unusable(after, problem.layout.p)
     if not unusable:
-        return after, notes, []
+        return after, diagnostics, []
     everyone = {client for result in report.results for client in result.updates.clients.tolist()}
-    told = {client for rows in report.facts.values() for client in rows.clients.tolist()}
+    told = {client for rows in report.client_stats.values() for client in rows.clients.tolist()}
     nodes = sorted({_node_before(state, after, node) for node in unusable})
-    after, notes = algorithm.update(problem, state, _without(report, everyone | told))
-    return after, notes, [{"kind": "diverged", "reason": "models", "nodes": nodes}]
+    after, diagnostics = algorithm.update(problem, state, _without(report, everyone | told))
+    return after, diagnostics, [{"kind": "diverged", "reason": "models", "nodes": nodes}]
 
 
 def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -202,7 +202,7 @@ def divergence_of_loss(layout: Layout, losses: torch.Tensor) -> list[dict[str, A
         losses: mean test cross-entropy of each client, (s,) in nats. Their median counts, so that no single client can
             report a divergence that there is not.
     """
-    last = [slot for slot in layout.slots if slot.kind == "linear"][-1:]
+    last = [slot for slot in layout.tensors if slot.kind == "linear"][-1:]
     if not last or not len(losses) or last[0].shape[0] < 2:
         return []
     guessing = math.log(last[0].shape[0])
@@ -218,15 +218,15 @@ def missed(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
     return [{"kind": kind, "clients": [c for c, other in reasons.items() if other == why], "why": why} for why in whys]
 
 
-def _parts(layout: Layout, fit: Fit) -> dict[str, list[slice]]:
+def _parts(layout: Layout, fit: LocalTask) -> dict[str, list[slice]]:
     """The columns that a task uploads, by what is measured together; neighbouring tensors are one slice.
 
     A client can spoil a buffer or a normalisation layer whose norm is small beside that of the weights. Tensors that
     are sent as they are have other norms than updates.
     """
     parts = dict[str, list[slice]]()
-    as_values = fit.values or layout.nothing
-    for slot, span, sent, as_value in zip(layout.slots, layout.spans, fit.upload, as_values, strict=True):
+    as_values = fit.upload_values or layout.nothing
+    for slot, span, sent, as_value in zip(layout.tensors, layout.spans, fit.upload, as_values, strict=True):
         if not sent:
             continue
         part = {"norm": "normalisation layers", "buffer": "buffers"}.get(slot.kind, "weights")
@@ -291,7 +291,7 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
         start = plan.models[int(norms.given[row])][None]
         limit = max(norms.limits[row], min(NEAR * _norms(start, norms.spans)[0], LARGEST))
         if norms.values[row] > limit:
-            fit, median = plan.work[norms.task], norms.medians[row]
+            fit, median = plan.tasks[norms.task], norms.medians[row]
             event = {
                 "kind": "rejected",
                 "reason": "norm",
@@ -323,8 +323,8 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
     gone = torch.tensor(sorted(clients), dtype=torch.int64)
     results = tuple(result.only(~torch.isin(result.updates.clients, gone)) for result in report.results)
-    facts = {name: rows.without(gone) for name, rows in report.facts.items()}
-    return replace(report, results=results, facts=facts)
+    facts = {name: rows.without(gone) for name, rows in report.client_stats.items()}
+    return replace(report, results=results, client_stats=facts)
 
 
 def _unusable(state: State, p: int) -> list[int]:

@@ -2,23 +2,23 @@ from dataclasses import replace
 
 import torch
 
-from fedstrata.core import Layout, Report, Slot, begin, broadcast
+from fedstrata.core import Layout, Report, TensorSpec, fedavg_plan, initial_state
+from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
-from fedstrata.traffic import traffic
 
 
 def test_fedavg_sends_every_parameter_both_ways() -> None:
     """SEMANTICS section 0: 33,580 parameters and 20 clients make 5,372,800 bytes a round, up and down."""
-    layout = Layout((Slot("w", "w", "conv", (33_580,)),))
+    layout = Layout((TensorSpec("w", "w", "conv", (33_580,)),))
     problem = toy_problem(20, layout)
-    plan = broadcast(problem, begin(problem), torch.arange(20))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(20))
     sent = traffic(layout, plan, Scripted([torch.zeros(20, 33_580)]).run(plan))
     assert (sent.down + sent.up, sent.buffers) == (5_372_800, 0)
 
 
 def test_an_absent_client_is_charged_the_way_down() -> None:
     problem = toy_problem(3)
-    plan = broadcast(problem, begin(problem), torch.arange(3))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(3))
     answer = Scripted([torch.zeros(3, 6)]).run(plan.only(torch.tensor([True, False, True])))
     sent = traffic(problem.layout, plan, answer)
     assert (sent.down, sent.up) == (3 * 24, 2 * 24)
@@ -26,9 +26,9 @@ def test_an_absent_client_is_charged_the_way_down() -> None:
 
 def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> None:
     problem = toy_problem(1)
-    plan = broadcast(problem, begin(problem), torch.arange(1))
-    fit = replace(plan.work[0], offers=torch.tensor([[0, 1, -1]]))
-    plan = replace(plan, models=torch.zeros(3, 6), work=(fit, fit))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))
+    task = replace(plan.tasks[0], candidates=torch.tensor([[0, 1, -1]]))
+    plan = replace(plan, models=torch.zeros(3, 6), tasks=(task, task))
     report = Scripted([torch.zeros(1, 6)]).run(plan)
     chosen = Report(tuple(replace(result, losses=torch.tensor([[0.1, 0.2, torch.nan]])) for result in report.results))
     sent = traffic(problem.layout, plan, chosen)
@@ -37,10 +37,10 @@ def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> N
 
 def test_models_that_are_only_compared_come_back_as_their_losses() -> None:
     problem = toy_problem(2)
-    plan = broadcast(problem, begin(problem), torch.arange(2))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
     none = problem.layout.nothing
-    fit = replace(plan.work[0], offers=torch.tensor([[0, 1, 2], [0, 1, -1]]), train=none, upload=none)
-    plan = replace(plan, models=torch.zeros(3, 6), work=(fit,))
+    task = replace(plan.tasks[0], candidates=torch.tensor([[0, 1, 2], [0, 1, -1]]), trainable=none, upload=none)
+    plan = replace(plan, models=torch.zeros(3, 6), tasks=(task,))
     losses = torch.tensor([[0.1, 0.2, 0.3], [0.1, 0.2, torch.nan]])
     report = Scripted([torch.zeros(2, 6)]).run(plan)
     answer = Report(tuple(replace(result, losses=losses) for result in report.results))
@@ -49,21 +49,25 @@ def test_models_that_are_only_compared_come_back_as_their_losses() -> None:
 
 
 def test_what_a_client_keeps_is_not_sent_and_statistics_are_counted_apart() -> None:
-    slots = (Slot("a", "a", "conv", (3,)), Slot("b", "b", "linear", (2,)), Slot("s", "s", "buffer", (5,)))
+    slots = (
+        TensorSpec("a", "a", "conv", (3,)),
+        TensorSpec("b", "b", "linear", (2,)),
+        TensorSpec("s", "s", "buffer", (5,)),
+    )
     problem = toy_problem(1, Layout(slots))
-    plan = broadcast(problem, begin(problem), torch.arange(1))
-    fit = replace(plan.work[0], keep=(False, True, False), upload=(True, False, True))
-    plan = replace(plan, work=(fit,))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))
+    task = replace(plan.tasks[0], load_local=(False, True, False), upload=(True, False, True))
+    plan = replace(plan, tasks=(task,))
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(1, 10)]).run(plan))
     assert (sent.down, sent.up, sent.buffers) == (12, 12, 40)
 
 
 def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
     """SEMANTICS section 0: FedPer sends all layers in the first round, so that all heads start equal."""
-    slots = (Slot("a", "a", "conv", (3,)), Slot("b", "b", "linear", (2,)))
+    slots = (TensorSpec("a", "a", "conv", (3,)), TensorSpec("b", "b", "linear", (2,)))
     problem = toy_problem(2, Layout(slots))
-    plan = broadcast(problem, begin(problem), torch.arange(2))
-    plan = replace(plan, work=(replace(plan.work[0], keep=(False, True)),))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
+    plan = replace(plan, tasks=(replace(plan.tasks[0], load_local=(False, True)),))
     devices: dict[int, list[int]] = {0: [1], 1: []}
     sent = traffic(problem.layout, plan, Scripted([torch.zeros(2, 5)]).run(plan), lambda client: devices[client])
     assert sent.down == 12 + 20
@@ -72,10 +76,13 @@ def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
 def test_facts_are_paid_for_by_those_that_are_asked_for_them() -> None:
     problem = toy_problem(3)
     asked = {"classes": torch.tensor([True, False, True]), "entropy": torch.tensor([False, False, True])}
-    plan = replace(broadcast(problem, begin(problem), torch.arange(3)), ask=asked)
+    plan = replace(fedavg_plan(problem, initial_state(problem), torch.arange(3)), client_stats=asked)
     clients = Scripted([torch.zeros(3, 6)], facts={"classes": torch.ones(3, 2), "entropy": torch.ones(3, 1)})
     answer = clients.run(plan)
-    assert {name: rows.clients.tolist() for name, rows in answer.facts.items()} == {"classes": [0, 2], "entropy": [2]}
+    assert {name: rows.clients.tolist() for name, rows in answer.client_stats.items()} == {
+        "classes": [0, 2],
+        "entropy": [2],
+    }
     assert traffic(problem.layout, plan, answer).up == 3 * 24 + 4 * (2 * 2 + 1)
     answer = clients.run(plan.only(torch.tensor([True, True, False])))
     assert traffic(problem.layout, plan, answer).up == 2 * 24 + 4 * 2

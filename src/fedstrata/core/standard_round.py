@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.core.messages import Fit, Plan, Report, Use
+from fedstrata.core.messages import Evaluation, LocalTask, Plan, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import State
-from fedstrata.core.tree import Node, Verdict, branch, descends, judge, people
-from fedstrata.lazy import torch
+from fedstrata.core.tree import Decision, Node, descends, with_children, with_decisions, with_members
+from fedstrata.lazy_torch import torch
 
 
-def begin(problem: Problem) -> State:
+def initial_state(problem: Problem) -> State:
     """Everyone in one cluster, which starts from ``problem.fresh(0)``."""
     n = problem.clients
     return State(
@@ -24,7 +24,7 @@ def begin(problem: Problem) -> State:
     )
 
 
-def grouped(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
+def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
     """Clusters that are given before round 1, all from ``problem.fresh(0)``.
 
     Args:
@@ -33,8 +33,8 @@ def grouped(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
         k: number of clusters.
         why: where they come from, for the tree.
     """
-    state = begin(problem)
-    tree, nodes = branch(state.tree, [0] * k, round=0)
+    state = initial_state(problem)
+    tree, nodes = with_children(state.tree, [0] * k, round=0)
     members = {node: (labels == c).nonzero().flatten().tolist() for c, node in enumerate(nodes)}
     return replace(
         state,
@@ -42,11 +42,11 @@ def grouped(problem: Problem, labels: torch.Tensor, k: int, why: str) -> State:
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=torch.where(labels < 0, 0, -1),
-        tree=people(judge(tree, {0: Verdict(why)}), members),
+        tree=with_members(with_decisions(tree, {0: Decision(why)}), members),
     )
 
 
-def offers(state: State, clients: torch.Tensor) -> torch.Tensor:
+def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
     """The model of its cluster for each client, all leaves below its node for a pending one; (m, c)."""
     rows = []
     for client in clients.tolist():
@@ -62,26 +62,26 @@ def leaves_below(state: State, node: int) -> list[int]:
     return [cluster for cluster, leaf in enumerate(state.nodes.tolist()) if descends(state.tree, leaf, node)]
 
 
-def broadcast(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
     """Everyone trains all of the model of its cluster and sends all of it back (FedAvg's round)."""
     round, layout = state.round + 1, problem.layout
-    fit = Fit(
-        offers=offers(state, cohort),
-        recipe=problem.recipe_of(round),
-        train=layout.everything,
+    task = LocalTask(
+        candidates=candidate_models(state, cohort),
+        training=problem.training_of(round),
+        trainable=layout.everything,
         upload=layout.everything,
-        keep=layout.nothing,
-        store=layout.nothing,
+        load_local=layout.nothing,
+        save_local=layout.nothing,
     )
-    return Plan(round=round, seed=problem.seed, cohort=cohort, models=state.models, work=(fit,))
+    return Plan(round=round, seed=problem.seed, cohort=cohort, models=state.models, tasks=(task,))
 
 
-def serve(problem: Problem, state: State, clients: torch.Tensor) -> tuple[Use, ...]:
+def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) -> tuple[Evaluation, ...]:
     """Everyone uses the model of its cluster."""
-    return (Use("cluster", clients, offers(state, clients), problem.layout.nothing),)
+    return (Evaluation("cluster", clients, candidate_models(state, clients), problem.layout.nothing),)
 
 
-def asked(report: Report, members: torch.Tensor) -> torch.Tensor:
+def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
     """Which of some clients were asked in a round: who was not drawn is not absent.
 
     Args:
@@ -96,10 +96,10 @@ def asked(report: Report, members: torch.Tensor) -> torch.Tensor:
     return members & torch.isin(torch.arange(len(members)), report.cohort)
 
 
-def settle(state: State, report: Report) -> torch.Tensor:
+def assign_pending(state: State, report: Report) -> torch.Tensor:
     """The labels (n,) once every pending client that answered has joined the leaf that it chose."""
     result = report.results[0]
     labels, clients = state.labels.clone(), result.updates.clients
     pending = labels[clients] < 0
-    labels[clients[pending]] = result.given[pending]
+    labels[clients[pending]] = result.chosen[pending]
     return labels

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 from fedstrata.core import (
-    Fit,
+    LocalTask,
+    LocalTraining,
     Node,
     Plan,
-    Recipe,
     Report,
     Result,
     Rows,
     State,
-    asked,
-    begin,
-    broadcast,
+    assign_pending,
+    cluster_evaluation,
     descends,
-    grouped,
-    serve,
-    settle,
+    fedavg_plan,
+    fixed_clusters,
+    initial_state,
+    selected,
 )
 from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
@@ -45,15 +45,15 @@ def nested() -> State:
 
 
 def test_a_pending_client_is_offered_every_leaf_below_the_node_where_it_waits() -> None:
-    plan = broadcast(toy_problem(5), nested(), torch.arange(5))
-    assert plan.work[0].offers.tolist() == [[1, -1, -1], [2, -1, -1], [1, 2, -1], [0, -1, -1], [0, 1, 2]]
-    assert serve(toy_problem(5), nested(), torch.tensor([2]))[0].offers.tolist() == [[1, 2]]
+    plan = fedavg_plan(toy_problem(5), nested(), torch.arange(5))
+    assert plan.tasks[0].candidates.tolist() == [[1, -1, -1], [2, -1, -1], [1, 2, -1], [0, -1, -1], [0, 1, 2]]
+    assert cluster_evaluation(toy_problem(5), nested(), torch.tensor([2]))[0].candidates.tolist() == [[1, 2]]
 
 
 def test_a_pending_client_that_answered_joins_the_leaf_that_it_chose() -> None:
     rows = Rows(torch.tensor([2, 3]), torch.zeros(2, 6))
     report = Report((Result(rows, torch.tensor([2, 0]), torch.ones(2), torch.zeros(2, 3)),))
-    assert settle(nested(), report).tolist() == [1, 2, 2, 0, -1]
+    assert assign_pending(nested(), report).tolist() == [1, 2, 2, 0, -1]
 
 
 def test_descent_follows_parents() -> None:
@@ -62,55 +62,55 @@ def test_descent_follows_parents() -> None:
 
 
 def test_everyone_trains_everything_with_the_step_size_of_the_round() -> None:
-    problem = replace(toy_problem(5), recipe=Recipe(lr=1.0), decay=0.5)
-    fit = broadcast(problem, nested(), torch.arange(5)).work[0]
-    assert fit.recipe.lr == 0.25  # round 3: twice halved
-    assert fit.train == fit.upload == (True, True) and fit.keep == fit.store == (False, False)
+    problem = replace(toy_problem(5), training=LocalTraining(lr=1.0), lr_decay=0.5)
+    task = fedavg_plan(problem, nested(), torch.arange(5)).tasks[0]
+    assert task.training.lr == 0.25  # round 3: twice halved
+    assert task.trainable == task.upload == (True, True) and task.load_local == task.save_local == (False, False)
 
 
 def test_a_plan_refuses_an_offer_of_a_model_that_it_does_not_carry() -> None:
     problem = toy_problem(2)
-    plan = broadcast(problem, begin(problem), torch.arange(2))
-    wrong = replace(plan.work[0], offers=torch.tensor([[0], [1]]))
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))
+    wrong = replace(plan.tasks[0], candidates=torch.tensor([[0], [1]]))
     with pytest.raises(ContractError, match="an offer names model 1, but the plan carries 1"):
-        replace(plan, work=(wrong,))
-    assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), (replace(wrong, offers=torch.empty(0, 1)),)).work
+        replace(plan, tasks=(wrong,))
+    assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), (replace(wrong, candidates=torch.empty(0, 1)),)).tasks
 
 
 def test_a_plan_for_some_of_the_cohort_keeps_their_offers() -> None:
-    plan = broadcast(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
+    plan = fedavg_plan(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
     some = plan.only(torch.tensor([False, True, True]))
     assert some.cohort.tolist() == [2, 3]
-    fits: tuple[Fit, ...] = some.work
-    assert fits[0].offers.tolist() == [[1, 2], [0, -1]]
+    fits: tuple[LocalTask, ...] = some.tasks
+    assert fits[0].candidates.tolist() == [[1, 2], [0, -1]]
 
 
 def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
-    plan = broadcast(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
-    plan = replace(plan, ask={"classes": torch.tensor([True, True, False])})
+    plan = fedavg_plan(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
+    plan = replace(plan, client_stats={"classes": torch.tensor([True, True, False])})
     some = plan.only(torch.tensor([False, True, True]))
-    assert {name: some.cohort[who].tolist() for name, who in some.ask.items()} == {"classes": [2]}
+    assert {name: some.cohort[who].tolist() for name, who in some.client_stats.items()} == {"classes": [2]}
 
 
 def test_who_was_not_drawn_was_not_asked() -> None:
     members = torch.tensor([True, False, True, True, False])
     report = Report((), cohort=torch.tensor([1, 3, 4]))
-    assert asked(report, members).tolist() == [False, False, False, True, False]
-    assert asked(replace(report, cohort=None), members).tolist() == members.tolist()
+    assert selected(report, members).tolist() == [False, False, False, True, False]
+    assert selected(replace(report, cohort=None), members).tolist() == members.tolist()
     union = replace(report, cohort=torch.tensor([5]))  # the id of all data together
-    assert not asked(union, members).any()
+    assert not selected(union, members).any()
 
 
 def test_groups_that_are_given_are_children_of_the_first_node() -> None:
-    state = grouped(toy_problem(4), torch.tensor([1, -1, 0, 1]), 2, "given")
+    state = fixed_clusters(toy_problem(4), torch.tensor([1, -1, 0, 1]), 2, "given")
     assert state.models.shape == (2, 6) and state.nodes.tolist() == [1, 2]
     assert state.waiting.tolist() == [-1, 0, -1, -1]
     assert [node.members for node in state.tree[1:]] == [(2,), (0, 3)]
-    assert state.tree[0].verdict and state.tree[0].verdict.why == "given"
+    assert state.tree[0].decision and state.tree[0].decision.why == "given"
 
 
 def test_one_group_that_is_given_is_the_ordinary_start() -> None:
-    state = grouped(toy_problem(3), torch.zeros(3, dtype=torch.int64), 1, "given")
+    state = fixed_clusters(toy_problem(3), torch.zeros(3, dtype=torch.int64), 1, "given")
     assert state.nodes.tolist() == [0] and [node.members for node in state.tree] == [(0, 1, 2)]
 
 

@@ -7,9 +7,9 @@ import torch
 import fedstrata as fs
 from fedstrata import core
 from fedstrata.config import load
-from fedstrata.core import begin
+from fedstrata.core import initial_state
 from fedstrata.errors import ExperimentError
-from fedstrata.membership import Membership, membership
+from fedstrata.runner.membership import Membership, membership
 from fedstrata.testing import toy_problem
 
 
@@ -29,7 +29,7 @@ def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave()
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
     members = of(join=[{"round": 3, "clients": [5]}], leave=[{"round": 2, "clients": [0]}])
-    state, events = members.before(begin(toy_problem(6)), 1)
+    state, events = members.before(initial_state(toy_problem(6)), 1)
     assert state.labels.tolist() == [0, 0, 0, 0, 0, -1] and events == []
     assert state.tree[0].members == (0, 1, 2, 3, 4)
     state, events = members.before(state, 2)
@@ -39,14 +39,14 @@ def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
 def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
     members = of(change=[{"round": 2, "client": 1, "holds": 5}])
     assert members.active(1).tolist() == [0, 1, 2, 3, 4]
-    state, _ = members.before(begin(toy_problem(6)), 1)
+    state, _ = members.before(initial_state(toy_problem(6)), 1)
     state, events = members.before(state, 2)
     assert state.labels.tolist() == [0, -1, 0, 0, 0, -1] and state.waiting[1] == 0
     assert events == [{"kind": "change", "clients": [1]}]
 
 
 def test_misplaced_clients_are_put_into_another_cluster() -> None:
-    members, state = of(misplace=[{"round": 2, "share": 0.5}]), begin(toy_problem(6))
+    members, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
     untouched, events = members.before(state, 2)
     assert torch.equal(untouched.labels, state.labels) and events == []  # there is only one cluster
     two = core.State(

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from fedstrata import data
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment
 from fedstrata.config.tables import Engine as EngineTable
-from fedstrata.core import Algorithm, Layout, Problem, Recipe
+from fedstrata.core import Algorithm, Layout, LocalTraining, Problem
 from fedstrata.engine import ENGINES, Engine, Holdings, Site, Work, candidates, choose, settle
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.membership import Membership, membership
 from fedstrata.models import flatten, layout_of, make, side
 from fedstrata.partition import Deal, deal
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
+from fedstrata.runner.membership import Membership, membership
+from fedstrata.runner.sampling import draw
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,21 @@ def prepare(experiment: Experiment) -> Setting:
     dealt = _deal(experiment, dataset)
     truth = None if dealt.truth is None else torch.from_numpy(dealt.truth)
     site = _site(experiment, dataset, dealt, members)
-    engine, why = _engine(experiment, site, members, problem.recipe)
+    engine, why = _engine(experiment, site, members, problem.training)
     clients = ENGINES[engine.name](site, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, dealt), predict=clients.predict)
     return Setting(problem, algorithm, clients, members, site.holdings, engine, why)
 
 
-def _engine(experiment: Experiment, site: Site, members: Membership, recipe: Recipe) -> tuple[EngineTable, str]:
+def _engine(
+    experiment: Experiment, site: Site, members: Membership, training: LocalTraining
+) -> tuple[EngineTable, str]:
     """The engine with nothing left open, and why it is this one."""
     wanted, rates, why = experiment.engine, experiment.cohort, ""
     name, device = settle(wanted.name, wanted.device)
     if name == "auto":
         cohort, _ = draw(experiment.seed, 1, members.active(1), rates.fraction, rates.dropout)
-        work = Work(recipe, cohort, experiment.rounds)
+        work = Work(training, cohort, experiment.rounds)
         choice = choose(site, work, candidates(site, wanted.workers, device, wanted.timeout))
         name, device, why = choice.name, choice.device, choice.why
     return wanted.model_copy(update={"name": name, "device": device}), why
@@ -185,8 +187,8 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> 
         clients=experiment.data.clients,
         seed=experiment.seed,
         rounds=experiment.rounds,
-        recipe=Recipe(local.epochs, local.batch, local.optimizer, local.lr, local.momentum),
-        decay=local.lr_decay,
+        training=LocalTraining(local.epochs, local.batch, local.optimizer, local.lr, local.momentum),
+        lr_decay=local.lr_decay,
         public=torch.empty(0) if experiment.data.public else None,  # until the data is read
     )
 

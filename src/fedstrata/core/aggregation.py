@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedstrata.core.messages import Notes, Report
+from fedstrata.core.messages import Diagnostics, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import S, State
-from fedstrata.core.tree import Tree, Verdict, branch, haven, judge, people
-from fedstrata.lazy import torch
+from fedstrata.core.tree import Decision, Tree, nearest_open_ancestor, with_children, with_decisions, with_members
+from fedstrata.lazy_torch import torch
 
 
-def advance(
+def aggregate(
     problem: Problem,
     state: S,
     report: Report,
     labels: torch.Tensor,
     parents: torch.Tensor | None = None,
-    verdicts: Mapping[int, Verdict] | None = None,
+    decisions: Mapping[int, Decision] | None = None,
     founded: torch.Tensor | None = None,
-) -> tuple[S, Notes]:
+) -> tuple[S, Diagnostics]:
     """Move every new cluster by the mean update of its members.
 
     Args:
@@ -31,27 +31,27 @@ def advance(
         parents: the old cluster whose model each new cluster starts from, (k',); by default each goes on from its
             own. One that is named more than once was split, and its members that are now pending wait at its node;
             one that is not named dissolved into the others; -1 is one that newcomers found.
-        verdicts: what was decided, by old cluster.
+        decisions: what was decided, by old cluster.
         founded: the models of the clusters whose parent is -1, in their order, (f, p).
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     result = report.results[0]
     label = labels[result.updates.clients]
     # A row trained from another model (a newcomer's, a settling client's) would drag the mean to that model.
-    counted = (label >= 0) & (result.given == parents[label])
+    counted = (label >= 0) & (result.chosen == parents[label])
     fresh = result.only(counted)
-    moves = problem.mean(fresh.updates, fresh.sizes, label[counted], len(parents))
+    moves = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
     starts = state.models[parents]
     starts[parents < 0] = starts[:0] if founded is None else founded
 
     round = state.round + 1
-    tree = judge(state.tree, {int(state.nodes[old]): verdict for old, verdict in (verdicts or {}).items()})
+    tree = with_decisions(state.tree, {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()})
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
-    tree, nodes = branch(tree, origins, round)
+    tree, nodes = with_children(tree, origins, round)
     members = [(labels == cluster).nonzero().flatten().tolist() for cluster in range(len(parents))]
     waiting = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting)
     pairs = zip(labels.tolist(), waiting.tolist(), strict=True)
-    havens = [haven(tree, node) if label < 0 else -1 for label, node in pairs]
+    havens = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
     moved = replace(
         state,
         models=starts + moves,
@@ -59,11 +59,11 @@ def advance(
         nodes=torch.tensor(nodes),
         waiting=torch.tensor(havens, dtype=torch.int64),
         round=round,
-        tree=people(tree, dict(zip(nodes, members, strict=True))),
+        tree=with_members(tree, dict(zip(nodes, members, strict=True))),
     )
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
     events = (*_splits(tree, round), *_dissolutions(state, moved), *foundings)
-    return moved, Notes(events, {"left_out": float((~counted).sum())})
+    return moved, Diagnostics(events, {"left_out": float((~counted).sum())})
 
 
 def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
@@ -73,8 +73,8 @@ def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
             "kind": "split",
             "node": node.id,
             "into": [child.id for child in tree if child.parent == node.id],
-            "layer": node.verdict and node.verdict.layer,
-            "why": node.verdict and node.verdict.why,
+            "layer": node.decision and node.decision.layer,
+            "why": node.decision and node.decision.why,
         }
         for node in tree
         if node.split == round and any(child.parent == node.id for child in tree)

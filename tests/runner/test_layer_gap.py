@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.core import Plan, Report, Result, Rows, begin, broadcast
-from fedstrata.probe import gaps
+from fedstrata.core import Plan, Report, Result, Rows, fedavg_plan, initial_state
+from fedstrata.runner.layer_gap import gaps
 from fedstrata.testing import toy_problem
 
 UPDATES = torch.tensor(
@@ -16,8 +16,8 @@ START = torch.tensor([1.0, 0, 0, 0, 1, 0])
 
 def plan_and_report(clients: list[int]) -> tuple[Plan, Report]:
     problem = toy_problem(4)
-    plan = broadcast(problem, begin(problem), torch.arange(4))
-    plan = Plan(1, 0, plan.cohort, START[None], plan.work)
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(4))
+    plan = Plan(1, 0, plan.cohort, START[None], plan.tasks)
     m = len(clients)
     rows = Rows(torch.tensor(clients), UPDATES[clients])
     return plan, Report((Result(rows, torch.zeros(m, dtype=torch.int64), torch.ones(m), torch.zeros(m, 1)),))
@@ -50,7 +50,7 @@ def test_without_two_groups_among_those_who_answered_there_is_no_gap() -> None:
 def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    plan = replace(plan, work=(replace(plan.work[0], values=layout.select("fc")),))
+    plan = replace(plan, tasks=(replace(plan.tasks[0], upload_values=layout.select("fc")),))
     records = gaps(layout, plan, report, truth, ["cos", "dcos"])
     found = {(record["layer"], record["measure"]): float(record["gap"]) for record in records}
     assert found["fc", "cos"] == pytest.approx(-1.0)  # the cosines of golden case 1's updates, not of its weights
@@ -61,11 +61,11 @@ def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> No
 def test_what_is_not_sent_is_not_measured() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    silent = replace(plan.work[0], upload=layout.nothing)
-    assert gaps(layout, replace(plan, work=(silent,)), report, truth, ["dcos"]) == []
-    base = replace(plan.work[0], upload=(True, False))
+    silent = replace(plan.tasks[0], upload=layout.nothing)
+    assert gaps(layout, replace(plan, tasks=(silent,)), report, truth, ["dcos"]) == []
+    base = replace(plan.tasks[0], upload=(True, False))
     both = replace(report, results=(report.results[0], report.results[0]))
-    records = gaps(layout, replace(plan, work=(silent, base)), both, truth, ["dcos", "cos"])
+    records = gaps(layout, replace(plan, tasks=(silent, base)), both, truth, ["dcos", "cos"])
     assert [str(record["layer"]) for record in records if math.isnan(float(record["gap"]))] == ["fc", "fc"]
 
 

@@ -10,11 +10,11 @@ from fedstrata.algorithms.parts.proof.voters import twins
 from fedstrata.algorithms.parts.scout.finding import Finding
 from fedstrata.algorithms.parts.scout.look import LEVEL, ROUNDS, conclude
 from fedstrata.algorithms.parts.scout.sighting import see, unseen, watching
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment
-from fedstrata.setting import prepare
-from fedstrata.train import one_thread
-from fedstrata.validation import validate
+from fedstrata.runner.build import prepare
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.validation import validate
 
 
 def scout(experiment: Experiment, rounds: int = ROUNDS, show: Callable[[str], None] = lambda line: None) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fedstrata.clustering import cosine, euclidean, gap
-from fedstrata.core import Fit, Layout, Mask, Plan, Report, Result, empty_rows
+from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, empty_rows
 
 WHOLE = "all"
 """The layer name of all conv and linear layers together."""
@@ -22,7 +22,7 @@ def gaps(
     Args:
         layout: of the network.
         plan: what they started from.
-        report: the result of the first Fit that uploads anything holds the updates.
+        report: the result of the first task that uploads anything holds the updates.
         truth: hidden group of each client, (n,).
         measures: of ``cos``, ``l2`` (weights), ``dcos``, ``dl2`` (updates); Eq. 5 to 8 and 23 to 26.
 
@@ -31,21 +31,21 @@ def gaps(
         groups among those who answered, of a layer that nobody sends, and of updates where a tensor is sent as
         values. No record when clients send nothing at all, or do not train themselves.
     """
-    uploads = [pair for pair in zip(plan.work, report.results, strict=True) if any(pair[0].upload)]
+    uploads = [pair for pair in zip(plan.tasks, report.results, strict=True) if any(pair[0].upload)]
     if not uploads or bool((plan.cohort >= len(truth)).any()):
         return []
-    fit, result = uploads[0]
+    task, result = uploads[0]
     masks = {layer: layout.select(layer) for layer in (*layout.layers, WHOLE)}
     updates = result.updates.values
-    weights = _weights(layout, plan, fit, result) if {"cos", "l2"} & set(measures) else updates
+    weights = _weights(layout, plan, task, result) if {"cos", "l2"} & set(measures) else updates
     groups, found = truth[result.updates.clients], dict[tuple[str, str], float]()
     for measure in measures:
         of_updates = measure.startswith("d")
-        unknown = (fit.values if of_updates else ()) or layout.nothing
+        unknown = (task.upload_values if of_updates else ()) or layout.nothing
         views = {
             layer: layout.columns(mask)
             for layer, mask in masks.items()
-            if _share(mask, fit.upload) and not _share(mask, unknown)
+            if _share(mask, task.upload) and not _share(mask, unknown)
         }
         rows = updates if of_updates else weights
         alike = measure.endswith("cos")
@@ -63,10 +63,10 @@ def _share(one: Mask, other: Mask) -> bool:
     return any(mine and theirs for mine, theirs in zip(one, other, strict=True))
 
 
-def _weights(layout: Layout, plan: Plan, fit: Fit, result: Result) -> torch.Tensor:
+def _weights(layout: Layout, plan: Plan, task: LocalTask, result: Result) -> torch.Tensor:
     """The local models (m, p); they may not fit into memory."""
-    models = plan.models.index_fill(1, layout.columns(fit.values or layout.nothing), 0.0)
+    models = plan.models.index_fill(1, layout.columns(task.upload_values or layout.nothing), 0.0)
     weights = empty_rows(*result.updates.values.shape)
-    for row, given, update in zip(weights, result.given.tolist(), result.updates.values, strict=True):
+    for row, given, update in zip(weights, result.chosen.tolist(), result.updates.values, strict=True):
         torch.add(models[given], update, out=row)
     return weights

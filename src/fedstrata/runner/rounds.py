@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedstrata.cohort import draw
 from fedstrata.config import Experiment, dumps
-from fedstrata.core import Clients, Plan, Report, State, Tree, Use
+from fedstrata.core import Clients, Evaluation, Plan, Report, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.patience import Patience, Stopped
-from fedstrata.probe import gaps
-from fedstrata.progress import Line, Progress
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import ENTRIES
-from fedstrata.setting import Setting, prepare
-from fedstrata.traffic import traffic
-from fedstrata.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
+from fedstrata.runner.build import Setting, prepare
+from fedstrata.runner.interrupt import Patience, Stopped
+from fedstrata.runner.layer_gap import gaps
+from fedstrata.runner.progress import Line, Progress
+from fedstrata.runner.sampling import draw
+from fedstrata.runner.traffic import traffic
+from fedstrata.runner.validation import decide, divergence_of_answers, divergence_of_loss, missed, validate
 
 
 @dataclass(frozen=True)
@@ -238,17 +238,19 @@ def _round(
 ) -> Generator[Plan, Answer, tuple[State, dict[str, Any]]]:
     """One round: the scores complete the record of the one before, the rest begins its own."""
     began, round, problem, members = perf_counter(), state.round + 1, setting.problem, setting.members
-    uses = setting.algorithm.serve(problem, state, members.active(state.round)) if record is not None else ()
+    evaluations = (
+        setting.algorithm.evaluations(problem, state, members.active(state.round)) if record is not None else ()
+    )
     scored = state
     state, events = members.before(state, round)
     rates = experiment.cohort
     cohort, absent = draw(problem.seed, round, members.active(round), rates.fraction, rates.dropout)
     plan = setting.algorithm.plan(problem, state, cohort)
     planning = perf_counter() - began
-    answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), score=uses)
+    answer = yield replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)
     began = perf_counter()
     if record is not None:
-        _finish(setting, folder, scored, record, uses, answer.report, show)
+        _finish(setting, folder, scored, record, evaluations, answer.report, show)
     checked = validate(problem.layout, plan, answer.report)
     report = replace(checked.report, cohort=plan.cohort)
     events += missed("absent", answer.absent) + missed("rejected", answer.rejected) + checked.events
@@ -257,14 +259,14 @@ def _round(
     if spoilt:
         events.append({"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"})
     before = perf_counter()
-    state, notes, undone = decide(setting.algorithm, problem, state, report)
+    state, diagnostics, undone = decide(setting.algorithm, problem, state, report)
     deciding = perf_counter() - before
     truth, measures = setting.truth(round), experiment.probe.gap
     measured = gaps(problem.layout, plan, report, truth, measures) if measures and truth is not None else []
     if measured:
         folder.add_gaps(round, measured)
-    if notes.matrices:
-        folder.add_matrices(round, notes.matrices)
+    if diagnostics.matrices:
+        folder.add_matrices(round, diagnostics.matrices)
     folder.add_tree(state.tree)
     pending = state.labels < 0
     nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
@@ -278,8 +280,8 @@ def _round(
         "cohort": cohort.tolist(),
         "absent": sorted({*absent.tolist(), *answer.absent} & set(cohort.tolist())),
         "rejected": sorted({*checked.rejected, *answer.rejected}),
-        "events": [*events, *undone, *(dict(event) for event in notes.events)],
-        "figures": dict(notes.figures),
+        "events": [*events, *undone, *(dict(event) for event in diagnostics.events)],
+        "figures": dict(diagnostics.metrics),
         "seconds": planning + answer.seconds + perf_counter() - began,
         "seconds_training": answer.seconds,
         "seconds_server": planning + deciding,
@@ -313,10 +315,10 @@ def _close(
     """Score the last models: a plan without work."""
     if record is None:
         return
-    uses = setting.algorithm.serve(setting.problem, state, setting.members.active(state.round))
+    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.members.active(state.round))
     nobody = setting.everyone[:0]
-    answer = yield Plan(state.round + 1, setting.problem.seed, nobody, state.models, score=uses)
-    _finish(setting, folder, state, record, uses, answer.report, show)
+    answer = yield Plan(state.round + 1, setting.problem.seed, nobody, state.models, evaluations=evaluations)
+    _finish(setting, folder, state, record, evaluations, answer.report, show)
 
 
 def _finish(
@@ -324,12 +326,12 @@ def _finish(
     folder: Folder,
     state: State,
     record: Mapping[str, Any],
-    uses: tuple[Use, ...],
+    evaluations: tuple[Evaluation, ...],
     report: Report,
     show: Show,
 ) -> None:
     """Complete the record of the last round that was decided, and write it."""
-    done = complete(record, state.labels, setting.truth(state.round), uses, report.scores)
+    done = complete(record, state.labels, setting.truth(state.round), evaluations, report.scores)
     done["events"] = [*done["events"], *divergence_of_loss(setting.problem.layout, report.scores[0].loss)]
     folder.add(done, report.scores[0])
     show(done)

@@ -12,17 +12,17 @@ from fedstrata.algorithms.parts.scout.finding import Finding, View
 from fedstrata.algorithms.parts.scout.look import LEVEL, conclude, due, level_of, twinned
 from fedstrata.algorithms.parts.scout.sighting import Sighting, bias_of, forget, see, unseen, views, watching
 from fedstrata.config import load
-from fedstrata.core import Layout, Plan, Report, Result, Rows, Slot, begin, broadcast
-from fedstrata.scout import scout
+from fedstrata.core import Layout, Plan, Report, Result, Rows, TensorSpec, fedavg_plan, initial_state
+from fedstrata.runner.scan import scout
 from fedstrata.testing import toy_problem
 
 WIDTH = 30
 LAYOUT = Layout(
     (
-        Slot("conv.weight", "conv", "conv", (WIDTH,)),
-        Slot("norm.weight", "norm", "norm", (2,)),
-        Slot("fc.weight", "fc", "linear", (WIDTH,)),
-        Slot("fc.bias", "fc", "linear", (WIDTH,)),
+        TensorSpec("conv.weight", "conv", "conv", (WIDTH,)),
+        TensorSpec("norm.weight", "norm", "norm", (2,)),
+        TensorSpec("fc.weight", "fc", "linear", (WIDTH,)),
+        TensorSpec("fc.bias", "fc", "linear", (WIDTH,)),
     )
 )
 
@@ -72,10 +72,10 @@ def sighting_of(n: int, rounds: int = 1, folds: int = 2, **given: Any) -> Sighti
 
 def test_twins_train_on_the_two_halves_from_the_model_that_the_client_was_given() -> None:
     problem = toy_problem(4, LAYOUT)
-    plan = twins(broadcast(problem, begin(problem), torch.arange(4)), LAYOUT.select("conv"))
-    assert [(fit.part, fit.stream) for fit in plan.work] == [("all", "train"), ("A", "A"), ("B", "B")]
-    assert plan.work[1].upload == LAYOUT.select("conv") and plan.work[1].train == LAYOUT.everything
-    assert all(torch.equal(fit.offers, plan.work[0].offers) for fit in plan.work)
+    plan = twins(fedavg_plan(problem, initial_state(problem), torch.arange(4)), LAYOUT.select("conv"))
+    assert [(task.fold, task.stream) for task in plan.tasks] == [("all", "train"), ("A", "A"), ("B", "B")]
+    assert plan.tasks[1].upload == LAYOUT.select("conv") and plan.tasks[1].trainable == LAYOUT.everything
+    assert all(torch.equal(task.candidates, plan.tasks[0].candidates) for task in plan.tasks)
 
 
 def test_twins_are_the_second_and_third_result_whatever_comes_after() -> None:
@@ -93,9 +93,9 @@ def test_the_views_are_every_layer_all_of_them_and_the_last_bias() -> None:
     looks = views(LAYOUT)
     assert list(looks) == ["conv", "fc", "all", "fc.bias"]
     assert [len(columns) for columns in looks.values()] == [WIDTH, 2 * WIDTH, 3 * WIDTH, WIDTH]
-    alone = Layout((Slot("fc.weight", "fc", "linear", (3,)),))
+    alone = Layout((TensorSpec("fc.weight", "fc", "linear", (3,)),))
     assert list(views(alone)) == ["fc"] and bias_of(alone) is None
-    assert bias_of(Layout((Slot("c.weight", "c", "conv", (3,)), Slot("c.bias", "c", "conv", (3,))))) is None
+    assert bias_of(Layout((TensorSpec("c.weight", "c", "conv", (3,)), TensorSpec("c.bias", "c", "conv", (3,))))) is None
 
 
 def test_a_round_tells_what_folds_show_what_all_have_in_common_and_who_has_how_many_samples() -> None:
@@ -135,9 +135,9 @@ def test_what_clients_showed_is_forgotten_with_their_data() -> None:
 def test_nobody_trains_on_folds_before_sample_counts_are_known() -> None:
     problem = toy_problem(20, LAYOUT)
     blank = unseen(LAYOUT, 20)
-    assert watching(problem, begin(problem), blank, LEVEL) == ()
+    assert watching(problem, initial_state(problem), blank, LEVEL) == ()
     known = see(LAYOUT, blank, answer(half(20)), [], done=1)
-    (found,) = watching(problem, begin(problem), known, LEVEL)
+    (found,) = watching(problem, initial_state(problem), known, LEVEL)
     assert found.clients.tolist() == list(range(20)) and found.folds == 2
 
 
@@ -211,7 +211,7 @@ def test_a_last_layer_without_a_bias_says_nothing_about_the_kind_of_skew() -> No
         "95% of repeats without some of the clients choose it too; what kind of skew it is was not measured, as the "
         "last layer has no bias"
     )
-    slots = Layout(LAYOUT.slots[:3])
+    slots = Layout(LAYOUT.tensors[:3])
     a, b = (half(20, seed=seed, conv=signal(20, 4, 7))[:, : slots.p] for seed in (1, 2))
     sighting = see(slots, unseen(slots, 20), answer(a + b, a, b), hear(20), done=1)
     again = conclude(slots, sighting, seeded())
@@ -309,8 +309,8 @@ except SystemExit as stop:
 def test_plan_of_the_scout_is_fedavgs() -> None:
     """The trunk is FedAvg's: twins change no model."""
     problem = toy_problem(3, LAYOUT)
-    plan = broadcast(problem, begin(problem), torch.arange(3))
-    assert isinstance(plan, Plan) and twins(plan, LAYOUT.everything).work[0] == plan.work[0]
+    plan = fedavg_plan(problem, initial_state(problem), torch.arange(3))
+    assert isinstance(plan, Plan) and twins(plan, LAYOUT.everything).tasks[0] == plan.tasks[0]
 
 
 def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:

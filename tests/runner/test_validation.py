@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Fit, Layout, Plan, Recipe, Report, Result, Rows, Slot
-from fedstrata.testing import toy_layout, toy_problem
-from fedstrata.validation import (
+from fedstrata.core import Layout, LocalTask, LocalTraining, Plan, Report, Result, Rows, TensorSpec
+from fedstrata.runner.validation import (
     LARGEST,
     decide,
     divergence_of_answers,
@@ -19,13 +18,14 @@ from fedstrata.validation import (
     measure,
     validate,
 )
+from fedstrata.testing import toy_layout, toy_problem
 
 LAYOUT = Layout(
     (
-        Slot("conv.weight", "conv", "conv", (2,)),
-        Slot("bn.weight", "bn", "norm", (1,)),
-        Slot("bn.running_mean", "bn", "buffer", (1,)),
-        Slot("fc.weight", "fc", "linear", (2,)),
+        TensorSpec("conv.weight", "conv", "conv", (2,)),
+        TensorSpec("bn.weight", "bn", "norm", (1,)),
+        TensorSpec("bn.running_mean", "bn", "buffer", (1,)),
+        TensorSpec("fc.weight", "fc", "linear", (2,)),
     )
 )
 
@@ -33,13 +33,13 @@ LAYOUT = Layout(
 def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, **changes: Any) -> Plan:
     """A plan of some tasks that upload everything, with a model of zeros for each that is given."""
     models = torch.tensor(given or [0] * len(clients))
-    fit = Fit(
-        offers=models[:, None],
-        recipe=Recipe(),
-        train=LAYOUT.everything,
+    fit = LocalTask(
+        candidates=models[:, None],
+        training=LocalTraining(),
+        trainable=LAYOUT.everything,
         upload=LAYOUT.everything,
-        keep=LAYOUT.nothing,
-        store=LAYOUT.nothing,
+        load_local=LAYOUT.nothing,
+        save_local=LAYOUT.nothing,
     )
     work = (replace(fit, **changes),) * tasks
     return Plan(1, 0, torch.tensor(clients), torch.zeros(int(models.max()) + 1, LAYOUT.p), work)
@@ -48,7 +48,7 @@ def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, 
 def result_of(plan: Plan, values: Tensor, sizes: list[int] | None = None) -> Result:
     m = len(plan.cohort)
     samples = torch.tensor(sizes or [1] * m)
-    given = plan.work[0].offers[:, 0]
+    given = plan.tasks[0].candidates[:, 0]
     return Result(Rows(plan.cohort, values), given, samples, torch.full((m, 1), torch.nan))
 
 
@@ -82,9 +82,9 @@ def test_a_client_without_samples_is_taken_out() -> None:
 def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
     plan = plan_of([3, 4])
     facts = {"entropy": Rows(torch.tensor([3, 4]), torch.tensor([[torch.nan], [1.0]]))}
-    checked = validate(LAYOUT, plan, Report((result_of(plan, constants([1.0, 1.0])),), facts=facts))
+    checked = validate(LAYOUT, plan, Report((result_of(plan, constants([1.0, 1.0])),), client_stats=facts))
     assert checked.rejected == (3,)
-    assert checked.report.facts["entropy"].clients.tolist() == [4]
+    assert checked.report.client_stats["entropy"].clients.tolist() == [4]
 
 
 @given(st.lists(st.floats(0.5, 5.0, width=32), min_size=1, max_size=6))
@@ -161,7 +161,7 @@ def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
 def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
     """Weights of 30 beside updates of 1 are no outliers; weights of 400 are."""
     values = torch.tensor([[1.0, 1.0, 1.0, 1.0, 30.0, 30.0]] * 6)
-    plan = plan_of(list(range(6)), values=LAYOUT.select("fc"))
+    plan = plan_of(list(range(6)), upload_values=LAYOUT.select("fc"))
     parts = {norms.part for norms in measure(LAYOUT, plan, Report((result_of(plan, values),)))}
     assert parts == {"weights", "normalisation layers", "buffers", "values of weights"}
     assert validate(LAYOUT, plan, Report((result_of(plan, values),))).rejected == ()

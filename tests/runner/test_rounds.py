@@ -13,8 +13,8 @@ import torch
 import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
-from fedstrata.patience import Stopped
-from fedstrata.progress import Progress
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.progress import Progress
 
 SMALL = {
     "rounds": 5,
@@ -100,7 +100,7 @@ def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
 KILL = """
 import os, signal, sys
 import fedstrata as fs
-from fedstrata import train
+from fedstrata.runner import rounds
 from fedstrata.records import checkpoint, folder
 
 place, count = sys.argv[2], int(sys.argv[3])
@@ -229,7 +229,7 @@ def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_receive
 
 def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
     finished = run(tmp_path / "run", rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
-    verdict = finished.tree[0].verdict
+    verdict = finished.tree[0].decision
     assert verdict and verdict.why == "2 of 4 asked members answered; 3 and a share of 0.5 are needed"
 
 
