@@ -99,6 +99,7 @@ def test_a_page_opens_without_an_error_draws_everything_and_fetches_nothing(
     page = found.page
     assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() > 2
     assert page.evaluate(FITS)
+    page.set_viewport_size({"width": 1, "height": 1})
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate(FITS)
     assert found.errors == []

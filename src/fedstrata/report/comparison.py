@@ -127,26 +127,55 @@ class Run:
     error: str
 
 
-class _Jobs(BaseModel):
+class Jobs(BaseModel):
+    """The local jobs that the runs needed, and those that had to be trained because no run had done them before."""
+
     asked: Count
     trained: Count
     share: Share
 
+    def __str__(self) -> str:
+        """The jobs that had to be trained."""
+        return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
 
-class _LeftOut(BaseModel):
+
+class LeftOut(BaseModel):
+    """A run that is left out, and why."""
+
     folder: str
     why: str
 
 
-class _Document(BaseModel):
+class Document(BaseModel):
+    """``comparison.json``.
+
+    Attributes:
+        experiment: The keys that all runs have in common.
+        jobs: The jobs that the runs shared; None when they shared none.
+        runs: The runs in the order in which they were given.
+        left_out: The runs that could not be read.
+        table: A row for each algorithm.
+        differences: The differences of all pairs of algorithms that have a seed in common.
+    """
+
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     experiment: dict[str, Any]
-    jobs: _Jobs | None
+    jobs: Jobs | None
     runs: tuple[Run, ...]
-    left_out: tuple[_LeftOut, ...]
+    left_out: tuple[LeftOut, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of all runs."""
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
+
+    def setting(self, table: str, key: str) -> str:
+        """A key of the experiment as text; empty where it is not set."""
+        keys = self.experiment.get(table)
+        return str(keys.get(key, "")) if isinstance(keys, Mapping) else ""
 
 
 # The folder of a comparison.
@@ -169,42 +198,23 @@ class Curves(NamedTuple):
         return min(self.runs, key=len, default=())
 
 
-@dataclass(frozen=True)
-class ComparisonRecords:
-    """What the folder of a comparison holds.
+class Folder(NamedTuple):
+    """What the folder of a comparison and those of its runs hold.
 
     Attributes:
-        experiment: The keys that all runs have in common.
+        document: The document.
         algorithms: The keys of each algorithm, as far as they are known.
-        runs: The runs in the order in which they were given.
-        rows: A row for each algorithm.
-        differences: The differences of all pairs of algorithms that have a seed in common.
         curves: The algorithms whose rounds can be read.
-        trained: How many of the local jobs had to be trained, in words; None when the runs shared no work.
         notes: What was left out and why, in sentences.
     """
 
-    experiment: Mapping[str, Any]
+    document: Document
     algorithms: Mapping[str, Mapping[str, Any]]
-    runs: tuple[Run, ...]
-    rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
     curves: tuple[Curves, ...]
-    trained: str | None
     notes: tuple[str, ...]
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds of all runs."""
-        return tuple(dict.fromkeys(run.seed for run in self.runs))
 
-    def setting(self, table: str, key: str) -> str:
-        """A key of the experiment as text; empty where it is not set."""
-        keys = self.experiment.get(table)
-        return str(keys.get(key, "")) if isinstance(keys, Mapping) else ""
-
-
-def read_comparison(folder: Path) -> ComparisonRecords:
+def read_comparison(folder: Path) -> Folder:
     """Read what the page needs from the folder of a comparison and from those of its runs.
 
     A run whose rounds or keys cannot be read is left out of the charts, and noted.
@@ -218,7 +228,7 @@ def read_comparison(folder: Path) -> ComparisonRecords:
         refuse_links(folder, [FILE])
         raw = read_file(path, MOST_BYTES)
         parse_json(raw)  # refuses what no JSON reader accepts, such as infinity
-        content = _Document.model_validate_json(raw)
+        document = Document.model_validate_json(raw)
     except FileNotFoundError:
         raise RecordError(f"{folder} holds no {FILE}; name the folder of a finished `fedstrata compare`") from None
     except ValidationError as error:
@@ -227,18 +237,10 @@ def read_comparison(folder: Path) -> ComparisonRecords:
         raise RecordError(f"{damaged} ({place}: {first['msg'].lower()}); compare the runs again") from None
     except ValueError as error:
         raise RecordError(f"{damaged} ({error}); compare the runs again") from None
-    notes = [f"{entry.folder} is left out: {entry.why}" for entry in content.left_out]
-    jobs = content.jobs
-    return ComparisonRecords(
-        experiment=content.experiment,
-        algorithms=_read_algorithms(folder, content.runs, notes),
-        runs=content.runs,
-        rows=content.table,
-        differences=content.differences,
-        curves=_read_curves(folder, content.runs, notes),
-        trained=None if jobs is None else f"{jobs.trained:,} of {jobs.asked:,} ({100 * jobs.share:.0f} %)",
-        notes=tuple(notes),
-    )
+    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
+    algorithms = _read_algorithms(folder, document.runs, notes)
+    curves = _read_curves(folder, document.runs, notes)
+    return Folder(document, algorithms, curves, tuple(notes))
 
 
 def _read_algorithms(folder: Path, runs: Sequence[Run], notes: list[str]) -> dict[str, Mapping[str, Any]]:
@@ -531,56 +533,52 @@ def write(folder: Path) -> Path:
     return page
 
 
-def render(records: ComparisonRecords) -> str:
+def render(folder: Folder) -> str:
     """The page as text."""
-    rows = records.rows
+    document = folder.document
+    rows = document.table
     looks = styles(rows)
-    charts = comparison_charts(records.curves, looks)
+    charts = comparison_charts(folder.curves, looks)
+    algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
     return render_page(
         "comparison.html",
         charts,
-        records=records,
-        title=f"{plural(len(rows), 'algorithm')} on {records.setting('data', 'name')}",
-        sentence=result_text(rows, records.differences),
-        facts=_facts(records),
-        notes=records.notes,
+        document=document,
+        title=f"{plural(len(rows), 'algorithm')} on {document.setting('data', 'name')}",
+        sentence=result_text(rows, document.differences),
+        facts=_facts(document),
+        notes=folder.notes,
         charts=charts,
         styles=looks,
         titles=list(zip(TITLES, TITLE_TEXTS, strict=True)),
         table=[cells(row) for row in rows],
         names=[row.algorithm for row in rows],
-        pairs=pair_table(rows, records.differences),
-        differences=[difference_text(each) for each in records.differences],
+        pairs=pair_table(rows, document.differences),
+        differences=[difference_text(each) for each in document.differences],
         page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
-        command=_command(records),
-        experiment=_experiment(records),
+        command=_command(document),
+        experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
     )
 
 
-def _facts(records: ComparisonRecords) -> list[tuple[str, str]]:
+def _facts(document: Document) -> list[tuple[str, str]]:
     """The experiment in a few names."""
     found = [
-        ("clients", records.setting("data", "clients")),
-        ("partition", records.setting("partition", "scheme")),
-        ("model", records.setting("model", "name")),
-        ("rounds", str(records.experiment.get("rounds", ""))),
-        ("seeds", ", ".join(map(str, records.seeds))),
+        ("clients", document.setting("data", "clients")),
+        ("partition", document.setting("partition", "scheme")),
+        ("model", document.setting("model", "name")),
+        ("rounds", str(document.experiment.get("rounds", ""))),
+        ("seeds", ", ".join(map(str, document.seeds))),
     ]
     return [(name, value) for name, value in found if value]
 
 
-def _command(records: ComparisonRecords) -> str:
+def _command(document: Document) -> str:
     """The command that makes the comparison again."""
-    if records.trained is None:
-        given = [run.folder for run in records.runs]
+    if document.jobs is None:
+        given = [run.folder for run in document.runs]
     else:
-        seeds = ",".join(map(str, records.seeds))
-        names = ",".join(row.algorithm for row in records.rows)
+        seeds = ",".join(map(str, document.seeds))
+        names = ",".join(row.algorithm for row in document.table)
         given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
     return shlex.join(["fedstrata", "compare", *given, "--out", "again"])
-
-
-def _experiment(records: ComparisonRecords) -> str:
-    """The keys of all runs, and those of each algorithm, as an experiment file."""
-    algorithms = {name: keys for name, keys in records.algorithms.items() if keys}
-    return tomli_w.dumps({**records.experiment, "algorithms": algorithms})

@@ -5,7 +5,7 @@ const config = { displayModeBar: false, responsive: true };
 
 // Cells are square and at most 40 pixels wide; the colour bar stands beside them.
 const squareSize = (place, figure) => {
-  const width = place.parentNode.clientWidth;
+  const width = Math.max(180, place.parentNode.clientWidth);
   const side = Math.max(180, Math.min(560, width - 40, 40 * figure.rows.length + 60));
   return { height: side, width: Math.min(width, side + 60) };
 };
