@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedstrata.records import worse_off
+from fedstrata.records import count_lower
 
 RESULTS = Path(__file__).parent / "results"
 MISSING = "not measured yet"
@@ -63,7 +63,7 @@ def worse(runs: Sequence[Result], others: Sequence[Result]) -> str:
     there = {run["seed"]: run["clients"] for run in others if "clients" in run}
     for run in runs:
         if run["seed"] in there and "clients" in run:
-            found += worse_off(_by_id(run["clients"]), _by_id(there[run["seed"]]))
+            found += count_lower(_by_id(run["clients"]), _by_id(there[run["seed"]]))
             of += len(run["clients"])
     return f"{found} of {of}" if of else MISSING
 

@@ -21,7 +21,7 @@ from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
-from fedstrata.report.watching import Watcher
+from fedstrata.report.live import LiveServer
 from fedstrata.runner.interrupt import Stopped
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
@@ -284,8 +284,8 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
     ("command", "function"),
     [
         (["report", "."], "fedstrata.report.build"),
-        (["report", ".", "--figures", "png"], "fedstrata.report.files.save"),
-        (["watch", "."], "fedstrata.report.watching.Watcher.serve_forever"),
+        (["report", ".", "--figures", "png"], "fedstrata.report.export.save"),
+        (["watch", "."], "fedstrata.report.live.LiveServer.serve_forever"),
         (["assign", ".", "new.npz"], "fedstrata.runner.assign.assign"),
         (["scout"], "fedstrata.runner.scan.scout"),
         (["deploy", "init", "new"], "fedstrata.flower.deploy.init"),
@@ -374,7 +374,7 @@ def test_report_builds_the_page_again(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_report_builds_the_page_of_a_comparison_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedstrata.report.compared.build", lambda folder: folder / "comparison.html")
+    monkeypatch.setattr("fedstrata.report.comparison.build", lambda folder: folder / "comparison.html")
     Path("c").mkdir()
     Path("c/comparison.json").touch()
     assert status("report", "c") == 0
@@ -384,12 +384,12 @@ def test_report_builds_the_page_of_a_comparison_again(
 def test_watch_says_where_until_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(watcher: Watcher) -> None:
+    def interrupted(watcher: LiveServer) -> None:
         urls.append(watcher.url)
         raise KeyboardInterrupt
 
     urls: list[str] = []
-    monkeypatch.setattr(Watcher, "serve_forever", interrupted)
+    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
     Path("a").mkdir()
     assert status("watch", "a") == 0
     assert capsys.readouterr() == (f"watching: {urls[0]} (Ctrl-C ends it)\n", "")

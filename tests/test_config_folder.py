@@ -91,6 +91,11 @@ def test_a_run_is_resumed_with_another_timeout_of_its_workers(started: Path) -> 
     assert resumed.engine.timeout == 3 and load(started / "experiment.toml").engine.timeout == 600
 
 
+def test_a_run_is_resumed_with_another_data_folder_which_is_used(started: Path) -> None:
+    resumed, _ = choose(sets=["seed=4", "data.root=elsewhere"], out=started, resume=True)
+    assert resumed.data.root == "elsewhere"
+
+
 def test_the_latest_numbered_folder_is_resumed(started: Path) -> None:
     with pytest.raises(RecordError, match="'runs/default-strata-4': expected a run folder, found no experiment"):
         choose(sets=["seed=4"], resume=True)

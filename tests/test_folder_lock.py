@@ -15,7 +15,7 @@ import fedstrata as fs
 from fedstrata import report
 from fedstrata.config import load
 from fedstrata.errors import InputError
-from fedstrata.report.files import save
+from fedstrata.report.export import save
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, ask, run_steps
 

@@ -1,8 +1,7 @@
 from pathlib import Path
 
 from fedstrata.comparison.table import Outcome, markdown, rows
-from fedstrata.report.compared.records import Figure
-from fedstrata.report.compared.table import TITLES, cells
+from fedstrata.report.comparison import TITLES, Statistic, cells
 
 
 def run(algorithm: str, seed: int, accuracy: float, clusters: int, ari: float | None = 1.0) -> Outcome:
@@ -43,19 +42,19 @@ def test_a_row_is_the_mean_over_seeds_with_its_spread() -> None:
     )
 
 
-def test_clients_are_worse_off_than_with_fedavg_of_the_same_seed() -> None:
+def test_clients_with_a_lower_accuracy_than_with_fedavg_are_counted() -> None:
     """Client 2 of each seed has 0.4 with fedavg and 0.3 with ifca; seed 1 of fedavg was not run."""
     fedavg, ifca = rows([run("fedavg", 0, 0.6, 1), run("ifca", 0, 0.7, 2), run("ifca", 1, 0.1, 2)])
-    assert (ifca.worse_off, ifca.clients) == (1, 3)
-    assert (fedavg.worse_off, fedavg.clients) == (None, 0)
-    assert rows([run("ifca", 0, 0.7, 2)])[0].worse_off is None
+    assert (ifca.lower_than_fedavg, ifca.clients) == (1, 3)
+    assert (fedavg.lower_than_fedavg, fedavg.clients) == (None, 0)
+    assert rows([run("ifca", 0, 0.7, 2)])[0].lower_than_fedavg is None
 
 
 def test_what_failed_or_is_not_known_leaves_no_number() -> None:
     failed = Outcome("hicfl", 1, Path("hicfl-1"), error="ZeroDivisionError: division by zero")
     (row,) = rows([run("hicfl", 0, 0.5, 2, ari=None), failed])
     assert (row.seeds, row.failed, row.figures["ari"]) == ((0, 1), (1,), None)
-    assert row.figures["clusters"] == Figure(2, None, 2, 2)
+    assert row.figures["clusters"] == Statistic(2, None, 2, 2)
     assert cells(row)[1:6] == ("1, 1 failed", "0.500", "0.250", "2", "\N{EN DASH}")
     assert cells(rows([failed])[0])[2:] == ("\N{EN DASH}",) * (len(TITLES) - 2)
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fedstrata.comparison.differences import differences
 from fedstrata.comparison.table import Outcome, rows
-from fedstrata.report.compared.records import Difference
-from fedstrata.report.compared.table import leaders, matrix, told
+from fedstrata.report.comparison import Difference, difference_text, pair_table, result_text
 
 SUMMARY = {
     "acc_worst": 0.1,
@@ -40,45 +39,51 @@ def test_algorithms_are_compared_with_the_same_seeds_and_the_better_one_is_named
     assert found == (Difference("strata", "fedavg", (1, 2), (0.25, 0.5)),)
     assert (found[0].mean, found[0].above, found[0].larger) == (0.375, 2, True)
     assert found[0].spread == pytest.approx(0.125 * 2**0.5)  # sqrt((0.125 ** 2 + 0.125 ** 2) / 1)
-    assert told(found[0]) == "strata is above fedavg in 2 of 2 seeds, by 0.375 ± 0.177; larger than the seeds' spread"
+    assert (
+        difference_text(found[0])
+        == "strata is above fedavg in 2 of 2 seeds, by 0.375 ± 0.177; larger than the standard deviation"
+    )
 
 
 def test_a_difference_that_the_seeds_do_not_agree_about_is_not_larger_than_their_spread() -> None:
     (found,) = differences(runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.375}))
     assert found.mean == 0.0625
-    assert told(found) == "ifca is above cfl in 1 of 2 seeds, by 0.062 ± 0.265; not larger than the seeds' spread"
+    assert (
+        difference_text(found)
+        == "ifca is above cfl in 1 of 2 seeds, by 0.062 ± 0.265; not larger than the standard deviation"
+    )
 
 
 def test_one_seed_has_no_spread_and_what_is_equal_is_called_so() -> None:
     alone, equal = differences(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
-    assert told(alone) == "ifca is above cfl with seed 4, by 0.125; from one seed a spread cannot be known"
+    assert difference_text(alone) == "ifca is above cfl with seed 4, by 0.125; one seed has no standard deviation"
     assert (alone.spread, alone.larger) == (None, None)
-    assert told(equal) == "ifca equals fedavg in 1 of 1 seed" and equal.larger is None
+    assert difference_text(equal) == "ifca equals fedavg in 1 of 1 seed" and equal.larger is None
     (both,) = differences(runs(cfl={0: 0.5, 1: 0.25}, ifca={0: 0.5, 1: 0.25}))
-    assert told(both) == "cfl equals ifca in 2 of 2 seeds" and both.larger is False
+    assert difference_text(both) == "cfl equals ifca in 2 of 2 seeds" and both.larger is False
 
 
 def test_the_first_sentence_is_about_the_two_that_are_most_accurate() -> None:
     def said(outcomes: list[Outcome]) -> str:
-        return leaders(rows(outcomes), differences(outcomes))
+        return result_text(rows(outcomes), differences(outcomes))
 
     assert said([Outcome("cfl", 0, Path("cfl-0"), error="ValueError: no")]) == "No run of this comparison is finished."
     assert said(runs(cfl={0: 0.5})) == "cfl has an accuracy of 0.500."
     assert said(runs(fedavg={0: 0.25}, cfl={0: 0.375}, ifca={0: 0.5})) == (
-        "ifca is the most accurate of 3 algorithms: 0.500. "
-        "It is above cfl with seed 0, by 0.125; from one seed a spread cannot be known."
+        "ifca has the highest accuracy of 3 algorithms: 0.500. "
+        "It is above cfl with seed 0, by 0.125; one seed has no standard deviation."
     )
-    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})) == "ifca is the most accurate of 2 algorithms: 0.625."
+    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})) == "ifca has the highest accuracy of 2 algorithms: 0.625."
     # The seed that only ifca has is what lifts it.
     assert said(runs(cfl={0: 0.5}, ifca={0: 0.25, 1: 1.0})) == (
-        "ifca is the most accurate of 2 algorithms: 0.625 ± 0.530. "
-        "With the same seeds, cfl is above ifca with seed 0, by 0.250; from one seed a spread cannot be known."
+        "ifca has the highest accuracy of 2 algorithms: 0.625 ± 0.530. "
+        "With the same seeds, cfl is above ifca with seed 0, by 0.250; one seed has no standard deviation."
     )
 
 
 def test_a_cell_says_how_far_its_row_is_above_its_column() -> None:
     outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.625}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
-    table = matrix(rows(outcomes), differences(outcomes))
+    table = pair_table(rows(outcomes), differences(outcomes))
     dash = ("\N{EN DASH}", "", "")
     lag = ("\N{MINUS SIGN}0.188 ± 0.088", "0 of 2", "below")
     lead, even = ("+0.188 ± 0.088", "2 of 2", "above"), ("0.000 ± 0.000", "0 of 2", "")

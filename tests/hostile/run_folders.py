@@ -107,7 +107,7 @@ def good_run(folder: Path) -> None:
 
 def look_once(folder: str) -> None:
     """Make the page that `fedstrata watch` serves."""
-    from fedstrata.report.watching.pages import Pages
+    from fedstrata.report.live import Pages
 
     page = Pages(Path(folder)).page("/page")
     assert page is not None and page.text

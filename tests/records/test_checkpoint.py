@@ -57,9 +57,8 @@ def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(eps1=1.0, eps2=0.5), toy_problem(4), [TORN])
     record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
     save(tmp_path, state, {"0/1/2": torch.ones(3)}, record, experiment=experiment, versions={"torch": "2"}, lines="x")
-    found = find_checkpoint(tmp_path, CFLState)
-    assert found is not None and found.passed == ()
-    restored = found.checkpoint
+    restored = find_checkpoint(tmp_path, CFLState)
+    assert restored is not None and restored.skipped == ()
     assert same(state, restored.state) and type(restored.state) is CFLState and len(restored.state.tree) == 3
     assert restored.store["0/1/2"].tolist() == [1.0, 1.0, 1.0] and restored.record == record
     assert (restored.experiment, restored.versions, restored.lines) == (experiment, {"torch": "2"}, "x")
@@ -123,15 +122,15 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_it_is_said(name: s
     suffix, damage, said = DAMAGES[name]
     damage(folder / f"00003.{suffix}")
     found = find_checkpoint(folder, State)
-    assert found is not None and found.checkpoint.state.round == 2
-    (reason,) = found.passed
+    assert found is not None and found.state.round == 2
+    (reason,) = found.skipped
     assert reason.startswith("00003.safetensors: ") and said in reason and "\n" not in reason
 
 
 def test_a_checkpoint_that_is_of_no_use_gives_way_to_the_one_before(folder: Path) -> None:
     found = find_checkpoint(folder, State, lambda found: "its models are not finite" if found.state.round > 1 else "")
-    assert found is not None and found.checkpoint.state.round == 1
-    assert found.passed == tuple(f"0000{round}.safetensors: its models are not finite" for round in (3, 2))
+    assert found is not None and found.state.round == 1
+    assert found.skipped == tuple(f"0000{round}.safetensors: its models are not finite" for round in (3, 2))
 
 
 def test_checkpoints_without_any_checksum_are_refused_and_not_started_over(folder: Path) -> None:

@@ -3,7 +3,7 @@ import torch
 
 from fedstrata.core import Score
 from fedstrata.errors import ContractError
-from fedstrata.records import complete, summarise, worse_off
+from fedstrata.records import complete, count_lower, summarise
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 
@@ -39,9 +39,9 @@ def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
     assert unknown["truth"] is None and unknown["rounds_to_partition"] == 1
 
 
-def test_a_client_is_worse_off_when_its_accuracy_is_lower_than_with_the_other_model() -> None:
+def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:
     fedavg = {0: 0.5, 3: 0.75, 7: 0.25}
-    assert worse_off({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
-    assert worse_off(fedavg, fedavg) == 0
+    assert count_lower({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
+    assert count_lower(fedavg, fedavg) == 0
     with pytest.raises(ContractError, match=r"expected accuracies of clients \[0, 3, 7\], found \[0\]"):
-        worse_off({0: 1.0}, fedavg)
+        count_lower({0: 1.0}, fedavg)

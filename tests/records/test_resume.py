@@ -106,7 +106,7 @@ REPAIRED: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "the two newest checkpoints are gone": (
         lambda folder: list(map(os.remove, [folder / "checkpoint" / f"0000{round}.safetensors" for round in (4, 5)])),
         3,
-        "2 recorded rounds behind round 3 are done again",
+        "2 recorded rounds after round 3 are repeated",
     ),
 }
 
@@ -154,7 +154,7 @@ def test_models_that_are_not_finite_are_not_gone_on_from(whole: Path, broken: Pa
     resume(broken)
     assert left(broken) == left(whole)
     assert said(broken)[4] == (
-        "the checkpoint 00005.safetensors: its models are not finite; 1 recorded rounds behind round 4 are done again"
+        "the checkpoint 00005.safetensors: its models are not finite; 1 recorded rounds after round 4 are repeated"
     )
 
 
@@ -194,7 +194,7 @@ def test_an_experiment_that_was_edited_is_refused_key_by_key_and_nothing_is_lost
     path = broken / "experiment.toml"
     path.write_text(path.read_text().replace(old, new))
     before = left(broken), path.read_text()
-    with pytest.raises(RecordError, match=f"the run was begun with, found another: {why}; put the keys"):
+    with pytest.raises(RecordError, match=f"the run was started with, found another: {why}; put the keys"):
         resume(broken)
     assert (left(broken), path.read_text()) == before
 

@@ -1,12 +1,16 @@
-"""A run folder as the training loop writes it: clients in 4 hidden groups, splits in rounds 4, 7 and 7."""
+"""A run folder as the training loop writes it: clients in 4 true groups, splits in rounds 4, 7 and 7."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from fedstrata.records.schema import Record
+
+R = TypeVar("R", bound=Record)
 
 CLIENTS = 20
 TRUTH = [client % 4 for client in range(CLIENTS)]
@@ -193,3 +197,8 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
         }
         (folder / "summary.json").write_text(json.dumps(summary | shared), encoding="utf-8")
     return folder
+
+
+def changed(record: R, **changes: object) -> R:
+    """A record with other values for some fields."""
+    return record.model_copy(update=changes)

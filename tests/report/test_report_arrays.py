@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +6,7 @@ import pytest
 from synthetic_run import write
 
 from fedstrata.report import arrays
-from fedstrata.report.read import read
+from fedstrata.report.reader import read
 
 
 @pytest.fixture
@@ -15,42 +14,42 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "run", count=12)
 
 
-def examined(folder: Path) -> set[tuple[int, int]]:
+def rounds_and_nodes(folder: Path) -> set[tuple[int, int]]:
     return {(matrix.round, matrix.node) for matrix in read(folder).matrices}
 
 
 def test_all_matrices_are_read_where_a_page_can_hold_them(folder: Path) -> None:
     early = {(number, 0) for number in (1, 2, 3, 4)} | {(number, node) for number in (5, 6, 7) for node in (1, 2)}
-    assert examined(folder) == early | {(10, node) for node in (3, 4, 5, 6)}
+    assert rounds_and_nodes(folder) == early | {(10, node) for node in (3, 4, 5, 6)}
 
 
 def test_of_many_matrices_those_that_decided_come_first_and_the_others_evenly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two layers: the splits in rounds 4 and 7 cost 400 and 184 cells, round 10 costs 100; each of 1, 2, 3 costs 400.
-    monkeypatch.setattr(arrays, "CELLS", 684)
-    assert {number for number, _ in examined(folder)} == {4, 7, 10}
-    monkeypatch.setattr(arrays, "CELLS", 1100)
+    monkeypatch.setattr(arrays, "MOST_PAIRS", 684)
+    assert {number for number, _ in rounds_and_nodes(folder)} == {4, 7, 10}
+    monkeypatch.setattr(arrays, "MOST_PAIRS", 1100)
     records = read(folder)
     assert {matrix.round for matrix in records.matrices} == {1, 4, 7, 10}
     assert records.notes == ("This page holds the matrices of 4 rounds; those of 4 rounds more are in matrices/.",)
-    monkeypatch.setattr(arrays, "CELLS", 0)
-    assert {number for number, _ in examined(folder)} == {4}, "one round is always shown"
+    monkeypatch.setattr(arrays, "MOST_PAIRS", 0)
+    assert {number for number, _ in rounds_and_nodes(folder)} == {4}, "one round is always shown"
 
 
 def test_of_many_clients_some_stand_for_all_in_the_order_of_their_clusters(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "PEOPLE", 8)
+    monkeypatch.setattr(arrays, "MOST_CLIENTS", 8)
     records = read(folder)
     # Clusters 3 to 6 hold 0, 4, 8, ...; 1, 5, ...; and so on: of each the first and the one in its middle.
     assert {client for matrix in records.matrices for client in matrix.clients} == {0, 8, 1, 9, 2, 10, 3, 11}
     assert all(matrix.values.shape == (len(matrix.clients),) * 2 for matrix in records.matrices)
-    assert records.notes == ("In the matrices 8 clients stand for all; the others are in matrices/.",)
+    assert records.notes == ("The matrices on this page show 8 of the clients; matrices/ holds all.",)
 
 
 def test_a_cell_belongs_to_the_clients_that_it_did_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "PEOPLE", 8)
+    monkeypatch.setattr(arrays, "MOST_CLIENTS", 8)
     matrix = next(each for each in read(folder).matrices if (each.round, each.layer) == (4, "fc1"))
     with np.load(folder / "matrices" / "00004.npz") as entries:
         values = entries["0|dcos|fc1"]
@@ -82,44 +81,4 @@ def test_a_matrix_that_does_not_fit_its_clients_is_left_out(folder: Path) -> Non
 def test_matrices_without_a_round_are_not_read(folder: Path) -> None:
     (folder / "rounds.jsonl").write_text("", encoding="utf-8")
     records = read(folder)
-    assert (records.matrices, records.gaps, records.scores) == ((), (), {})
-
-
-def beside(folder: Path, name: str, **changes: object) -> Path:
-    other = write(folder.parent / name, count=12)
-    summary = json.loads((other / "summary.json").read_text(encoding="utf-8"))
-    (other / "summary.json").write_text(json.dumps(summary | {"algorithm": "fedavg", "acc_client": 0.33} | changes))
-    keys = (folder / "experiment.toml").read_text(encoding="utf-8").replace('"layercfl"', '"fedavg"')
-    (other / "experiment.toml").write_text(keys.replace('name = "loop"', 'name = "batched"'))
-    return other
-
-
-def test_one_model_is_the_fedavg_beside_in_the_same_experiment(folder: Path) -> None:
-    assert read(folder).one_model is None
-    other = beside(folder, "other")
-    assert read(folder).one_model == 0.33
-    assert read(other).one_model is None, "FedAvg is not compared with itself"
-    keys = (other / "experiment.toml").read_text(encoding="utf-8")
-    (other / "experiment.toml").write_text(keys.replace("[data]", '[data]\nroot = "elsewhere"'))
-    assert read(folder).one_model == 0.33, "wherever the data lie"
-    (other / "experiment.toml").write_text(keys.replace("seed = 3", "seed = 4"))
-    assert read(folder).one_model is None
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}"])
-def test_a_damaged_folder_beside_tells_nothing(folder: Path, text: str) -> None:
-    (beside(folder, "other") / "summary.json").write_text(text)
-    assert read(folder).one_model is None
-
-
-def test_half_a_run_is_not_held_against_a_whole_one(folder: Path) -> None:
-    beside(folder, "other")
-    (folder / "summary.json").unlink()
-    assert read(folder).one_model is None
-
-
-def test_an_experiment_without_tables_has_nothing_beside(folder: Path) -> None:
-    other = beside(folder, "other")
-    for place in (folder, other):
-        (place / "experiment.toml").write_text('seed = 1\nalgorithm = "x"\n')
-    assert read(folder).one_model == 0.33
+    assert (records.matrices, records.gaps, records.scores) == ((), {}, {})

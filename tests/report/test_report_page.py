@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs
-from synthetic_run import EXPERIMENT, write
+from synthetic_run import EXPERIMENT, changed, write
 
 from fedstrata.errors import RecordError
-from fedstrata.report import build
+from fedstrata.records.schema import Round
+from fedstrata.report import build, words
+from fedstrata.report.clusters import Clusters
+from fedstrata.report.page import facts, sentence, tiles, title
+from fedstrata.report.reader import Records, read
 
-SECTIONS = ("accuracy", "groups", "decisions", "layers", "clients", "cost", "events", "experiment")
+SECTIONS = ("accuracy", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
 
 
@@ -58,10 +63,10 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_says_in_words_what_came_of_the_run(folder: Path) -> None:
+def test_the_page_says_the_result_of_the_run_in_words(folder: Path) -> None:
     text = page(folder)
-    assert "20 clients fell into 4 groups by round 9; accuracy 0.86, worst client 0.78;" in text
-    assert "agreement with the hidden truth (ARI) 1.00." in text
+    assert "20 clients in 4 clusters, unchanged since round 9; mean accuracy 0.86, worst client 0.78;" in text
+    assert "agreement with the ground truth (ARI) 1.00." in text
     assert "<title>layercfl on digits" in text
 
 
@@ -73,28 +78,28 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "text"),
     [
-        ('name = "strata"', "Splits were proven on disjoint halves of every client's data (alpha = 0.05)."),
+        ('name = "strata"', "Splits were tested on disjoint halves of every client's data (alpha = 0.05)."),
         (
             'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
             "disjoint halves of every client's data (alpha = 0.01).",
         ),
-        ('name = "layercfl"\nlayers = "auto"', "The compared layer was found on disjoint halves of every client's"),
+        ('name = "layercfl"\nlayers = "auto"', "The compared layer was chosen on disjoint halves of every client's"),
     ],
 )
-def test_the_page_says_what_was_assumed_about_the_samples(folder: Path, keys: str, told: str) -> None:
+def test_the_page_says_what_was_assumed_about_the_samples(folder: Path, keys: str, text: str) -> None:
     experiment = re.sub(r"(?s)(?<=\[algorithm\]\n).*?(?=\n\[)", f"{keys}\n", EXPERIMENT)
     for unit, cut in (
-        ("", "They were cut between single samples, all of which must be independent of each other."),
-        ('unit = "trial"\n', "They were cut between values of trial: samples of different ones must be independent."),
+        ("", "They consist of single samples, all of which must be independent of each other."),
+        ('unit = "trial"\n', "They differ in trial: samples with different values of it must be independent."),
     ):
         (folder / "experiment.toml").write_text(experiment.replace("[data]\n", f"[data]\n{unit}"))
         page = html.unescape(build(folder).read_text())
-        assert told in page and cut in page
+        assert text in page and cut in page
 
 
-def test_a_run_that_halved_no_data_assumes_nothing(folder: Path) -> None:
+def test_a_run_without_folds_of_the_data_assumes_nothing(folder: Path) -> None:
     assert "must be independent" not in build(folder).read_text()
 
 
@@ -106,7 +111,7 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
-    assert sorted([*json.loads(found[1]), "examinations"]) == sorted(ids)
+    assert sorted([*json.loads(found[1]), "matrix"]) == sorted(ids)
     named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert len(named) == len(set(named))
     links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}
@@ -170,7 +175,7 @@ def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> 
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     text = page(write(tmp_path / "run", count=5, finished=False))
     assert "This run is unfinished: the folder has no summary.json." in text
-    assert "After 5 of 30 rounds, 20 clients are in 2 groups; accuracy" in text
+    assert "After 5 of 30 rounds, 20 clients are in 2 clusters; mean accuracy" in text
     assert "layercfl on digits" in text
     assert "Truth" not in text
 
@@ -215,12 +220,12 @@ def test_a_plain_run_without_clusters_truth_or_probe_has_a_page(folder: Path) ->
     edit_rounds(folder, **nothing, labels=[0] * 20, clusters=1, ari=None, figures={})
     edit(folder / "summary.json", ari=None, purity=None, truth=None, clusters=1, rounds_to_partition=1, versions={})
     text = page(folder)
-    assert "20 clients; accuracy 0.86, worst client 0.78." in text
-    assert "Nothing was noted." in text
-    for link in ("groups", "decisions", "layers"):
+    assert "20 clients; mean accuracy 0.86, worst client 0.78." in text
+    assert "No event was recorded." in text
+    for link in ("clusters", "decisions", "layers"):
         assert f'href="#of-{link}"' not in text
     words = re.sub(r"(?s)<style>.*?</style>|<script.*?</script>|<pre.*?</pre>", "", text)
-    assert not re.search(r"group|cluster|node|ARI|split|pending", words)
+    assert not re.search(r"cluster|\bnode|ARI|split|pending", words)
 
 
 def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) -> None:
@@ -230,24 +235,24 @@ def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) 
     assert (rows[0], rows[-1]) == ("11", "20")
 
 
-def test_a_cluster_that_was_never_examined_says_so(folder: Path) -> None:
+def test_a_cluster_that_was_never_tested_says_so(folder: Path) -> None:
     nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
     nodes[5] |= {"why": "", "layer": None, "criteria": {}}
     nodes[6] |= {"why": "", "layer": None, "criteria": {}, "born": 0}
     (folder / "tree.json").write_text(json.dumps(nodes), encoding="utf-8")
     text = page(folder)
-    assert "<b>Not split.</b> It was not examined since round 7." in text
-    assert "<b>Not split.</b> It was never examined." in text
+    assert "<b>Not split.</b> It was not tested since round 7." in text
+    assert "<b>Not split.</b> It was never tested." in text
 
 
-def test_a_client_that_is_not_in_the_federation_is_away(folder: Path) -> None:
+def test_a_client_that_is_not_in_the_federation_has_no_node(folder: Path) -> None:
     edit_rounds(folder, labels=[-1, *[3] * 19], pending=[])
     text = page(folder)
-    assert "19 clients fell into 4 groups" in text
-    assert re.search(r"<tr><td>0</td>.*away", text)
+    assert "19 clients in 4 clusters" in text
+    assert re.search(r"<tr><td>0</td>.*</span>none", text)
 
 
-def test_a_split_is_told_in_the_tree_and_only_named_among_the_events(folder: Path) -> None:
+def test_the_reason_of_a_split_is_in_the_tree_and_not_among_the_events(folder: Path) -> None:
     text = page(folder)
     assert text.count("no pair across is closer than 0.21") == 3
     assert "node 1 split into 3 and 4 on conv2</td>" in text
@@ -266,6 +271,86 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
     ask = "import sys, fedstrata.report; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'fedstrata')])"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = set(re.findall(r"'([\w.]+)'", done.stdout))
-    shared = ("errors", "files", "folder_lock", "resources", "schema")
-    allowed = {"fedstrata", *(f"fedstrata.{name}" for name in shared)}
+    allowed = {"fedstrata", *(f"fedstrata.{name}" for name in ("errors", "files", "folder_lock", "resources"))}
+    allowed |= {"fedstrata.records", "fedstrata.records.schema"}
     assert all(name.startswith("fedstrata.report") for name in loaded - allowed)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return read(write(tmp_path / "run"))
+
+
+def result(records: Records) -> str:
+    return sentence(Clusters(records))
+
+
+def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: Records) -> None:
+    known = replace(records, fedavg_reference=0.333)
+    assert result(known).startswith(
+        "20 clients in 4 clusters, unchanged since round 9; mean accuracy 0.86 (FedAvg: 0.33), worst client 0.78;"
+    )
+    assert ("FedAvg reference", "0.333") in [tile[:2] for tile in tiles(Clusters(known))]
+    assert "FedAvg" not in result(records)
+
+
+def test_the_sentence_says_what_is_known(tmp_path: Path) -> None:
+    records = read(write(tmp_path / "run", count=8, finished=False))
+    assert "(1 pending)" in result(records)
+    plain = [changed(each, acc_worst=None, ari=None, pending=[]) for each in records.rounds]
+    unplanned = replace(records, settings={}, rounds=tuple(plain))
+    assert re.fullmatch(r"After 8 rounds, 20 clients are in 4 clusters; mean accuracy 0\.\d\d\.", result(unplanned))
+    silent = replace(unplanned, rounds=tuple(changed(each, acc_client=None) for each in plain))
+    assert result(silent) == "After 8 rounds, 20 clients are in 4 clusters."
+    assert title(unplanned) == "run"
+    lone = replace(silent, rounds=(changed(plain[0], labels=[0], acc_client=None),))
+    assert result(lone) == "After 1 round, 1 client is in 1 cluster."
+
+
+def test_a_run_may_end_with_one_cluster(records: Records) -> None:
+    whole = tuple(changed(each, clusters=1, labels=[0] * 20) for each in records.rounds)
+    assert result(replace(records, rounds=whole)).startswith("20 clients in 1 cluster; mean accuracy")
+
+
+def test_the_page_of_an_algorithm_without_clusters_does_not_name_them(records: Records) -> None:
+    root = changed(records.tree[0], split=None, why="", layer=None, criteria={})
+    alone = replace(
+        records, tree=(root,), rounds=tuple(changed(each, clusters=1, labels=[0] * 20) for each in records.rounds)
+    )
+    assert result(alone) == "20 clients; mean accuracy 0.86, worst client 0.78."
+    assert {"ARI", "Purity", "By cluster"}.isdisjoint(name for name, *_ in tiles(Clusters(alone)))
+    assert result(replace(alone, summary=None)).startswith("After 30 of 30 rounds, 20 clients; mean accuracy")
+    decided = replace(alone, tree=(changed(root, why="no clients differ"),))
+    assert "in 1 cluster" in result(decided), "an algorithm that says why it did not split does cluster"
+
+
+def test_every_other_way_to_use_the_models_has_a_tile(records: Records) -> None:
+    last = Round.model_validate(records.rounds[-1].model_dump() | {"acc_global": 0.25})
+    shown = tiles(Clusters(replace(records, rounds=(*records.rounds[:-1], last))))
+    assert ("Global", "0.250") in [tile[:2] for tile in shown]
+
+
+def test_data_that_was_sent_counts_as_traffic(records: Records) -> None:
+    assert records.summary is not None
+    summary = changed(records.summary, bytes_data=55_000, bytes_down=0, bytes_up=0)
+    shown = {name: (figure, text) for name, figure, text in tiles(Clusters(replace(records, summary=summary)))}
+    assert shown["Traffic"] == ("55 kB", "55 kB of data, sent once; 0 B of tensors")
+
+
+def test_an_unfinished_run_counts_its_own_rounds(records: Records) -> None:
+    shown = {name: figure for name, figure, _ in tiles(Clusters(replace(records, summary=None)))}
+    assert shown["Traffic"] == words.size(30 * 9_600_000 - 480_000)
+    assert shown["Time"] == words.duration(sum(each.seconds or 0 for each in records.rounds))
+
+
+def test_the_experiment_is_described_by_what_it_names(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    assert facts(read(folder)) == [
+        ("partition", "rotation"),
+        ("model", "mlp"),
+        ("seed", "3"),
+        ("rounds", "30 of 30"),
+    ]
+    (folder / "experiment.toml").write_text("", encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps({}))
+    assert facts(read(folder)) == [("rounds", "30")]

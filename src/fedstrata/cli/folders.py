@@ -18,20 +18,20 @@ commands = typer.Typer()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
     figures: Annotated[
-        str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
+        str | None, typer.Option(metavar="png|svg|pdf", help="Save the charts as files of this kind instead.")
     ] = None,
 ) -> None:
     """Build the page of a run or of a comparison again, from its records alone."""
     if figures is not None:
-        from fedstrata.report.files import save
+        from fedstrata.report.export import save
 
         for path in save(folder, figures):
             say(path)
         return
-    from fedstrata.report import build, compared
+    from fedstrata.report import build, comparison
 
     if (folder / "comparison.json").is_file():
-        say(compared.build(folder))
+        say(comparison.build(folder))
     else:
         build(folder)
         say(folder / "report.html")
@@ -43,11 +43,11 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is one that is free.")] = 0,
 ) -> None:
     """Serve the page of a run while it goes on, on 127.0.0.1 alone; Ctrl-C ends it."""
-    from fedstrata.report.watching import Watcher
+    from fedstrata.report.live import LiveServer
 
-    with Watcher(folder, port) as watcher, suppress(KeyboardInterrupt):
-        say(f"watching: {watcher.url} (Ctrl-C ends it)")
-        watcher.serve_forever()
+    with LiveServer(folder, port) as server, suppress(KeyboardInterrupt):
+        say(f"watching: {server.url} (Ctrl-C ends it)")
+        server.serve_forever()
 
 
 @commands.command("assign")

@@ -3,6 +3,6 @@
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.gathering import tabulate
 from fedstrata.comparison.run import compare
-from fedstrata.report.compared.table import TITLES, cells
+from fedstrata.report.comparison import TITLES, cells
 
 __all__ = ["TITLES", "Comparison", "cells", "compare", "tabulate"]

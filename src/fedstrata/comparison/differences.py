@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from fedstrata.comparison.table import Outcome
-from fedstrata.report.compared.records import Difference
+from fedstrata.report.comparison import Difference
 
 
 def differences(outcomes: Sequence[Outcome]) -> tuple[Difference, ...]:

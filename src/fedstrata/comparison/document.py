@@ -15,9 +15,8 @@ from fedstrata.comparison.ledger import Jobs
 from fedstrata.comparison.table import Outcome, markdown, rows
 from fedstrata.files import replace_file, root_folder
 from fedstrata.records import diverged
-from fedstrata.report import compared
-from fedstrata.report.compared.records import Difference, Row
-from fedstrata.report.compared.table import told
+from fedstrata.report import comparison as page
+from fedstrata.report.comparison import Difference, Row, difference_text
 from fedstrata.report.words import warnings
 
 
@@ -89,7 +88,7 @@ def write(comparison: Comparison) -> Comparison:
     root_folder(folder)
     replace_file(folder / "comparison.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     replace_file(folder / "comparison.md", _document(comparison).encode())
-    compared.write(folder)
+    page.write(folder)
     return comparison
 
 
@@ -108,6 +107,6 @@ def _document(comparison: Comparison) -> str:
         lines.append(f"{shared}: {comparison.jobs}. The time of a run is its own and its part of what was shared.")
     if comparison.differences:
         lines.append("Differences in accuracy between runs of the same seed, ± their standard deviation:")
-        lines.append("".join(f"- {told(each)}\n" for each in comparison.differences))
+        lines.append("".join(f"- {difference_text(each)}\n" for each in comparison.differences))
     lines += [*comparison.warnings, *comparison.troubles]
     return "\n\n".join(line.rstrip("\n") for line in lines) + "\n"

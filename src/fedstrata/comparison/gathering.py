@@ -22,8 +22,8 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder
-from fedstrata.report.compared.table import COLUMNS
-from fedstrata.schema import NAMES
+from fedstrata.records.schema import ENTRIES
+from fedstrata.report.comparison import COLUMNS
 
 MOST_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
@@ -112,7 +112,7 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(folder: Path) -> dict[str, Any]:
     """The experiment of a run."""
     path = folder / "experiment.toml"
-    refuse_links(folder, NAMES)
+    refuse_links(folder, ENTRIES)
     try:
         found = parse_toml(read_file(path, MOST_BYTES_OF_EXPERIMENT))
     except (OSError, ValueError) as error:

@@ -9,9 +9,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from fedstrata.records import worse_off
-from fedstrata.report.compared.records import Figure, Row
-from fedstrata.report.compared.table import COLUMNS, TITLES, cells
+from fedstrata.records import count_lower
+from fedstrata.report.comparison import COLUMNS, TITLES, Row, Statistic, cells
 from fedstrata.resources import resource_error
 
 REFERENCE = "fedavg"
@@ -99,7 +98,7 @@ def _row(name: str, runs: Sequence[Outcome], reference: Mapping[int, Mapping[int
         seeds=tuple(run.seed for run in runs),
         failed=tuple(run.seed for run in runs if run.summary is None),
         figures={key: _figure(measured(summary, key) for summary in summaries) for key in COLUMNS},
-        worse_off=sum(worse_off(own, others) for own, others in pairs) if pairs else None,
+        lower_than_fedavg=sum(count_lower(own, others) for own, others in pairs) if pairs else None,
         clients=sum(len(own) for own, _ in pairs),
     )
 
@@ -110,11 +109,11 @@ def measured(summary: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def _figure(values: Iterable[float | None]) -> Figure | None:
+def _figure(values: Iterable[float | None]) -> Statistic | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return Figure(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
+    return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
 def markdown(table: Sequence[Row]) -> str:

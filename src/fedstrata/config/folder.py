@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
 
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
@@ -14,10 +13,7 @@ from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import NAME as LOCK
 from fedstrata.quoting import dotted, shown
-from fedstrata.schema import NAMES
-
-FREE = (("engine", "workers"), ("engine", "timeout"), ("records", "track"))
-"""Keys that may differ when a run goes on: no result depends on them."""
+from fedstrata.records.schema import ENTRIES, flatten, may_differ
 
 
 def choose(
@@ -89,7 +85,7 @@ def recorded(folder: Path) -> Path:
     """
     file = folder / "experiment.toml"
     try:
-        refuse_links(folder, NAMES)
+        refuse_links(folder, ENTRIES)
         with open_file(file, MOST_BYTES_OF_EXPERIMENT):
             return file
     except (OSError, ValueError):
@@ -106,10 +102,10 @@ def same(given: Experiment, folder: Path) -> Experiment:
         ExperimentError: when its experiment is another one.
     """
     own = load(recorded(folder))
-    known = dict(_flat(own.model_dump(exclude_none=True)))
-    for path, value in _flat(given.model_dump(exclude_none=True)):
-        # A run writes down what "auto" turned out to be. No result depends on these keys.
-        left_open = (path[0] == "engine" and value == "auto") or path in FREE
+    known = flatten(own.model_dump(exclude_none=True))
+    for path, value in flatten(given.model_dump(exclude_none=True)).items():
+        # A run writes down what "auto" turned out to be.
+        left_open = (path[0] == "engine" and value == "auto") or may_differ(path)
         if not left_open and (path not in known or known[path] != value):
             found = shown(known[path]) if path in known else "nothing"
             raise ExperimentError(
@@ -118,11 +114,5 @@ def same(given: Experiment, folder: Path) -> Experiment:
             )
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
-    return own.model_copy(update={"engine": engine, "records": given.records})
-
-
-def _flat(keys: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    flat = []
-    for key, value in keys.items():
-        flat += _flat(value, (*above, key)) if isinstance(value, Mapping) else [((*above, key), value)]
-    return flat
+    data = own.data.model_copy(update={"root": given.data.root or own.data.root})
+    return own.model_copy(update={"data": data, "engine": engine, "records": given.records})

@@ -1,14 +1,19 @@
-"""What a run leaves on disk: the only thing that reports read."""
+"""What a run leaves on disk: the only thing that reports read. Importing this imports no torch; most names in it do."""
 
-from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, load, save
-from fedstrata.records.folder import Folder
-from fedstrata.records.measures import complete, diverged, summarise, worse_off
-from fedstrata.records.tracking import require, track
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, load, save
+    from fedstrata.records.folder import Folder
+    from fedstrata.records.measures import complete, count_lower, diverged, summarise
+    from fedstrata.records.tracking import require, track
 
 __all__ = [
     "Checkpoint",
     "Folder",
     "complete",
+    "count_lower",
     "diverged",
     "find_checkpoint",
     "load",
@@ -16,5 +21,19 @@ __all__ = [
     "save",
     "summarise",
     "track",
-    "worse_off",
 ]
+
+_MODULES = {
+    "checkpoint": ("Checkpoint", "find_checkpoint", "load", "save"),
+    "folder": ("Folder",),
+    "measures": ("complete", "count_lower", "diverged", "summarise"),
+    "tracking": ("require", "track"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name at its first use: `fedstrata.records.schema` is read where torch is not loaded."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"fedstrata.records.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

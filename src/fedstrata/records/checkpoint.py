@@ -1,4 +1,4 @@
-"""A state, the devices' store and an unfinished record as one checksummed file; nothing is ever unpickled."""
+"""A checkpoint: the state, the clients' stores and an unscored record in one checksummed file, never unpickled."""
 
 from __future__ import annotations
 
@@ -18,28 +18,35 @@ from safetensors.torch import save as to_bytes
 from fedstrata.core import State
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
-from fedstrata.schema import finite
+from fedstrata.records.schema import finite
 
 KEPT = 3
-"""Checkpoints that stay on disk: each one that is damaged, or cannot be gone on from, costs one round."""
+"""How many checkpoints stay on disk. Each newest one that is damaged or cannot be resumed from costs one round."""
 
 FORMAT = 2
-"""Of the file. A checkpoint of another format is refused."""
+"""Version of the file format. A checkpoint of another format is refused."""
+
+STORE_NAME = re.compile(r"\d{1,9}/\d{1,9}/\d{1,9}")
+"""Client, tensor and round of a tensor that a client keeps."""
+
+METADATA = (("record", dict), ("experiment", dict), ("versions", dict), ("lines", str))
+"""The fields of a `Checkpoint` that are plain JSON, and the type of each."""
 
 S = TypeVar("S", bound=State)
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint(Generic[S]):
-    """All that a run needs to go on after a round.
+    """All that a run needs to continue after a round.
 
     Attributes:
-        state: After the round.
-        store: What the devices keep, by name.
-        record: Of the round, still without its scores; plain JSON values.
+        state: The state after the round.
+        store: The tensors that the clients keep, by name (client/tensor/round).
+        record: The record of the round, still without its scores; plain JSON values.
         experiment: The keys of the experiment; plain JSON values.
-        versions: Of the libraries that wrote it.
-        lines: SHA-256 of the lines that ``rounds.jsonl`` had: those of the rounds before.
+        versions: The versions of the libraries that wrote it.
+        lines: The SHA-256 of the lines in ``rounds.jsonl`` at that time: those of the rounds before.
+        skipped: Why each newer checkpoint cannot be used; known when it was read.
     """
 
     state: S
@@ -48,19 +55,7 @@ class Checkpoint(Generic[S]):
     experiment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lines: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Found(Generic[S]):
-    """A checkpoint that was read.
-
-    Attributes:
-        checkpoint: The newest one that can be used.
-        passed: Why each newer one cannot be.
-    """
-
-    checkpoint: Checkpoint[S]
-    passed: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
 
 
 def save(
@@ -73,18 +68,18 @@ def save(
     versions: Mapping[str, str] | None = None,
     lines: str = "",
 ) -> None:
-    """Write the checkpoint of a finished round, then forget all but the last three.
+    """Write the checkpoint of a finished round, then remove all but the last three.
 
     Only the user may read the files: they hold what the clients sent.
 
     Args:
-        folder: Of the checkpoints; made if need be.
-        state: As in `Checkpoint`, and so are the others.
-        store: What the devices keep.
-        record: Of the round.
-        experiment: None where it does not matter.
-        versions: None where they do not matter.
-        lines: Empty where they do not matter.
+        folder: The folder of the checkpoints; it is made if need be. The other arguments are those of `Checkpoint`.
+        state: The state after the round.
+        store: The tensors that the clients keep.
+        record: The record of the round.
+        experiment: The keys of the experiment; None where they do not matter.
+        versions: The versions of the libraries; None where they do not matter.
+        lines: The SHA-256 of the lines; empty where it does not matter.
     """
     place = subfolder(folder.parent, folder.name, private=True)
     tensors = {f"store/{name}": values for name, values in store.items()}
@@ -109,10 +104,10 @@ def save(
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The files of the checkpoints in their folder, the newest first; none where there is no folder.
+    """The checkpoint files in a folder, the newest first; none where there is no folder.
 
     Raises:
-        RecordError: When something else than a folder has its name.
+        RecordError: When it is not a folder.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise RecordError(f"{folder}: expected a folder, found something else; restore it, or start anew")
@@ -121,29 +116,29 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def load(folder: Path, kind: type[S]) -> tuple[S, Mapping[str, torch.Tensor], Mapping[str, Any]] | None:
-    """The state, the store and the record of the newest sound checkpoint; as `find_checkpoint` otherwise."""
+    """The state, the store and the record of the newest sound checkpoint; otherwise as `find_checkpoint`."""
     found = find_checkpoint(folder, kind)
-    return None if found is None else (found.checkpoint.state, found.checkpoint.store, found.checkpoint.record)
+    return None if found is None else (found.state, found.store, found.record)
 
 
 def find_checkpoint(
     folder: Path, kind: type[S], unusable: Callable[[Checkpoint[S]], str] = lambda checkpoint: ""
-) -> Found[S] | None:
+) -> Checkpoint[S] | None:
     """Read the newest checkpoint that is sound and that can be used.
 
     Args:
-        folder: Of the checkpoints.
-        kind: Of the state.
-        unusable: Says in words why a checkpoint cannot be used; an empty text if it can. It may raise where an older
-            one would not help.
+        folder: The folder of the checkpoints.
+        kind: The type of the state.
+        unusable: Returns why a checkpoint cannot be used, in words; an empty text if it can. It may raise where an
+            older checkpoint would not help.
 
     Returns:
-        The checkpoint, and why newer ones were passed over; None when there are no checkpoints.
+        The checkpoint, which says why newer ones were skipped; None when there are no checkpoints.
 
     Raises:
-        RecordError: When there are checkpoints, but none of use: starting over would drop their records.
+        RecordError: When there are checkpoints, but none can be used: starting over would drop their records.
     """
-    passed = list[str]()
+    skipped = list[str]()
     for path in checkpoints(folder):
         try:
             found = _read(path, kind)
@@ -151,11 +146,11 @@ def find_checkpoint(
         except _Unsound as error:
             reason = str(error)
         if not reason:
-            return Found(found, tuple(passed))
-        passed.append(f"{path.name}: {reason}")
-    if passed:
+            return dataclasses.replace(found, skipped=tuple(skipped))
+        skipped.append(f"{path.name}: {reason}")
+    if skipped:
         raise RecordError(
-            f"expected a sound checkpoint in {folder}, found none: {'; '.join(passed)}; "
+            f"expected a sound checkpoint in {folder}, found none: {'; '.join(skipped)}; "
             "restore one from a copy, or start anew in another folder"
         )
     return None
@@ -178,21 +173,21 @@ def _read(path: Path, kind: type[S]) -> Checkpoint[S]:
         plain = {name: json.loads(text) for name, text in metadata.items()}
         if plain.get("format") != FORMAT:
             raise _Unsound(f"expected format {FORMAT}, found {plain.get('format', 'none')}: of another version")
-        state = _decode(kind, plain["state"], tensors, "state")
-        record, experiment, versions, lines = (plain[key] for key in ("record", "experiment", "versions", "lines"))
-        if not (all(isinstance(each, dict) for each in (record, experiment, versions)) and isinstance(lines, str)):
+        parts = {name: plain[name] for name, _ in METADATA}
+        if not all(isinstance(parts[name], expected) for name, expected in METADATA):
             raise _Unsound("its metadata are not those of a checkpoint")
+        state = _decode(kind, plain["state"], tensors, "state")
     except FedstrataError as error:
         raise _Unsound(f"it is damaged ({error})") from None
-    # What safetensors, torch and the decoder raise about content that they do not expect.
+    # safetensors, torch and the decoder raise these about content that they do not expect.
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         raise _Unsound(f"it is damaged or of another version ({error!r:.200})") from None
     if state.round != _round_of(path):
         raise _Unsound(f"it is of round {state.round}")
     store = {name.removeprefix("store/"): t for name, t in tensors.items() if name.startswith("store/")}
-    if not all(re.fullmatch(r"\d{1,9}/\d{1,9}/\d{1,9}", name) for name in store):
-        raise _Unsound("what the devices keep is not named by client, tensor and round")
-    return Checkpoint(state, store, record, experiment, versions, lines)
+    if not all(STORE_NAME.fullmatch(name) for name in store):
+        raise _Unsound("the tensors that clients keep are not named by client, tensor and round")
+    return Checkpoint(state=state, store=store, **parts)
 
 
 def _compare_checksum(path: Path) -> None:
@@ -213,7 +208,7 @@ def _compare_checksum(path: Path) -> None:
 
 
 def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """A value as plain JSON; its tensors are put aside under their names."""
+    """A value as plain JSON. A tensor goes to `tensors`, and its name stands in its place."""
     if isinstance(value, torch.Tensor):
         tensors[name] = value
         return name
@@ -231,7 +226,7 @@ def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: st
     """The value of a type that `_encode` made plain.
 
     Raises:
-        ValueError: When it is of another type, in words.
+        ValueError: When it is of another type. The text says which.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):

@@ -1,8 +1,9 @@
-"""The files of a run folder."""
+"""The files of a run folder: written, dropped on resume, and checked."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import re
@@ -23,6 +24,7 @@ from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import (
     MOST_BYTES,
+    append_line,
     parse_json,
     read_file,
     refuse_links,
@@ -31,25 +33,106 @@ from fedstrata.files import (
     replace_file,
     subfolder,
 )
-from fedstrata.records.rounds import RoundLog
-from fedstrata.schema import NAMES, Summary, check, finite
+from fedstrata.records.schema import (
+    CLIENTS_SUFFIX,
+    ENTRIES,
+    Gap,
+    MatrixName,
+    Scores,
+    Summary,
+    check,
+    finite,
+    parse_rounds,
+)
 
 PER_ROUND = ("clients", "gaps", "matrices")
+"""Folders with a file for each round."""
+
+
+class RoundLog:
+    """``rounds.jsonl``: a line for every finished round, which never changes once it is written.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet."""
+        self._path = path
+
+    def lines(self) -> list[bytes]:
+        """All lines with their line ends. A last line without one was cut off and is left out."""
+        try:
+            content = read_file(self._path)
+        except FileNotFoundError:
+            return []
+        return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of all finished rounds.
+
+        Raises:
+            RecordError: When a line is damaged, or the rounds are not 1, 2, 3, ...
+        """
+        try:
+            return parse_rounds(self.lines())
+        except ValueError as error:
+            raise RecordError(f"{self._path.parent}: {error}; restore it from a copy, or run again") from None
+
+    def missing(self, rounds: int, digest: str) -> str:
+        """Why the lines of the first rounds are not those that were written; an empty text if they are.
+
+        Args:
+            rounds: How many rounds must be there.
+            digest: The SHA-256 of their lines; empty where it is not known.
+        """
+        lines = self.lines()
+        if len(lines) < rounds:
+            return f"rounds.jsonl holds {len(lines)} of the {rounds} rounds before it"
+        try:
+            parse_rounds(lines[:rounds])
+        except ValueError as error:
+            return str(error)
+        if digest and hashlib.sha256(b"".join(lines[:rounds])).hexdigest() != digest:
+            return f"the first {rounds} lines of rounds.jsonl are not those that were written"
+        return ""
+
+    def truncate(self, rounds: int) -> None:
+        """Drop all lines but those of the first rounds."""
+        kept = b"".join(self.lines()[:rounds])
+        replace_file(self._path, kept)
+        self._hash = hashlib.sha256(kept)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write the line of a round; it is on the disk afterwards."""
+        line = json.dumps(finite(record), allow_nan=False) + "\n"
+        written = self._hash  # Read from the file at the first use, so before this line is in it.
+        append_line(self._path, line)
+        written.update(line.encode())
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all lines."""
+        return str(self._hash.hexdigest())
+
+    @cached_property
+    def _hash(self) -> Any:
+        return hashlib.sha256(b"".join(self.lines()))
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Where a run writes.
+    """A run folder.
 
     Attributes:
-        path: of the folder.
+        path: Where it is.
     """
 
     path: Path
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoint"
 
     @cached_property
@@ -58,33 +141,29 @@ class Folder:
         return RoundLog(self.path / "rounds.jsonl")
 
     def create(self, experiment: str) -> None:
-        """Make the folder, with the resolved experiment in it.
+        """Make the folder and write the resolved experiment into it.
 
         Raises:
-            RecordError: when something in it is a link.
+            RecordError: When an entry of the folder is a link.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        refuse_links(self.path, NAMES)
+        refuse_links(self.path, ENTRIES)
         remove_drafts(self.path)
         try:
             replace_file(self.path / "experiment.toml", experiment.encode())
         except OSError:
-            # An empty folder would be in the way of the same command, given again.
+            # The same command, given again, would refuse a folder that exists.
             with suppress(OSError):
                 self.path.rmdir()
             raise
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The records of all finished rounds; a line that was cut short is left out.
-
-        Raises:
-            RecordError: when a line is damaged, missing or not in its place.
-        """
+        """The records of all finished rounds; as `RoundLog.records`."""
         return self.log.records()
 
     def rewind(self, round: int) -> None:
-        """Drop what is newer than the checkpoint of a round, whose own scores are still to come."""
-        self.log.keep(max(round - 1, 0))
+        """Drop what is newer than the checkpoint of a round. The scores of that round itself are still to come."""
+        self.log.truncate(max(round - 1, 0))
         for name in PER_ROUND:
             for path in self.files(name):
                 if int(path.stem) > round:
@@ -94,27 +173,28 @@ class Folder:
         """The files of all rounds in one of the folders `PER_ROUND`, in their order.
 
         Raises:
-            RecordError: when something else than a folder has its name.
+            RecordError: When the folder is a link.
         """
         refuse_links(self.path, [name])
         return sorted(path for path in (self.path / name).glob("[0-9]*") if re.fullmatch(r"\d{5,9}", path.stem))
 
     def add(self, record: Mapping[str, Any], score: Score) -> None:
-        """Write the finished record of a round, and what each client scored."""
-        nodes = record["labels"]
-        columns = {
-            "client": score.clients.tolist(),
-            "node": [nodes[client] for client in score.clients.tolist()],
-            "samples": score.samples.tolist(),
-            "accuracy": (score.correct.double() / score.samples).tolist(),
-            "loss": score.loss.tolist(),
-        }
-        self._write_table("clients", record["round"], pa.table(columns))
+        """Write the finished record of a round, and the scores of each client."""
+        clients = score.clients.tolist()
+        columns = (
+            clients,
+            [record["labels"][client] for client in clients],
+            score.samples.tolist(),
+            (score.correct.double() / score.samples).tolist(),
+            score.loss.tolist(),
+        )
+        self._write_table("clients", record["round"], pa.table(dict(zip(Scores._fields, columns, strict=True))))
         self.log.add(record)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
-        """Write the Gap of every layer and measure."""
-        self._write_table("gaps", round, pa.Table.from_pylist([dict(gap) for gap in gaps]))
+        """Write the gap of every layer and measure; each has the keys of `Gap`."""
+        columns = {name: [gap[name] for gap in gaps] for name in Gap._fields}
+        self._write_table("gaps", round, pa.table(columns))
 
     def add_matrices(self, round: int, matrices: Sequence[Matrix]) -> None:
         """Write the matrices behind the decisions of a round.
@@ -123,27 +203,30 @@ class Folder:
         """
         arrays: dict[str, Any] = {}
         for matrix in matrices:
-            name = f"{matrix.node}|{matrix.measure}|{matrix.layer}"
-            arrays[name], arrays[f"{name}|clients"] = matrix.values.numpy(), matrix.clients.numpy()
+            name = str(MatrixName(matrix.node, matrix.measure, matrix.layer))
+            arrays[name] = matrix.values.numpy()
+            arrays[name + CLIENTS_SUFFIX] = matrix.clients.numpy()
         content = io.BytesIO()
         np.savez_compressed(content, **arrays)
-        place = subfolder(self.path, "matrices", private=True)
-        replace_file(place / f"{round:05d}.npz", content.getvalue(), private=True)
+        folder = subfolder(self.path, "matrices", private=True)
+        replace_file(folder / f"{round:05d}.npz", content.getvalue(), private=True)
 
     def damaged(self, first: int, last: int) -> list[str]:
-        """The scores of rounds that are missing or cannot be read, and what else of these rounds cannot be.
+        """The files of some rounds that cannot be read, and their scores that are missing.
 
         Args:
-            first: round that is looked at.
-            last: round that is looked at; there may be gaps and matrices, but no scores, of the one behind it.
+            first: The first round that is checked.
+            last: The last round that is checked. The round after it may have gaps and matrices, but no scores.
         """
-        bad = [f"clients/{round:05d}.parquet" for round in range(first, last + 1) if not self._scores_sound(round)]
-        for path in self.files("gaps"):
-            if first <= int(path.stem) <= last + 1 and not _sound(lambda content: pq.read_table(content), path):
-                bad.append(f"gaps/{path.name}")
-        for path in self.files("matrices"):
-            if first <= int(path.stem) <= last + 1 and not _sound(_check_archive, path):
-                bad.append(f"matrices/{path.name}")
+        bad = []
+        for round in range(first, last + 1):
+            path = self.path / "clients" / f"{round:05d}.parquet"
+            if not _sound(path, _check_scores):
+                bad.append(f"clients/{path.name}")
+        for name, check_content in (("gaps", pq.read_table), ("matrices", _check_archive)):
+            for path in self.files(name):
+                if first <= int(path.stem) <= last + 1 and not _sound(path, check_content):
+                    bad.append(f"{name}/{path.name}")
         return bad
 
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
@@ -154,12 +237,10 @@ class Folder:
         for node, row in zip(state.nodes.tolist(), state.models, strict=True):
             replace_file(models / f"cluster-{node}.safetensors", save(_tensors(layout, row)))
         self.add_tree(state.tree)
-        replace_file(
-            self.path / "summary.json", (json.dumps(finite(summary), indent=1, allow_nan=False) + "\n").encode()
-        )
+        self._write_json("summary.json", summary)
 
     def add_tree(self, tree: Tree) -> None:
-        """Write the cluster tree as it is now."""
+        """Write the cluster tree as it is now: the entries are `TreeNode` records."""
         nodes = [
             {
                 "id": node.id,
@@ -173,16 +254,16 @@ class Folder:
             }
             for node in tree
         ]
-        replace_file(self.path / "tree.json", (json.dumps(finite(nodes), indent=1, allow_nan=False) + "\n").encode())
+        self._write_json("tree.json", nodes)
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run.
 
         Raises:
-            RecordError: when the run is not finished.
+            RecordError: When the run is not finished.
         """
         path = self.path / "summary.json"
-        refuse_links(self.path, NAMES)
+        refuse_links(self.path, ENTRIES)
         try:
             summary: dict[str, Any] = parse_json(read_file(path))
             check(summary, Summary)
@@ -194,19 +275,20 @@ class Folder:
             raise RecordError(f"{path}: expected a summary in JSON, found: {error}; resume the run") from None
         return summary
 
+    def _write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
+        replace_file(self.path / name, text.encode())
+
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
         content = io.BytesIO()
         pq.write_table(table, content)
         replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", content.getvalue())
 
-    def _scores_sound(self, round: int) -> bool:
-        return _sound(_check_scores, self.path / "clients" / f"{round:05d}.parquet")
 
-
-def _sound(read: Callable[[io.BytesIO], object], path: Path) -> bool:
+def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:
     """Whether a file is there and can be read."""
     try:
-        read(io.BytesIO(read_file(path)))
+        check_content(io.BytesIO(read_file(path)))
     except (OSError, RecordError, ValueError, KeyError, zipfile.BadZipFile, pa.ArrowException):
         return False
     return True
@@ -214,7 +296,7 @@ def _sound(read: Callable[[io.BytesIO], object], path: Path) -> bool:
 
 def _check_scores(content: io.BytesIO) -> None:
     found = pq.ParquetFile(content).schema_arrow.names
-    if not {"client", "node", "samples", "accuracy", "loss"} <= set(found):
+    if not set(Scores._fields) <= set(found):
         raise ValueError(f"its columns are {found}")
 
 
@@ -225,5 +307,6 @@ def _check_archive(content: io.BytesIO) -> None:
 
 
 def _tensors(layout: Layout, row: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A flattened model (p,) as the tensors of its layout, by name."""
     spans = zip(layout.tensors, layout.spans, strict=True)
     return {slot.name: row[span].reshape(slot.shape).clone() for slot, span in spans}

@@ -1,10 +1,11 @@
-"""Which checkpoint a run goes on from, and what has to be said about it."""
+"""Which checkpoint a run is resumed from, and which differences to an uninterrupted run are reported."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,91 +13,85 @@ from fedstrata.core import State
 from fedstrata.errors import RecordError
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.schema import BegunRound, check
-
-S = TypeVar("S", bound=State)
-
-FREE = (("algorithms",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
-"""Keys that may differ when a run goes on: no result depends on them, as long as the data are the same."""
+from fedstrata.records.schema import UnscoredRound, check, flatten, may_differ
 
 SHOWN = 5
-"""Keys that differ, of which a message tells."""
+"""How many of the keys that differ a message names."""
 
 EQUAL_ENGINES = ("loop", "processes", "ray")
-"""Engines that give the same bits; a run may go on with another of them."""
+"""Engines that give the same bits; a run may be resumed with another of them."""
 
 
-class Resumed(NamedTuple):
-    """What a run goes on with.
+class Resumable(NamedTuple):
+    """A checkpoint that a run is resumed from.
 
     Attributes:
-        checkpoint: To go on from; its record says what is said.
-        said: What differs from a run that was never stopped, in sentences; mostly nothing.
+        checkpoint: The checkpoint. Its record has an event with the notes.
+        notes: How the run differs from an uninterrupted one, in sentences; usually none.
     """
 
     checkpoint: Checkpoint[Any]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def find_resumable(
     folder: Folder, fresh: State, experiment: Mapping[str, Any], versions: Mapping[str, str]
-) -> Resumed | None:
-    """Find the newest checkpoint that a run can go on from, with all records of the rounds before it.
+) -> Resumable | None:
+    """Find the newest checkpoint that a run can be resumed from, with all records of the rounds before it.
 
-    A checkpoint is passed over when it is damaged, when its models are not finite, or when records of the rounds before
-    it are missing or damaged: an older one does those rounds again.
+    A checkpoint is skipped when it is damaged, when its models are not finite, or when records of the rounds before it
+    are missing or damaged: an older one repeats those rounds.
 
     Args:
-        folder: Of the run.
+        folder: The folder of the run.
         fresh: The state before the first round.
-        experiment: That is to go on; plain JSON values.
-        versions: Of the libraries that are to go on with it.
+        experiment: The experiment to resume; plain JSON values.
+        versions: The versions of the installed libraries.
 
     Returns:
-        The checkpoint; None when the run has not come to its first one.
+        The checkpoint; None when the run was stopped before its first one.
 
     Raises:
-        RecordError: When the run cannot go on: no checkpoint is of use, or it is of another experiment.
+        RecordError: When the run cannot be resumed: no checkpoint can be used, or it is of another experiment.
     """
     oldest = min((int(path.stem) for path in checkpoints(folder.checkpoints)), default=0)
 
-    def unusable(found: Checkpoint[Any]) -> str:
-        refuse_other(experiment, found.experiment, folder)
-        return unfit(found.state, fresh) or _wrong_record(found) or _incomplete(folder, found, oldest)
+    def unusable(checkpoint: Checkpoint[Any]) -> str:
+        refuse_other(experiment, checkpoint.experiment, folder)
+        return unfit(checkpoint.state, fresh) or _wrong_record(checkpoint) or _lost_records(folder, checkpoint, oldest)
 
-    found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
-    if found is None:
-        done = len(folder.log.lines())
-        if done:
+    checkpoint = find_checkpoint(folder.checkpoints, type(fresh), unusable)
+    lines = len(folder.log.lines())
+    if checkpoint is None:
+        if lines:
             raise RecordError(
-                f"{folder.path}: expected a checkpoint beside the records of {done} rounds, found none; "
+                f"{folder.path}: expected a checkpoint beside the records of {lines} rounds, found none; "
                 "restore checkpoint/ from a copy, or start anew in another folder"
             )
         return None
-    checkpoint = found.checkpoint
-    said = [f"the checkpoint {reason}" for reason in found.passed]
     round = checkpoint.state.round
+    notes = [f"the checkpoint {reason}" for reason in checkpoint.skipped]
     if damaged := folder.damaged(1, oldest - 1):
-        said.append(f"of rounds that are over, {', '.join(damaged)} cannot be read")
-    later = len(folder.log.lines()) - round
-    if later > 0:
-        said.append(f"{later} recorded rounds behind round {round} are done again")
+        notes.append(f"of rounds that are over, {', '.join(damaged)} cannot be read")
+    if lines > round:
+        notes.append(f"{lines - round} recorded rounds after round {round} are repeated")
     for name, version in versions.items():
-        if (before := checkpoint.versions.get(name, "unknown")) != version:
-            said.append(f"{name} was {before}, is {version}: the last bits of results may differ")
-    if not said:
-        return Resumed(checkpoint, ())
-    event = {"kind": "resume", "round": round, "why": "; ".join(said)}
-    record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
-    return Resumed(Checkpoint(checkpoint.state, checkpoint.store, record), tuple(said))
+        before = checkpoint.versions.get(name, "unknown")
+        if before != version:
+            notes.append(f"{name} was {before}, is {version}: the last bits of results may differ")
+    if notes:
+        event = {"kind": "resume", "round": round, "why": "; ".join(notes)}
+        record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
+        checkpoint = dataclasses.replace(checkpoint, record=record)
+    return Resumable(checkpoint, tuple(notes))
 
 
 def unfit(state: State, fresh: State) -> str:
-    """Why a run cannot go on from a state; an empty text if it can.
+    """Why a run cannot be resumed from a state; an empty text if it can.
 
     Args:
-        state: Of a checkpoint.
-        fresh: That of the same run before its first round.
+        state: The state of a checkpoint.
+        fresh: The state of the same run before its first round.
     """
     if state.labels.shape != fresh.labels.shape or state.models.shape[1:] != fresh.models.shape[1:]:
         return (
@@ -105,74 +100,66 @@ def unfit(state: State, fresh: State) -> str:
         )
     if not bool(torch.isfinite(state.models).all()):
         return "its models are not finite"
-    nodes = len(state.tree)
     ordered = all(node.id == place and (node.parent or 0) <= place for place, node in enumerate(state.tree))
     named = [*state.nodes.tolist(), *state.waiting.tolist()]
-    if not ordered or not all(-1 <= node < nodes for node in named):
+    if not ordered or not all(-1 <= node < len(state.tree) for node in named):
         return "its clusters are not those of its tree"
     return ""
 
 
 def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Folder) -> None:
-    """Refuse to go on with another experiment.
+    """Refuse to resume with another experiment.
 
     Args:
-        now: The keys that are to go on.
+        now: The keys of the experiment to resume.
         before: The keys that the checkpoint was written with.
-        folder: Of the run.
+        folder: The folder of the run.
 
     Raises:
-        RecordError: That says every key that differs.
+        RecordError: When keys differ that results depend on; the text names them.
     """
     differ = differences(before, now)
     if differ:
         more = f"; and {len(differ) - SHOWN} more keys" if len(differ) > SHOWN else ""
         raise RecordError(
-            f"{folder.path}: expected the experiment that the run was begun with, found another: "
+            f"{folder.path}: expected the experiment that the run was started with, found another: "
             f"{'; '.join(differ[:SHOWN])}{more}; "
             "put the keys of experiment.toml back, or start a run without --resume"
         )
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """In words, which keys of an experiment differ, but for those that no result depends on."""
-    old, new = _flat(before), _flat(now)
+    """The keys of an experiment that differ and that results depend on, in words."""
+    old, new = flatten(before), flatten(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
-        was, is_ = old.get(path), new.get(path)
-        alike = path == ("engine", "name") and was in EQUAL_ENGINES and is_ in EQUAL_ENGINES
-        free = any(path[: len(key)] == key for key in FREE)
-        if was != is_ and not alike and not free:
+        values = (old.get(path), new.get(path))
+        same_bits = path == ("engine", "name") and all(value in EQUAL_ENGINES for value in values)
+        if values[0] != values[1] and not same_bits and not may_differ(path):
             differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
     return differ
 
 
-def _wrong_record(found: Checkpoint[Any]) -> str:
-    """What is wrong with the unfinished record of a checkpoint; an empty text if nothing is."""
+def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
+    return json.dumps(keys[path])[:60] if path in keys else "not set"
+
+
+def _wrong_record(checkpoint: Checkpoint[Any]) -> str:
+    """What is wrong with the unscored record of a checkpoint; an empty text if nothing is."""
     try:
-        check(found.record, BegunRound)
+        record = check(checkpoint.record, UnscoredRound)
     except ValueError as error:
         return f"its record {error}"
-    round, clients = found.record["round"], len(found.record["labels"])
-    if round != found.state.round or clients != len(found.state.labels):
-        return f"its record is of round {round} and {clients} clients"
+    if record.round != checkpoint.state.round or len(record.labels) != len(checkpoint.state.labels):
+        return f"its record is of round {record.round} and {len(record.labels)} clients"
     return ""
 
 
-def _incomplete(folder: Folder, found: Checkpoint[Any], oldest: int) -> str:
-    """Which records of the rounds before a checkpoint are missing, as far as an older one could write them again."""
-    rounds = found.state.round - 1
-    damaged = folder.damaged(oldest, rounds) if oldest <= rounds else []
-    return folder.log.missing(rounds, found.lines) or (f"{damaged[0]} is missing or damaged" if damaged else "")
-
-
-def _flat(keys: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    flat = dict[tuple[str, ...], Any]()
-    for key, value in keys.items():
-        path = (*above, key)
-        flat |= _flat(value, path) if isinstance(value, Mapping) else {path: value}
-    return flat
-
-
-def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
-    return json.dumps(keys[path])[:60] if path in keys else "not set"
+def _lost_records(folder: Folder, checkpoint: Checkpoint[Any], oldest: int) -> str:
+    """Which records before a checkpoint are lost that an older checkpoint can still repeat; an empty text if none."""
+    rounds = checkpoint.state.round - 1
+    missing = folder.log.missing(rounds, checkpoint.lines)
+    if missing or rounds < oldest:
+        return missing
+    damaged = folder.damaged(oldest, rounds)
+    return f"{damaged[0]} is missing or damaged" if damaged else ""

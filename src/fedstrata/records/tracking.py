@@ -1,7 +1,7 @@
 """The numbers of a run for TensorBoard or Weights & Biases, written into its folder; nothing is sent anywhere.
 
-They are made of the records alone: a run that goes on writes those of its earlier rounds anew, so that no round is
-there twice, whatever had ended it.
+They are made from the records alone. A resumed run writes those of its earlier rounds again, so that no round is
+there twice, whatever stopped the run.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Log = Callable[[Mapping[str, Any]], None]
 """Takes the record of a round."""
 
 Write = Callable[[int, Mapping[str, float]], None]
-"""Takes the number of a round, and what was measured in it by name."""
+"""Takes the number of a round, and its values by name."""
 
 
 class Tracker(NamedTuple):
-    """Somebody else's format.
+    """A format of another project.
 
     Attributes:
-        package: that writes it.
-        start: of an empty folder and the text of the experiment; gives what writes rounds.
+        package: The package that writes it.
+        start: Takes an empty folder and the text of the experiment, and gives the function that writes rounds.
     """
 
     package: str
@@ -41,13 +41,13 @@ class Tracker(NamedTuple):
 
 
 def require(name: str) -> None:
-    """Make sure that a tracker's package is there.
+    """Make sure that the package of a tracker is installed.
 
     Args:
-        name: of a tracker, or "none".
+        name: The name of a tracker, or "none".
 
     Raises:
-        ExperimentError: when it is not.
+        ExperimentError: When the package is not installed.
     """
     if name in TRACKERS and find_spec(TRACKERS[name].package) is None:
         raise ExperimentError(
@@ -58,19 +58,19 @@ def require(name: str) -> None:
 
 @contextmanager
 def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str, Any]]) -> Iterator[Log]:
-    """Write the numbers of a run, until it ends or stops.
+    """Write the numbers of a run until it ends or stops.
 
     Args:
-        name: of a tracker, or "none".
-        folder: that it gets for itself; what an earlier part of the run has left in it is replaced.
-        experiment: the text of the file.
-        before: records of the rounds that are over.
+        name: The name of a tracker, or "none".
+        folder: The folder for the tracker alone. What an earlier part of the run left there is replaced.
+        experiment: The text of the experiment file.
+        before: The records of the rounds that are finished.
 
     Returns:
-        What takes those to come.
+        The function that takes the records of later rounds.
 
     Raises:
-        ExperimentError: when the tracker is not installed.
+        ExperimentError: When the tracker is not installed.
     """
     require(name)
     if name not in TRACKERS:
@@ -87,10 +87,10 @@ def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """All that is a finite number in a record and among its figures."""
-    figures = {f"figures/{name}": value for name, value in record["figures"].items()}
-    values = ((key, value) for key, value in {**record, **figures}.items() if key != "round")
-    return {key: value for key, value in values if isinstance(value, int | float) and isfinite(value)}
+    """All finite numbers in a record and among its metrics."""
+    metrics = {f"figures/{name}": value for name, value in record["figures"].items()}
+    values = {key: value for key, value in {**record, **metrics}.items() if key != "round"}
+    return {key: value for key, value in values.items() if isinstance(value, int | float) and isfinite(value)}
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _tensorboard(folder: Path, experiment: str) -> Iterator[Write]:
     from tensorboardX.summary import scalar, text
 
     _empty(folder)
-    # Not its SummaryWriter, which writes in a thread: a full disk ends that thread, and the run waits for it forever.
+    # SummaryWriter would write in a thread: a full disk ends that thread, and the run waits for it forever.
     writer = EventsWriter(str(folder / "events"))
 
     def write(round: int, numbers: Mapping[str, float]) -> None:
@@ -117,11 +117,11 @@ def _tensorboard(folder: Path, experiment: str) -> Iterator[Write]:
 
 @contextmanager
 def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
-    # Offline holds for runs only: without this, its service would still report to its makers. Read when that starts.
+    # "offline" holds for runs only: without this, the service would still send its own errors. It is read at the start.
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     import wandb
 
-    # The same id as before, so that a run which is uploaded once more replaces what was there of it.
+    # The same id as before, so that a run that is uploaded again replaces its earlier upload.
     names = [re.fullmatch(r"offline-run-.*-([a-z0-9]{1,32})", path.name) for path in folder.glob("wandb/offline-run-*")]
     known = [name[1] for name in names if name]
     _empty(folder)
@@ -133,7 +133,7 @@ def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
         id=known[0] if known else None,
         config=tomllib.loads(experiment),
         notes=experiment,
-        reinit="create_new",  # the runs of a comparison go on side by side
+        reinit="create_new",  # the runs of a comparison are open at the same time
         settings=wandb.Settings(
             silent=True,
             console="off",
@@ -154,4 +154,4 @@ def _empty(folder: Path) -> None:
 
 
 TRACKERS = {"tensorboard": Tracker("tensorboardX", _tensorboard), "wandb": Tracker("wandb", _wandb)}
-"""By the value of ``records.track``."""
+"""The trackers, by the value of ``records.track``."""

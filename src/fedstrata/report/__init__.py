@@ -1,4 +1,4 @@
-"""One page about a run, made from the records in its folder and from nothing else."""
+"""The pages about a run and about a comparison, made from the records in their folders and from nothing else."""
 
 from fedstrata.report.page import build
 

@@ -1,110 +1,135 @@
-"""The arrays of a run folder: scores, gaps, and the matrices behind the decisions."""
+"""The arrays of a run folder: scores, gaps, and the matrices behind the decisions.
+
+A folder may come from somebody else, so sizes and headers are checked before memory is allocated.
+"""
 
 import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import nan, prod
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy import float64
+from numpy.typing import NDArray
 
 from fedstrata.errors import RecordError
 from fedstrata.files import read_file
-from fedstrata.report.records import Gap, Matrix, Round, Scores
+from fedstrata.records.schema import CLIENTS_SUFFIX, LARGE, Gap, MatrixName, Round, Scores
 from fedstrata.report.words import plural, ranges
-from fedstrata.schema import LARGE
 
 T = TypeVar("T")
+
 DAMAGED = (OSError, ValueError, KeyError, TypeError, RecordError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
+"""What reading a damaged file raises."""
+
 MOST_BYTES = 512 * 2**20
-"""Of a file of these, and of what is packed in it; more is not read."""
+"""A larger file is not read, nor is one that unpacks to more."""
+
 MOST_ROWS = 20_000_000
-"""Of a table; more is not read."""
-CELLS = 1_200_000
-"""Pairs of clients, over all matrices, that a page holds: about 3 MB of it."""
-PEOPLE = 150
-"""Clients of a matrix that can still be told apart on a page; of more, so many stand for all."""
+"""A table with more rows is not read."""
+
+MOST_PAIRS = 1_200_000
+"""Pairs of clients in all matrices of a page: about 3 MB of it."""
+
+MOST_CLIENTS = 150
+"""Clients of a matrix that can still be told apart on a page. Of more clients, so many are shown."""
 
 
-def scores(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, Scores]:
-    """What each client scored in each round; notes say what is missing or damaged."""
+@dataclass(frozen=True)
+class Matrix:
+    """A client-by-client matrix behind a decision.
+
+    Attributes:
+        round: The round in which it was computed.
+        node: The tree node that the decision was about.
+        measure: What the clients were compared by; `fedstrata.report.words.MEASURES` says what it means.
+        layer: The layers that were compared.
+        values: The matrix, (m, m).
+        clients: The client of each row and column, (m,).
+    """
+
+    round: int
+    node: int
+    measure: str
+    layer: str
+    values: NDArray[float64]
+    clients: list[int]
+
+
+def read_scores(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, Scores]:
+    """The scores of the clients in each round. Notes say what is missing or damaged."""
     numbers = [each.round for each in rounds]
-    found = _gather(folder, "clients", "parquet", numbers, _score, notes)
+    found = _read_rounds(folder, "clients", "parquet", numbers, _load_scores, notes)
     if missing := [number for number in numbers if not (folder / "clients" / f"{number:05d}.parquet").exists()]:
         notes.append(f"clients/ has no file for round {ranges(missing)}, so this page is without it.")
     return found
 
 
-def gaps(folder: Path, rounds: Iterable[Round], notes: list[str]) -> tuple[Gap, ...]:
-    """The gaps of all layers and measures in all rounds."""
-    tables = _gather(folder, "gaps", "parquet", [each.round for each in rounds], _gap, notes)
-    return tuple(
-        Gap(number, row["layer"], row["measure"], nan if row["gap"] is None else row["gap"])
-        for number, rows in tables.items()
-        for row in rows
-    )
+def read_gaps(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, tuple[Gap, ...]]:
+    """The gaps of all layers and measures in each round that has some."""
+    return _read_rounds(folder, "gaps", "parquet", [each.round for each in rounds], _load_gaps, notes)
 
 
-def matrices(folder: Path, rounds: Sequence[Round], notes: list[str]) -> tuple[Matrix, ...]:
+def read_matrices(folder: Path, rounds: Sequence[Round], notes: list[str]) -> tuple[Matrix, ...]:
     """The matrices that decided about the nodes, and of the other rounds as many, evenly, as a page can hold.
 
-    The names and the clients come first and the values only of the rounds that are shown: a long run holds gigabytes
-    of them.
+    The names and client ids of all rounds are read first, and then the values of the rounds that are shown: a long run
+    holds gigabytes of values.
     """
-    surveyed = _gather(folder, "matrices", "npz", [each.round for each in rounds], _survey, notes)
-    people = _standing(rounds)
-    cells = {number: sum(len(people & each.clients) ** 2 // 2 for each in found) for number, found in surveyed.items()}
-    decisive = _decisive(rounds, surveyed)
-    rest = enumerate(number for number in surveyed if number not in decisive)
-    # Bits of the place from right to left: each next one falls into a widest gap.
-    spread = [number for _, number in sorted(rest, key=lambda pair: f"{pair[0]:032b}"[::-1])]
+    contents = _read_rounds(folder, "matrices", "npz", [each.round for each in rounds], _load_contents, notes)
+    shown = _shown_clients(rounds)
+    pairs = {
+        number: sum(len(shown & clients) ** 2 // 2 for clients in matrices.values())
+        for number, matrices in contents.items()
+    }
     kept: list[int] = []
-    for number in [*decisive, *spread]:
-        if not kept or sum(cells[each] for each in kept) + cells[number] <= CELLS:
+    for number in _by_importance(rounds, contents):
+        if not kept or sum(pairs[each] for each in kept) + pairs[number] <= MOST_PAIRS:
             kept.append(number)
-    if len(kept) < len(surveyed):
-        left = plural(len(surveyed) - len(kept), "round")
-        notes.append(f"This page holds the matrices of {len(kept)} rounds; those of {left} more are in matrices/.")
-    if any(each.clients - people for found in surveyed.values() for each in found):
-        notes.append(f"In the matrices {len(people)} clients stand for all; the others are in matrices/.")
-    loaded = _gather(folder, "matrices", "npz", sorted(kept), lambda path: _examined(path, people), notes)
+    if len(kept) < len(contents):
+        rest = plural(len(contents) - len(kept), "round")
+        notes.append(f"This page holds the matrices of {len(kept)} rounds; those of {rest} more are in matrices/.")
+    if any(clients - shown for matrices in contents.values() for clients in matrices.values()):
+        notes.append(f"The matrices on this page show {len(shown)} of the clients; matrices/ holds all.")
+    loaded = _read_rounds(folder, "matrices", "npz", sorted(kept), lambda path: _load_matrices(path, shown), notes)
     return tuple(matrix for found in loaded.values() for matrix in found)
 
 
-class _Key(NamedTuple):
-    node: int
-    clients: frozenset[int]
-
-
-def _standing(rounds: Sequence[Round]) -> frozenset[int]:
-    """The clients whom matrices show: all, or so many, evenly, of every final cluster."""
+def _shown_clients(rounds: Sequence[Round]) -> frozenset[int]:
+    """The clients that matrices show: all, or `MOST_CLIENTS` of them, evenly from every final cluster."""
     labels = rounds[-1].labels if rounds else []
     order = sorted(range(len(labels)), key=lambda client: (labels[client], client))
-    if len(order) <= PEOPLE:
+    if len(order) <= MOST_CLIENTS:
         return frozenset(order)
-    return frozenset(order[place * len(order) // PEOPLE] for place in range(PEOPLE))
+    return frozenset(order[place * len(order) // MOST_CLIENTS] for place in range(MOST_CLIENTS))
 
 
-def _decisive(rounds: Sequence[Round], surveyed: Mapping[int, Sequence[_Key]]) -> list[int]:
-    """The rounds in which a node was examined last before its split, or last of all."""
-    split = {event.get("node"): each.round for each in rounds for event in each.splits}
-    found: dict[int, int] = {}
-    for number, keys in surveyed.items():
-        for key in keys:
-            if number <= split.get(key.node, number):
-                found[key.node] = number
-    return sorted(set(found.values()))
+def _by_importance(rounds: Sequence[Round], contents: Mapping[int, Mapping[MatrixName, frozenset[int]]]) -> list[int]:
+    """The rounds with matrices: first those that decided about a node, then the others, evenly."""
+    split = {event.node: each.round for each in rounds for event in each.splits}
+    last: dict[int, int] = {}
+    for number, names in contents.items():
+        for name in names:
+            if number <= split.get(name.node, number):
+                last[name.node] = number
+    decisive = sorted(set(last.values()))
+    others = [number for number in contents if number not in decisive]
+    # Bits of the place from right to left: each next one falls into a widest gap.
+    spread = sorted(range(len(others)), key=lambda place: f"{place:032b}"[::-1])
+    return [*decisive, *(others[place] for place in spread)]
 
 
-def _gather(
+def _read_rounds(
     folder: Path, kind: str, ending: str, numbers: Iterable[int], load: Callable[[Path], T], notes: list[str]
 ) -> dict[int, T]:
-    """What each of these rounds has of a kind; a file that cannot be read is remembered."""
+    """The content of the file of each round that has one. A note says which ones cannot be read."""
     found, broken = {}, []
     for number in numbers:
         try:
@@ -118,30 +143,28 @@ def _gather(
     return found
 
 
-def _table(path: Path, columns: list[str]) -> pa.Table:
-    """Some columns of a Parquet file, if they are no larger than is read of a file."""
+def _load_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a Parquet file that is not too large."""
     content = read_file(path, MOST_BYTES)
     file = pq.ParquetFile(io.BytesIO(content))
     groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
     if sum(group.total_byte_size for group in groups) > MOST_BYTES or file.metadata.num_rows > MOST_ROWS:
         raise ValueError("it is too large")
-    return file.read(columns=columns, use_threads=False)
+    return file.read(columns=list(columns), use_threads=False)
 
 
-def _score(path: Path) -> Scores:
-    table = _table(path, list(Scores.__dataclass_fields__))
-    found = {
-        name: _numbers(table[name], kind)
-        for name, kind in zip(Scores.__dataclass_fields__, (*(pa.int64(),) * 3, *(pa.float64(),) * 2), strict=True)
-    }
-    scores = Scores(**found)
+def _load_scores(path: Path) -> Scores:
+    table = _load_table(path, Scores._fields)
+    integers = ("client", "node", "samples")
+    columns = {name: _numbers(table[name], pa.int64() if name in integers else pa.float64()) for name in Scores._fields}
+    scores = Scores(**columns)
     if len(np.unique(scores.client)) < len(scores.client) or (scores.client < 0).any() or (scores.samples < 0).any():
-        raise ValueError("clients or samples cannot be so")
+        raise ValueError("the clients or samples of no run")
     return scores
 
 
 def _numbers(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
-    """A column of numbers, none of which is missing or would overflow."""
+    """A column of numbers, none of which is missing or too large."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)) or column.null_count:
         raise ValueError(f"a column is {column.type}")
     values = column.cast(kind).to_numpy()
@@ -150,77 +173,74 @@ def _numbers(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
 
 
 def _refuse_large(values: Any) -> None:
-    """Refuse numbers whose squares or sums would overflow; what is not finite is left out of pictures anyway."""
+    """Refuse numbers whose squares or sums would overflow. Charts leave out what is not finite."""
     found = values[np.isfinite(values)]
     if found.size and max(abs(float(found.min())), abs(float(found.max()))) > LARGE:
         raise ValueError("a number is too large")
 
 
-def _gap(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = _table(path, ["layer", "measure", "gap"]).to_pylist()
+def _load_gaps(path: Path) -> tuple[Gap, ...]:
+    rows = [Gap(**row) for row in _load_table(path, Gap._fields).to_pylist()]
     for row in rows:
-        if not isinstance(row["layer"], str) or not isinstance(row["measure"], str):
+        if not isinstance(row.layer, str) or not isinstance(row.measure, str):
             raise ValueError("a layer or measure is no text")
-        if not isinstance(row["gap"], float | NoneType) or abs(row["gap"] or 0) > LARGE:
+        if not isinstance(row.gap, float | NoneType) or abs(row.gap or 0) > LARGE:
             raise ValueError("a gap is no number")
-    return rows
+    return tuple(row._replace(gap=nan) if row.gap is None else row for row in rows)
 
 
-def _survey(path: Path) -> list[_Key]:
-    with _archive(path) as entries:
-        return [
-            _Key(_node(key), frozenset(_array(entries, key, 1).tolist()))
-            for key in entries.namelist()
-            if key.endswith("|clients.npy")
-        ]
+def _load_contents(path: Path) -> dict[MatrixName, frozenset[int]]:
+    """The name and the clients of each matrix in a file."""
+    with _open_archive(path) as archive:
+        return {
+            MatrixName.parse(name): frozenset(_array(archive, f"{name}{CLIENTS_SUFFIX}", 1).tolist())
+            for name in _matrix_names(archive)
+        }
 
 
-def _examined(path: Path, people: frozenset[int]) -> list[Matrix]:
+def _load_matrices(path: Path, shown: frozenset[int]) -> list[Matrix]:
+    """The matrices in a file, for the clients that are shown."""
     found = []
-    with _archive(path) as entries:
-        for key in entries.namelist():
-            if key.endswith("|clients.npy"):
-                continue
-            name = key.removesuffix(".npy")
-            node, measure, layer = name.split("|", 2)
-            clients = _array(entries, f"{name}|clients.npy", 1).tolist()
-            values = _array(entries, key, 2)
+    with _open_archive(path) as archive:
+        for name in _matrix_names(archive):
+            clients = _array(archive, f"{name}{CLIENTS_SUFFIX}", 1).tolist()
+            values = _array(archive, name, 2)
             if values.shape != (len(clients), len(clients)):
-                raise ValueError(f"{key} is {values.shape} for {len(clients)} clients")
-            shown = [place for place, client in enumerate(clients) if client in people]
-            some = [clients[place] for place in shown]
-            found.append(Matrix(int(path.stem), int(node), measure, layer, values[np.ix_(shown, shown)], some))
+                raise ValueError(f"{name} is {values.shape} for {len(clients)} clients")
+            places = [place for place, client in enumerate(clients) if client in shown]
+            node, measure, layer = MatrixName.parse(name)
+            values = values[np.ix_(places, places)]
+            found.append(Matrix(int(path.stem), node, measure, layer, values, [clients[place] for place in places]))
     return found
 
 
-def _archive(path: Path) -> zipfile.ZipFile:
-    """A ``.npz`` file that does not unpack to more than is read of a file."""
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    """A ``.npz`` file that does not unpack to too much."""
     archive = zipfile.ZipFile(io.BytesIO(read_file(path, MOST_BYTES)))
     if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
         raise ValueError("it unpacks to too much")
     return archive
 
 
-def _node(key: str) -> int:
-    node = int(key.split("|")[0])
-    if not 0 <= node < 2**31:
-        raise ValueError(f"there is no node {node}")
-    return node
+def _matrix_names(archive: zipfile.ZipFile) -> list[str]:
+    names = [name.removesuffix(".npy") for name in archive.namelist()]
+    return [name for name in names if not name.endswith(CLIENTS_SUFFIX)]
 
 
-def _array(archive: zipfile.ZipFile, key: str, dimensions: int) -> Any:
-    """An array of numbers; its header is looked at before room is made for it."""
-    with archive.open(key) as entry:
+def _array(archive: zipfile.ZipFile, name: str, dimensions: int) -> Any:
+    """An array of numbers. Its header is checked before memory is allocated for it."""
+    entry_name = f"{name}.npy"
+    with archive.open(entry_name) as entry:
         version = np.lib.format.read_magic(entry)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(entry)
         if len(shape) != dimensions or kind.kind not in ("iu" if dimensions == 1 else "iuf"):
-            raise ValueError(f"{key} is {kind} {shape}")
-        if prod(shape) * kind.itemsize > archive.getinfo(key).file_size:
-            raise ValueError(f"{key} holds less than its header says")
+            raise ValueError(f"{name} is {kind} {shape}")
+        if prod(shape) * kind.itemsize > archive.getinfo(entry_name).file_size:
+            raise ValueError(f"{name} holds less than its header says")
         entry.seek(0)
         values = np.lib.format.read_array(entry, allow_pickle=False)
     if dimensions == 1 and len(values) and not 0 <= values.min() <= values.max() < 2**31:
-        raise ValueError(f"{key} names no clients")
+        raise ValueError(f"{name} names no clients")
     _refuse_large(values)
     return values

@@ -1,20 +1,38 @@
-"""The page: records in, one HTML file out that needs nothing else."""
+"""The page of a run: records in, one HTML file out that needs nothing else."""
 
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain, pairwise
+from math import inf, isfinite
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
-from fedstrata.report.groups import Groups
-from fedstrata.report.pictures import pictures
-from fedstrata.report.pictures.explorer import explorer
-from fedstrata.report.read import experiment_of, read
-from fedstrata.report.records import Records
-from fedstrata.report.sheet import drawn, replace
-from fedstrata.report.summary import assumption, described, sentence, tiles, title
-from fedstrata.report.table import clients, means
-from fedstrata.report.words import capital, warnings
+from fedstrata.report.charts import all_charts, matrix_slider
+from fedstrata.report.clusters import Clusters
+from fedstrata.report.reader import Records, read, read_experiment
+from fedstrata.report.template import render_page
+from fedstrata.report.words import capital, duration, event_text, number, plural, ranges, size, warnings
 
-NOT_SHOWN = "kept"
-"""Pictures that the slider has too."""
+IN_SLIDER = "unsplit"
+"""The section whose charts are not on the page, because the slider shows them."""
+
+
+class Tile(NamedTuple):
+    """A number that the page shows large.
+
+    Attributes:
+        name: Its title.
+        value: The number with its unit.
+        text: What it means, and which values are good.
+    """
+
+    name: str
+    value: str
+    text: str
 
 
 def build(folder: Path) -> Path:
@@ -26,35 +44,253 @@ def build(folder: Path) -> Path:
         The path of the page.
 
     Raises:
-        RecordError: when the folder is not that of a run, its rounds are damaged before the last line, or another
-            process works in it: its page would not be the last one. `fedstrata watch` shows a run that goes on.
+        RecordError: When the folder is not that of a run, its rounds are damaged before the last line, or another
+            process works in it. `fedstrata watch` shows a run that is in progress.
     """
-    experiment_of(folder)  # no lock is made in a folder of something else
+    read_experiment(folder)  # so that no lock is made in a folder of something else
     with folder_lock(folder):
-        return replace(folder / "report.html", render(read(folder)))
+        page = folder / "report.html"
+        replace_file(page, render(read(folder)).encode())
+        return page
 
 
 def render(records: Records) -> str:
     """The page as text."""
-    groups = Groups(records)
-    plots = pictures(groups) if records.rounds else {}
-    shown = {name: some for name, some in plots.items() if name != NOT_SHOWN}
-    frames = explorer(groups) if groups.sought else None
-    return drawn(
+    clusters = Clusters(records)
+    charts = all_charts(clusters)
+    shown = {section: found for section, found in charts.items() if section != IN_SLIDER}
+    slider = matrix_slider(clusters) if clusters.clustered else None
+    problems = warnings(records.summary.model_dump()) if records.summary else []
+    return render_page(
         "page.html",
-        [plot for some in shown.values() for plot in some],
-        frames,
+        [chart for found in shown.values() for chart in found],
+        slider,
         records=records,
-        groups=groups,
+        clusters=clusters,
         last=records.last,
         title=title(records),
-        sentence=sentence(groups),
-        assumption=assumption(records),
-        described=described(records),
-        notes=(*records.notes, *map(capital, warnings(records.summary or {}))),
-        tiles=tiles(groups),
-        plots=shown,
-        explorer=frames,
-        means=means(groups),
-        clients=clients(groups),
+        sentence=sentence(clusters),
+        assumption=independence_assumption(records),
+        facts=facts(records),
+        notes=[*records.notes, *map(capital, problems)],
+        tiles=tiles(clusters),
+        charts=shown,
+        slider=slider,
+        cluster_accuracy=cluster_accuracy(clusters),
+        clients=client_rows(clusters),
+        events=event_rows(records),
     )
+
+
+def title(records: Records) -> str:
+    """The algorithm and the data set, as far as they are known."""
+    names = (_name(records, "algorithm", "algorithm", "name"), _name(records, "dataset", "data", "name"))
+    return " on ".join(filter(None, names)) or "run"
+
+
+def facts(records: Records) -> list[tuple[str, str]]:
+    """The experiment in a few names."""
+    seed = records.settings.get("seed")
+    planned = records.settings.get("rounds")
+    found = [
+        ("partition", _name(records, "partition", "partition", "scheme")),
+        ("model", _name(records, "model", "model", "name")),
+        ("seed", "" if seed is None else str(seed)),
+        ("rounds", f"{len(records.rounds)} of {planned}" if planned else f"{len(records.rounds)}"),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _name(records: Records, field: str, table: str, key: str) -> str:
+    """A name in the summary, or else in the experiment; empty where it is unknown."""
+    return str((getattr(records.summary, field) if records.summary else "") or records.setting(table, key) or "")
+
+
+def sentence(clusters: Clusters) -> str:
+    """The result of the run in one sentence."""
+    records = clusters.records
+    if records.last is None:
+        return "No round is recorded yet."
+    parts = [_clients_and_clusters(clusters)]
+    mean = records.final("acc_client")
+    worst = records.final("acc_worst")
+    ari = records.final("ari")
+    if mean is not None:
+        reference = "" if records.fedavg_reference is None else f" (FedAvg: {records.fedavg_reference:.2f})"
+        lowest = "" if worst is None else f", worst client {worst:.2f}"
+        parts.append(f"mean accuracy {mean:.2f}{reference}{lowest}")
+    if ari is not None and clusters.clustered:
+        parts.append(f"agreement with the ground truth (ARI) {ari:.2f}")
+    return "; ".join(parts) + "."
+
+
+def _clients_and_clusters(clusters: Clusters) -> str:
+    """How many clients there are, and in how many clusters."""
+    records, last = clusters.records, clusters.records.last
+    assert last is not None
+    count = sum(label >= 0 for label in last.labels)
+    clients = plural(count, "client")
+    planned = records.settings.get("rounds")
+    progress = f"After {last.round} of {planned} rounds" if planned else f"After {plural(last.round, 'round')}"
+    if not clusters.clustered:
+        return clients if records.summary is not None else f"{progress}, {clients}"
+    if records.summary is None:
+        text = f"{progress}, {clients} {'is' if count == 1 else 'are'} in {plural(last.clusters, 'cluster')}"
+    else:
+        text = f"{clients} in {plural(last.clusters, 'cluster')}"
+        since = records.summary.rounds_to_partition
+        if since is not None and last.clusters > 1:
+            text += f", unchanged since round {since}"
+    return text + (f" ({len(last.pending)} pending)" if last.pending else "")
+
+
+def tiles(clusters: Clusters) -> list[Tile]:
+    """The numbers that the page shows large; unknown ones are left out."""
+    records = clusters.records
+    found = [
+        Tile(
+            "Mean accuracy",
+            number(records.final("acc_client")),
+            "mean over clients, each on its own test data; from 0 to 1, higher is better",
+        ),
+        Tile(
+            "Worst client",
+            number(records.final("acc_worst")),
+            "lowest accuracy of a client; good is close to the mean accuracy",
+        ),
+        Tile(
+            "By samples",
+            number(records.final("acc_weighted")),
+            "mean accuracy weighted by test samples; higher is better",
+        ),
+    ]
+    others = records.last.other_accuracies if records.last else {}
+    found += [
+        Tile(capital(name), number(value), f"mean accuracy with the {name} model; higher is better")
+        for name, value in others.items()
+    ]
+    if records.fedavg_reference is not None:
+        text = "mean accuracy of FedAvg, in the run in a folder next to this one; the mean accuracy should be higher"
+        found.append(Tile("FedAvg reference", number(records.fedavg_reference), text))
+    if clusters.clustered:
+        purity = records.summary.purity if records.summary else None
+        found += [
+            Tile("By cluster", number(records.final("acc_cluster")), "mean accuracy of the clusters; higher is better"),
+            Tile(
+                "ARI",
+                number(records.final("ari")),
+                "agreement with the ground truth: 1 is the same partition, 0 is chance",
+            ),
+            Tile(
+                "Purity",
+                number(purity),
+                "share of clients in the commonest true group of their cluster; 1 is best, and usual for tiny clusters",
+            ),
+        ]
+    found += _costs(records)
+    return [tile for tile in found if tile.value != number(None)]
+
+
+def _costs(records: Records) -> list[Tile]:
+    """The bytes and the seconds of the run."""
+    down, up, data = (records.total(name) for name in ("bytes_down", "bytes_up", "bytes_data"))
+    text = f"{size(down)} down to the clients, {size(up)} up; tensors only"
+    if data:
+        text = f"{size(data)} of data, sent once; {size(down + up)} of tensors"
+    parts = []
+    if records.summary is not None:
+        named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))
+        parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
+    seconds = duration(records.total("seconds"))
+    return [Tile("Traffic", size(down + up + data), text), Tile("Time", seconds, ", ".join(parts))]
+
+
+def independence_assumption(records: Records) -> str:
+    """What must be true of the samples where folds of them were used in tests; empty where they were not."""
+    algorithm = records.settings.get("algorithm")
+    keys = algorithm if isinstance(algorithm, Mapping) else {"name": algorithm}
+    if keys.get("name") == "strata" or keys.get("split_guard") == "split_half":
+        tested = f"Splits were tested on disjoint halves of every client's data (alpha = {keys.get('alpha', 0.05)})"
+    elif keys.get("layers") == "auto":
+        tested = "The compared layer was chosen on disjoint halves of every client's data"
+    else:
+        return ""
+    unit = records.setting("data", "unit")
+    if unit:
+        return f"{tested}. They differ in {unit}: samples with different values of it must be independent."
+    return f"{tested}. They consist of single samples, all of which must be independent of each other."
+
+
+def cluster_accuracy(clusters: Clusters) -> dict[int, float]:
+    """The mean accuracy of each final cluster's clients, by the newest scores."""
+    scores = clusters.scores
+    if scores is None:
+        return {}
+    found = {}
+    for node in clusters.finals:
+        held = scores.accuracy[[clusters.node_of.get(client) == node for client in scores.client.tolist()]]
+        held = held[np.isfinite(held)]
+        if held.size:
+            found[node] = float(held.mean())
+    return found
+
+
+def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
+    """A row of the table for each client: the lowest accuracy first, and those without an accuracy last."""
+    records, scores = clusters.records, clusters.scores
+    truth = (records.summary.truth if records.summary else None) or []
+    measured: dict[int, tuple[int, float, float]] = {}
+    if scores is not None:
+        columns = zip(scores.samples.tolist(), scores.accuracy.tolist(), scores.loss.tolist(), strict=True)
+        measured = dict(zip(scores.client.tolist(), columns, strict=True))
+    counts = {
+        name: Counter(chain.from_iterable(getattr(each, name) for each in records.rounds))
+        for name in ("cohort", "absent", "rejected")
+    }
+    moves = _moves(clusters)
+    rows: list[dict[str, Any]] = []
+    for client, node in clusters.node_of.items():
+        samples, accuracy, loss = measured.get(client, (None, None, None))
+        row = {
+            "client": client,
+            "node": node,
+            "truth": truth[client] if client < len(truth) else None,
+            "samples": samples,
+            "accuracy": accuracy,
+            "loss": loss,
+            "moved": moves[client],
+        }
+        rows.append(row | {name: count[client] for name, count in counts.items()})
+    return sorted(rows, key=_known_accuracy)
+
+
+def _known_accuracy(row: Mapping[str, Any]) -> float:
+    value = row["accuracy"]
+    return value if value is not None and isfinite(value) else inf
+
+
+def _moves(clusters: Clusters) -> Counter[int]:
+    """How often each client went to a cluster that was not split off from its own."""
+    moves: Counter[int] = Counter()
+    for before, after in pairwise(clusters.records.rounds):
+        for client, (one, two) in enumerate(zip(before.labels, after.labels, strict=False)):
+            moves[client] += min(one, two) >= 0 and clusters.find_ancestor(two, [one]) is None
+    return moves
+
+
+def event_rows(records: Records) -> list[tuple[int, str, str]]:
+    """The round, the kind and the description of each event."""
+    return [(each.round, event.kind, _event_text(dict(event))) for each in records.rounds for event in each.events]
+
+
+def _event_text(event: Mapping[str, Any]) -> str:
+    """An event in words; where there are none, its keys and values."""
+    text = event_text(event)
+    if not text:
+        known = {key: value for key, value in event.items() if key != "kind" and value not in (None, [])}
+        lists = {key: ", ".join(map(str, value)) for key, value in known.items() if isinstance(value, list)}
+        return "; ".join(f"{key} {lists.get(key, value)}" for key, value in known.items())
+    for key in ("clients", "nodes"):
+        if event.get(key):
+            return f"{key} {ranges(event[key])}: {text}"
+    return text

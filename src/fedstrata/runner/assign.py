@@ -80,7 +80,7 @@ def _state(folder: Folder, experiment: Experiment, fresh: S) -> S:
     found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
     if found is None:
         raise RecordError(f"expected a checkpoint in {folder.checkpoints}, found none; run the experiment again")
-    return found.checkpoint.state
+    return found.state
 
 
 def _place(algorithm: Algorithm[S], problem: Problem, state: S, client: _Newcomer) -> dict[str, Any]:

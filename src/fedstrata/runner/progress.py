@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedstrata.report.words import brief, happened, ranges
+from fedstrata.report.words import brief, event_text, ranges
 
 MANY = 0.5
 """Share of a cohort from which on its absence is told: a cluster without half of its members mostly decides nothing."""
@@ -121,7 +121,7 @@ def _happening(event: Mapping[str, Any]) -> RoundEvent:
     why = rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
     if what in ("rejected", "diverged", "scout"):
-        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", happened(event))
+        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", event_text(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 

@@ -22,6 +22,7 @@ from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
+from fedstrata.records.schema import ENTRIES
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import gaps
@@ -36,7 +37,6 @@ from fedstrata.runner.validation import (
     missing_events,
     validate,
 )
-from fedstrata.schema import NAMES
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _begin(
     experiment: Experiment, setup: RunSetup, folder: Folder, fresh: State, tell: Tell, *, resume: bool
 ) -> tuple[State, Mapping[str, Any] | None]:
     """The state that a run begins or goes on with, and the record of its round that is still without scores."""
-    refuse_links(folder.path, NAMES)
+    refuse_links(folder.path, ENTRIES)
     if not resume and any((folder.path / name).exists() for name in ("experiment.toml", "rounds.jsonl", "checkpoint")):
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
@@ -224,7 +224,7 @@ def _begin(
     if found is None:
         folder.rewind(0)
         return fresh, None
-    for line in found.said:
+    for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setup.clients.store.restore(found.checkpoint.store)
     folder.rewind(found.checkpoint.state.round)

@@ -1,0 +1,307 @@
+"""What a run folder holds: one description for the code that writes it, resumes it and reads it.
+
+A record that passes can be drawn and added up without another check: its numbers are finite and in range, and its lists
+hold what they should. Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
+
+from annotated_types import Ge, Interval
+from numpy import float64, int64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from fedstrata.files import parse_json
+
+ENTRIES = (
+    "experiment.toml",
+    "rounds.jsonl",
+    "tree.json",
+    "summary.json",
+    "clients",
+    "gaps",
+    "matrices",
+    "models",
+    "checkpoint",
+    "tracking",
+    "figures",
+    "network",
+    "lock",
+)
+"""Files and folders of a run folder that are read or written; none may be a link."""
+
+FREE_KEYS = (("algorithms",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
+"""Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
+
+CLIENTS_SUFFIX = "|clients"
+"""Ends the name of the array in ``matrices/<round>.npz`` that holds the client ids of a matrix."""
+
+LARGE = 1e100
+"""Larger numbers come from no run, and their squares would overflow."""
+
+Count = Annotated[int, Interval(ge=0, le=10**18)]
+Id = Annotated[int, Interval(ge=-1, lt=2**31)]
+"""The id of a client or of a tree node; -1 stands for none."""
+
+Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
+Seconds = Annotated[float, Interval(ge=0, le=1e12)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Ari = Annotated[float, Interval(ge=-1, le=1)]
+Scalar = bool | int | Number | str | None
+
+
+class Scores(NamedTuple):
+    """The columns of ``clients/<round>.parquet``: what each client scored with the model that it would use.
+
+    Attributes:
+        client: The client ids, (n,).
+        node: The tree node of each client, (n,).
+        samples: The number of test samples of each client, (n,).
+        accuracy: The share of them that is classified correctly, (n,).
+        loss: The mean loss on them, (n,).
+    """
+
+    client: NDArray[int64]
+    node: NDArray[int64]
+    samples: NDArray[int64]
+    accuracy: NDArray[float64]
+    loss: NDArray[float64]
+
+
+class Gap(NamedTuple):
+    """A row of ``gaps/<round>.parquet``: how clearly a layer separates the ground-truth groups, by one measure."""
+
+    layer: str
+    measure: str
+    gap: float
+
+
+class MatrixName(NamedTuple):
+    """The name of an array in ``matrices/<round>.npz``: ``node|measure|layer``."""
+
+    node: int
+    measure: str
+    layer: str
+
+    @classmethod
+    def parse(cls, name: str) -> MatrixName:
+        """The parts of a name.
+
+        Raises:
+            ValueError: When the name has another form.
+        """
+        node, measure, layer = name.split("|", 2)
+        if not 0 <= int(node) < 2**31:
+            raise ValueError(f"there is no node {node}")
+        return cls(int(node), measure, layer)
+
+    def __str__(self) -> str:
+        """The name."""
+        return f"{self.node}|{self.measure}|{self.layer}"
+
+
+class Record(BaseModel):
+    """A JSON object with some known keys; it may have others."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Event(Record):
+    """Something that happened in a round.
+
+    Attributes:
+        kind: What happened.
+        node: The tree node that it happened to.
+        into: The nodes that a split made.
+        layer: The layer that decided.
+        clients: The clients that it happened to.
+        nodes: The tree nodes that it happened to, where there are several.
+    """
+
+    __pydantic_extra__: dict[str, Scalar | list[Scalar | list[Scalar]]]
+
+    kind: str
+    node: Id | None = None
+    into: list[Id] = []
+    layer: str | None = None
+    clients: list[Id] = []
+    nodes: list[Id] = []
+
+
+class UnscoredRound(Record):
+    """The record of a round whose models are not evaluated yet, as a checkpoint holds it.
+
+    Attributes:
+        labels: The tree node of each client, (n,). A pending client has the node at which it waits.
+        figures: The algorithm's own metrics, by name.
+    """
+
+    round: Annotated[int, Interval(ge=1, lt=2**31)]
+    seconds: Seconds | None
+    clusters: Count
+    labels: list[Id]
+    pending: list[Annotated[Id, Ge(0)]]
+    bytes_down: Count
+    bytes_up: Count
+    cohort: list[Annotated[Id, Ge(0)]]
+    absent: list[Annotated[Id, Ge(0)]]
+    rejected: list[Annotated[Id, Ge(0)]]
+    events: list[Event]
+    figures: dict[str, Number | None]
+    seconds_training: Seconds | None = None
+    seconds_server: Seconds | None = None
+    bytes_data: Count = 0
+
+    @model_validator(mode="after")
+    def _splits_have_clients(self) -> Self:
+        """Refuse a split into more nodes than there are clients: charts go through all pairs of them."""
+        if any(len(event.into) > len(self.labels) for event in self.events):
+            raise ValueError("has a split into more nodes than there are clients")
+        return self
+
+    @property
+    def splits(self) -> list[Event]:
+        """The events of this round in which a node was split."""
+        return [event for event in self.events if event.kind == "split"]
+
+
+class Round(UnscoredRound):
+    """A line of ``rounds.jsonl``. An unknown number is null."""
+
+    acc_client: Number | None
+    acc_weighted: Number | None
+    acc_cluster: Number | None
+    acc_worst: Number | None
+    loss: Number | None
+    ari: Ari | None
+
+    @property
+    def other_accuracies(self) -> dict[str, float | None]:
+        """The mean accuracy of each further way to use the models, by its name (``acc_<name>`` in the record)."""
+        extra = self.model_extra or {}
+        found = {name.removeprefix("acc_"): value for name, value in extra.items() if name.startswith("acc_")}
+        return {name: value for name, value in found.items() if value is None or isinstance(value, int | float)}
+
+
+class TreeNode(Record):
+    """An entry of ``tree.json``: one cluster that exists or existed."""
+
+    id: Id
+    parent: Id | None
+    members: list[Id]
+    born: Count
+    split: Count | None
+    layer: str | None
+    criteria: dict[str, Number | None]
+    why: str
+
+
+class Divergence(Record):
+    """The rounds in which training diverged, and how many clients sent numbers that are not finite in them."""
+
+    rounds: list[Count]
+    clients: Count = 0
+
+
+class Summary(Record):
+    """``summary.json``. Older ones may lack some of it."""
+
+    __pydantic_extra__: dict[str, Scalar | list[Any] | dict[str, Any]]
+
+    algorithm: str = ""
+    dataset: str = ""
+    partition: str = ""
+    model: str = ""
+    rounds: Count = 0
+    clusters: Count = 0
+    rounds_to_partition: Count | None = None
+    bytes_down: Count = 0
+    bytes_up: Count = 0
+    bytes_data: Count = 0
+    seconds: Seconds | None = None
+    seconds_training: Seconds | None = None
+    seconds_server: Seconds | None = None
+    acc_client: Number | None = None
+    acc_weighted: Number | None = None
+    acc_cluster: Number | None = None
+    acc_worst: Number | None = None
+    ari: Ari | None = None
+    purity: Share | None = None
+    rejected: Count = 0
+    diverged: Divergence | None = None
+    truth: list[Id | str] | None = None
+    versions: dict[str, Scalar] = {}
+
+
+def check(value: Any, kind: type[R]) -> R:
+    """A JSON value as a record of a kind.
+
+    Raises:
+        ValueError: When it is no such record. The text continues a sentence that begins with the name of the file.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "value_error":
+            raise ValueError(str(first["ctx"]["error"])) from None
+        name = str(first["loc"][0])
+        if first["type"] == "missing" and len(first["loc"]) == 1:
+            raise ValueError(f"has no {name}") from None
+        found = type(first["input"]).__name__ if first["type"].endswith("_type") else first["msg"].lower()
+        raise ValueError(f"has {found} for {name}") from None
+
+
+def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
+
+    Raises:
+        ValueError: When a line is no record, or not that of the next round. The text names the first such line.
+    """
+    records = []
+    for number, line in enumerate(lines, start=1):
+        place = f"line {number} of rounds.jsonl"
+        try:
+            record = parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{place} is not JSON ({error})") from None
+        try:
+            check(record, Round)
+        except ValueError as error:
+            raise ValueError(f"{place} {error}") from None
+        if record["round"] != number:
+            raise ValueError(f"{place} is of round {record['round']}")
+        records.append(record)
+    return records
+
+
+def finite(value: Any) -> Any:
+    """A value that every JSON reader accepts: a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def flatten(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The keys of nested tables, each under the names on the way to it."""
+    flat = dict[tuple[str, ...], Any]()
+    for key, value in keys.items():
+        place = (*path, key)
+        flat |= flatten(value, place) if isinstance(value, Mapping) else {place: value}
+    return flat
+
+
+def may_differ(path: tuple[str, ...]) -> bool:
+    """Whether a key of the experiment may differ when a run is resumed."""
+    return any(path[: len(free)] == free for free in FREE_KEYS)

@@ -1,0 +1,45 @@
+"""The charts of a run, as Plotly figures in plain JSON form: the page draws them, and so does the export.
+
+A chart is a function in one of the modules here. It stands in the list that the function of its section returns.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fedstrata.report.charts.curves import accuracy_charts, cost_charts
+from fedstrata.report.charts.dendrograms import dendrogram_charts
+from fedstrata.report.charts.layers import layer_charts
+from fedstrata.report.charts.matrices import matrix_slider, split_charts, unsplit_charts
+from fedstrata.report.charts.membership import cluster_charts
+from fedstrata.report.charts.metrics import metric_charts, p_value_charts
+from fedstrata.report.clusters import Clusters
+from fedstrata.report.drawing import Chart
+
+SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
+    "accuracy": accuracy_charts,
+    "clusters": cluster_charts,
+    "splits": split_charts,
+    "unsplit": unsplit_charts,
+    "dendrograms": dendrogram_charts,
+    "tests": p_value_charts,
+    "metrics": metric_charts,
+    "layers": layer_charts,
+    "cost": cost_charts,
+}
+"""The sections of the page that hold charts, in their order; each makes its charts, or none."""
+
+__all__ = ["SECTIONS", "all_charts", "matrix_slider"]
+
+
+def all_charts(clusters: Clusters) -> dict[str, list[Chart]]:
+    """The charts of a run by section; a name that an earlier chart has gets a number."""
+    found: dict[str, list[Chart]] = {}
+    taken: Counter[str] = Counter()
+    for section, make in SECTIONS.items():
+        found[section] = []
+        for chart in make(clusters) if clusters.records.rounds else ():
+            taken[chart.name] += 1
+            number = taken[chart.name]
+            found[section].append(chart if number == 1 else replace(chart, name=f"{chart.name}-no-{number}"))
+    return found

@@ -1,0 +1,267 @@
+"""The client-by-client matrices: those behind a decision one by one, and all of them round by round.
+
+For the slider through the rounds, the page gets the half of a matrix above the diagonal as 16-bit numbers: a tenth of
+what Plotly's JSON would take.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy import float64
+from numpy.typing import NDArray
+
+from fedstrata.report.arrays import Matrix
+from fedstrata.report.clusters import Clusters, Comparison
+from fedstrata.report.drawing import Chart, Figure, axis, clean, client_ticks, figure, rounded
+from fedstrata.report.words import MEASURES, capital, joined, measure_text, slug, split_text
+
+MOST_SHOWN = 6
+"""Matrices of one decision that are shown; with more, the one that decided would be hard to find."""
+
+CLOSE_IS_HIGH = [[0, "#f3f6fa"], [0.35, "#b5cfe8"], [0.7, "#4a86c2"], [1, "#12365f"]]
+"""Colour scale of similarities: darker means closer."""
+
+CLOSE_IS_LOW = [[place, colour] for place, (_, colour) in zip((0, 0.3, 0.65, 1), CLOSE_IS_HIGH[::-1], strict=True)]
+"""Colour scale of distances: darker means closer."""
+
+STEPS = 65534
+"""Levels between the smallest and the largest value of the slider's matrices; one more code stands for no value."""
+
+
+def split_charts(clusters: Clusters) -> list[Chart]:
+    """The matrices by which nodes were split."""
+    return _decision_charts(clusters, split=True)
+
+
+def unsplit_charts(clusters: Clusters) -> list[Chart]:
+    """The latest matrices of the nodes that were not split. The page has them in the slider only."""
+    return _decision_charts(clusters, split=False)
+
+
+def matrix_slider(clusters: Clusters) -> dict[str, Any] | None:
+    """The data of the slider: the views (a layer by a measure), the matrices of each round, and an empty heat map.
+
+    None where there is nothing to go through: no matrix, or only those of one round that the charts of splits show.
+    """
+    matrices = clusters.records.matrices
+    by_round: dict[int, list[Matrix]] = {}
+    for matrix in matrices:
+        by_round.setdefault(matrix.round, []).append(matrix)
+    elsewhere = {id(matrix) for each in clusters.comparisons if each.split for matrix in _of_layer(each)[:MOST_SHOWN]}
+    if not by_round or (len(by_round) == 1 and elsewhere.issuperset(map(id, matrices))):
+        return None
+    order = sorted({client for matrix in matrices for client in matrix.clients}, key=clusters.client_rank)
+    places = {client: place for place, client in enumerate(order)}
+    views = list(dict.fromkeys((matrix.layer, matrix.measure) for matrix in matrices))
+    return {
+        "figure": _square(_heat_map(len(order), True, ""), order, _cluster_strips(clusters, order)),
+        "views": [_view(matrices, layer, measure) for layer, measure in views],
+        "frames": [
+            {
+                "round": number,
+                "parts": [_encode(matrix, views.index((matrix.layer, matrix.measure)), places) for matrix in found],
+                "texts": _outcomes(clusters, number, {matrix.node for matrix in found}),
+            }
+            for number, found in sorted(by_round.items())
+        ],
+    }
+
+
+def is_similarity(matrix: Matrix) -> bool:
+    """Whether more is closer. For an unknown measure the diagonal tells: the distance to oneself is 0."""
+    if matrix.measure in MEASURES:
+        return MEASURES[matrix.measure].similarity
+    return bool(np.nan_to_num(np.diagonal(matrix.values)).sum() > len(matrix.values) / 2)
+
+
+def _decision_charts(clusters: Clusters, split: bool) -> list[Chart]:
+    charts = []
+    for comparison in clusters.comparisons:
+        if (comparison.split is not None) == split:
+            matrices = _of_layer(comparison)
+            rest = len(matrices) - MOST_SHOWN
+            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
+            charts += [_decision_chart(clusters, matrix, comparison, more) for matrix in matrices[:MOST_SHOWN]]
+    return charts
+
+
+def _of_layer(comparison: Comparison) -> list[Matrix]:
+    """The matrices of the layer that decided; all where it is not known which one did."""
+    matrices = [matrix for matrix in comparison.matrices if matrix.layer == comparison.layer]
+    return matrices or list(comparison.matrices)
+
+
+def _decision_chart(clusters: Clusters, matrix: Matrix, comparison: Comparison, more: str) -> Chart:
+    labels = dict(enumerate(comparison.at.labels))
+    into = comparison.split.into if comparison.split else []
+    side = {
+        client: clusters.find_ancestor(labels[client], into) if client in labels else None for client in matrix.clients
+    }
+
+    def rank(place: int) -> tuple[int, ...]:
+        client = matrix.clients[place]
+        child = side[client]
+        return (into.index(child) if child in into else len(into), *clusters.client_rank(client))
+
+    places = sorted(range(len(matrix.clients)), key=rank)
+    clients = [matrix.clients[place] for place in places]
+    boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if into and side[one] != side[two]]
+    outcome = "not split"
+    if into:
+        sizes = [sum(clusters.find_ancestor(node, into) == child for node in labels.values()) for child in into]
+        outcome = f"split into {joined(sizes)} clients"
+    seen = f" Computed in round {matrix.round}." if matrix.round != comparison.at.round else ""
+    hover = f"clients %{{customdata[0]}} and %{{customdata[1]}}<br>{clean(matrix.measure)}"
+    trace = _heat_map(len(clients), is_similarity(matrix), hover)
+    values = matrix.values[np.ix_(places, places)].astype(float64)
+    trace["z"] = [rounded(row) for row in _without_diagonal(values)]
+    if span := _colour_range(clusters, matrix):
+        trace["zmin"], trace["zmax"] = span
+    shapes = [*_cluster_strips(clusters, clients), *_boundary_lines(boundaries, len(clients))]
+    return Chart(
+        name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
+        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
+        text=f"{measure_text(matrix.measure)}. Darker is closer.{seen}{more}",
+        figure=_square(trace, clients, shapes),
+    )
+
+
+def _colour_range(clusters: Clusters, matrix: Matrix) -> tuple[float, float] | None:
+    """The ends of the colour scale of a matrix.
+
+    Cosines share one scale on the whole page, so that a group without a pattern looks even next to one that was split.
+    """
+    if matrix.measure in MEASURES and MEASURES[matrix.measure].comparable:
+        return _span([other for other in clusters.records.matrices if other.measure == matrix.measure])
+    return _span([matrix])
+
+
+def _span(matrices: Sequence[Matrix]) -> tuple[float, float] | None:
+    """The smallest and the largest value of some matrices of one measure; None where no two values differ.
+
+    Distances start at 0 and end at their own maximum, for updates shrink from round to round.
+    """
+    values = np.concatenate([_without_diagonal(matrix.values).ravel() for matrix in matrices])
+    held = values[np.isfinite(values)]
+    if not held.size or held.min() == held.max():
+        return None
+    return float(held.min()) if is_similarity(matrices[0]) else 0.0, float(held.max())
+
+
+def _without_diagonal(values: NDArray[float64]) -> NDArray[float64]:
+    """A matrix without its diagonal, which says nothing and would take half of the colours."""
+    return np.where(np.eye(len(values), dtype=bool), np.nan, values)
+
+
+def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
+    """An empty heat map of so many clients, with a colour bar."""
+    return {
+        "type": "heatmap",
+        "x": list(range(size)),
+        "y": list(range(size)),
+        "hovertemplate": f"{hover} %{{z}}<extra></extra>",
+        "colorscale": CLOSE_IS_HIGH if similarity else CLOSE_IS_LOW,
+        "colorbar": {"thickness": 10, "len": 0.9, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 6},
+    }
+
+
+def _square(trace: Figure, clients: list[int], shapes: list[Figure]) -> Figure:
+    """A heat map of clients against clients, with room for the strips in the colours of the clusters."""
+    m = len(clients)
+    edge = -0.5 - _strip_width(m)
+    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(clients, 25)}
+    drawn = figure(
+        [trace],
+        420,
+        hovermode="closest",
+        xaxis=axis(range=[edge, m - 0.5], **shared),
+        yaxis=axis(range=[m - 0.5, edge], scaleanchor="x", **shared),
+        showlegend=False,
+        plot_bgcolor="rgba(125, 135, 147, 0.3)",
+        margin={"l": 40, "r": 8, "t": 8, "b": 36},
+        shapes=shapes,
+    )
+    return drawn | {"square": True, "rows": clients, "columns": clients}
+
+
+def _cluster_strips(clusters: Clusters, clients: list[int]) -> list[Figure]:
+    """A strip in the colour of the final cluster along both axes."""
+    m = len(clients)
+    nodes = [clusters.node_of.get(client, -1) for client in clients]
+    ends = [0, *(place for place, (one, two) in enumerate(pairwise(nodes), start=1) if one != two), m]
+    outer = -0.5 - _strip_width(m)
+    inner = -0.5 - 0.25 * _strip_width(m)
+    shapes: list[Figure] = []
+    for start, end in pairwise(ends) if m else ():
+        strip = {"type": "rect", "line": {"width": 0}, "fillcolor": clusters.colour(nodes[start])}
+        shapes.append({**strip, "x0": start - 0.5, "x1": end - 0.5, "y0": outer, "y1": inner})
+        shapes.append({**strip, "y0": start - 0.5, "y1": end - 0.5, "x0": outer, "x1": inner})
+    return shapes
+
+
+def _strip_width(m: int) -> float:
+    return 0.045 * m
+
+
+def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
+    """Lines between the parts of a split, white under black: seen on the darkest and on the palest cells."""
+    shapes: list[Figure] = []
+    for end in boundaries:
+        for colour, width in (("#ffffff", 5), ("#111111", 2)):
+            line = {"type": "line", "line": {"color": colour, "width": width}}
+            shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
+            shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
+    return shapes
+
+
+def _view(matrices: Sequence[Matrix], layer: str, measure: str) -> Figure:
+    """How the slider shows the matrices of a layer and a measure."""
+    similarity = is_similarity(next(each for each in matrices if (each.layer, each.measure) == (layer, measure)))
+    shared = measure in MEASURES and MEASURES[measure].comparable
+    return {
+        "name": f"{layer}, {measure}",
+        "text": measure_text(measure),
+        "hover": clean(measure),
+        "similar": similarity,
+        "range": _span([each for each in matrices if each.measure == measure]) if shared else None,
+        "colorscale": CLOSE_IS_HIGH if similarity else CLOSE_IS_LOW,
+    }
+
+
+def _encode(matrix: Matrix, view: int, places: dict[int, int]) -> dict[str, Any]:
+    """The half of a matrix above the diagonal, as levels between its smallest and its largest value."""
+    clients = sorted(matrix.clients, key=places.__getitem__)
+    rows = [matrix.clients.index(client) for client in clients]
+    values = matrix.values[np.ix_(rows, rows)].astype(float64)
+    values = values[np.triu_indices(len(rows), 1)]
+    finite = np.isfinite(values)
+    low, high = (float(values[finite].min()), float(values[finite].max())) if finite.any() else (0.0, 0.0)
+    levels = np.rint((np.where(finite, values, low) - low) / ((high - low) or 1.0) * STEPS)
+    codes = np.where(finite, levels, STEPS + 1).astype("<u2")
+    return {
+        "view": view,
+        "node": matrix.node,
+        "clients": [places[client] for client in clients],
+        "low": low,
+        "high": high,
+        "codes": b64encode(codes.tobytes()).decode(),
+    }
+
+
+def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
+    """What was decided about some nodes in a round, in words."""
+    splits = next(each.splits for each in clusters.records.rounds if each.round == number)
+    comparisons = {comparison.node: comparison for comparison in clusters.comparisons}
+    texts = []
+    for node in sorted(nodes):
+        found = comparisons.get(node)
+        if found and found.split and found.matrices[0].round == number:
+            later = f" in round {found.at.round}" if found.at.round != number else ""
+            texts.append(f"{capital(split_text(dict(found.split)))}{later}")
+        elif clusters.alive(node, number):
+            texts.append(f"Node {node} was not split")
+    # A clustering of all clients splits nodes that have no matrix of their own.
+    return texts + [capital(split_text(dict(event))) for event in splits if event.node not in comparisons]

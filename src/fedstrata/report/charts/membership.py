@@ -1,0 +1,223 @@
+"""The clusters over the rounds: how many there are, which clients they hold, and which clients change theirs."""
+
+from collections import Counter
+from itertools import pairwise
+
+from fedstrata.report.clusters import Clusters
+from fedstrata.report.drawing import (
+    BLUE,
+    ORANGE,
+    Chart,
+    Figure,
+    axis,
+    clean,
+    client_ticks,
+    figure,
+    line,
+    round_axis,
+)
+from fedstrata.report.reader import Records
+from fedstrata.report.words import plural, ranges
+
+ABSENT = -1
+"""The node of a client that is not in the federation."""
+
+MOST_NAMED = 30
+"""Clusters beyond which their names do not fit beside a chart."""
+
+BAND_GAP = 0.04
+"""Space between two bands of the flow, as a share of all clients."""
+
+
+def cluster_charts(clusters: Clusters) -> list[Chart]:
+    """The number of clusters, and their clients; nothing where the algorithm does not cluster."""
+    if not clusters.clustered:
+        return []
+    flow_text = "A band is as thick as its clients are many; paler where clients change their node. Its dot names them."
+    count_text = "ARI is the agreement of the clusters with the ground truth: 1 is the same partition, 0 is chance."
+    known = any(each.ari is not None for each in clusters.records.rounds)
+    member_text = "One row per client, in the order of the final clusters. A split node has a mixture of their colours."
+    return [
+        Chart("flow", "Cluster changes of the clients", flow_text, flow(clusters)),
+        Chart("clusters", "Number of clusters", count_text if known else "", cluster_count(clusters.records)),
+        Chart("membership", "Cluster membership of each client", member_text, membership(clusters)),
+    ]
+
+
+def cluster_count(records: Records) -> Figure:
+    """The number of clusters, and their agreement with the ground truth where it is known."""
+    rounds = records.rounds
+    most = max(each.clusters for each in rounds)
+    traces = [line(rounds, (float(each.clusters) for each in rounds), "clusters", BLUE, shape="hv")]
+    whole = {"dtick": 1} if most < 8 else {"nticks": 6}
+    layout: Figure = {
+        "xaxis": round_axis(rounds),
+        "yaxis": axis("clusters", range=[0, 1.15 * most + 0.2], hoverformat="d", **whole),
+    }
+    known = [each.ari for each in rounds if each.ari is not None]
+    if known:
+        values = (each.ari for each in rounds)
+        traces.append(line(rounds, values, "ARI (right axis)", ORANGE, dash="dot", shape="hv", yaxis="y2"))
+        right = {"overlaying": "y", "side": "right", "showgrid": False, "zeroline": False, "hoverformat": ".3f"}
+        steps = {"range": [min(0.0, *known), 1.08], "tickmode": "linear", "tick0": 0, "dtick": 0.25}
+        layout["yaxis2"] = axis("ARI", **right, **steps)
+        layout["margin"] = {"l": 52, "r": 52, "t": 36, "b": 44}
+    return figure(traces, 280, **layout)
+
+
+def membership(clusters: Clusters) -> Figure:
+    """The node of every client in every round, clients in the order of the final clusters."""
+    rounds, order = clusters.records.rounds, clusters.order
+    nodes = {label for each in rounds for label in each.labels} or {0}
+    width = max(nodes) - min(nodes) + 1
+    scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
+    cells: Figure = {
+        "type": "heatmap",
+        "x": [each.round for each in rounds],
+        "y": list(range(len(order))),
+        "z": [[each.labels[client] if client < len(each.labels) else None for each in rounds] for client in order],
+        "hovertemplate": "round %{x}<br>client %{customdata[0]}<br>node %{z}<extra></extra>",
+        "colorscale": scale,
+        "zmin": min(nodes) - 0.5,
+        "zmax": max(nodes) + 0.5,
+        "showscale": False,
+        "xgap": 1 if len(rounds) <= 60 else 0,
+        "ygap": 1 if len(order) <= 60 else 0,
+    }
+    rows = {client: row for row, client in enumerate(order)}
+    pending = [(each.round, client) for each in rounds for client in each.pending if client in rows]
+    crosses: Figure = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "pending",
+        "x": [number for number, _ in pending],
+        "y": [rows[client] for _, client in pending],
+        "text": [f"round {number}<br>client {client}<br>pending" for number, client in pending],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": "x", "size": 8, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
+    }
+    names = []
+    for node in clusters.finals:
+        own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]
+        names.append(_name_beside(rounds[-1].round + 0.5, sum(own) / len(own), str(node)))
+    drawn = figure(
+        [cells, crosses] if pending else [cells],
+        100 + min(max(15 * len(order), 120), 640),
+        hovermode="closest",
+        xaxis=round_axis(rounds, showgrid=False),
+        yaxis=axis("client", autorange="reversed", showgrid=False, zeroline=False, **client_ticks(order)),
+        margin={"l": 52, "r": 48, "t": 30 if pending else 12, "b": 44},
+        annotations=names if len(names) <= MOST_NAMED else [],
+        showlegend=bool(pending),
+    )
+    return drawn | {"rows": order, "columns": [each.round for each in rounds]}
+
+
+def flow(clusters: Clusters) -> Figure:
+    """How many clients are in each node, and how many go from which node to which."""
+    columns = _columns(clusters)
+    bands: dict[tuple[int, bool], Figure] = {}
+    dots: Figure = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [],
+        "y": [],
+        "text": [],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"size": 7, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
+        "showlegend": False,
+    }
+    for (start, before), (end, after) in pairwise(columns):
+        left, right = _tops(clusters, before), _tops(clusters, after)
+        for (source, target), clients in _moves(clusters, before, after):
+            stays = source == target
+            count = len(clients)
+            band = bands.setdefault((target, stays), _empty_bands(clusters.colour(target), 0.9 if stays else 0.5))
+            heights = (left[source], right[target], right[target] + count, left[source] + count, left[source])
+            gap = [None] if band["x"] else []
+            band["x"] += [*gap, start, end, end, start, start]
+            band["y"] += [*gap, *(round(height, 2) for height in heights)]
+            if not stays or start == columns[0][0]:
+                path = _node_name(target) if stays else f"{_node_name(source)} to {_node_name(target)}"
+                dots["x"].append((start + end) / 2)
+                dots["y"].append((left[source] + right[target] + count) / 2)
+                dots["text"].append(f"round {end}<br>{path}<br>{plural(count, 'client')}: {ranges(clients)}")
+            left[source] += count
+            right[target] += count
+    last, labels = columns[-1]
+    sizes = Counter(labels)
+    names = [
+        _name_beside(last, top + sizes[node] / 2, f"{_node_name(node)}: {sizes[node]}")
+        for node, top in _tops(clusters, labels).items()
+    ]
+    order = sorted(bands, key=lambda key: (clusters.rank(key[0]), not key[1]))
+    return figure(
+        [*(bands[key] for key in order), dots],
+        320,
+        hovermode="closest",
+        xaxis=round_axis(clusters.records.rounds, range=[columns[0][0], last], showgrid=False),
+        yaxis=axis("clients", autorange="reversed", showgrid=False, zeroline=False, showticklabels=False),
+        margin={"l": 36, "r": 84, "t": 12, "b": 44},
+        annotations=names if len(names) <= MOST_NAMED else [],
+        showlegend=False,
+    )
+
+
+def _name_beside(x: float, y: float, text: str) -> Figure:
+    """Words to the right of a point, as an annotation."""
+    place = {"x": x, "y": y, "xanchor": "left", "yanchor": "middle", "xshift": 6}
+    return {**place, "text": clean(text), "showarrow": False, "font": {"size": 12}}
+
+
+def _columns(clusters: Clusters) -> list[tuple[int, list[int]]]:
+    """The round and the node of each client: at the start, and before and after every round with a change."""
+    rounds = clusters.records.rounds
+    n = max(len(each.labels) for each in rounds)
+    full = [(each.round, [*each.labels, *[ABSENT] * (n - len(each.labels))]) for each in rounds]
+    first, labels = full[0]
+    # All clusters come from node 0, but for those that were given before round 1.
+    tree = clusters.records.tree
+    together = bool(tree) and first == 1 and tree[0].split != 0
+    start = [0 if label != ABSENT else ABSENT for label in labels] if together else labels
+    full = [(first - 1, start), *full]
+    changed = {place for place, (one, two) in enumerate(pairwise(full), start=1) if one[1] != two[1]}
+    kept = {0, len(full) - 1} | changed | {place - 1 for place in changed}
+    return [full[place] for place in sorted(kept)]
+
+
+def _tops(clusters: Clusters, labels: list[int]) -> dict[int, float]:
+    """Where each node's band begins, in clients from the top."""
+    tops, top = {}, 0.0
+    sizes = Counter(labels)
+    for node in sorted(sizes, key=clusters.rank):
+        tops[node] = top
+        top += sizes[node] + BAND_GAP * len(labels)
+    return tops
+
+
+def _moves(clusters: Clusters, before: list[int], after: list[int]) -> list[tuple[tuple[int, int], list[int]]]:
+    """The clients that stay in a node, or go from one to another: the nodes before and after, and the client ids."""
+    moves: dict[tuple[int, int], list[int]] = {}
+    for client, pair in enumerate(zip(before, after, strict=True)):
+        moves.setdefault(pair, []).append(client)
+    return sorted(moves.items(), key=lambda move: (clusters.rank(move[0][0]), clusters.rank(move[0][1])))
+
+
+def _node_name(node: int) -> str:
+    return "absent" if node == ABSENT else f"node {node}"
+
+
+def _empty_bands(colour: str, opacity: float) -> Figure:
+    """Bands of the flow in one colour, as a trace of polygons."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [],
+        "y": [],
+        "fill": "toself",
+        "fillcolor": colour,
+        "opacity": opacity,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }

@@ -1,0 +1,155 @@
+"""The clusters of a run as the whole page shows them: their order and colours, their tree, and what decided."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedstrata.records.schema import Event, Round, Scores, TreeNode
+from fedstrata.report.arrays import Matrix
+from fedstrata.report.drawing import GREY, blend, palette
+from fedstrata.report.reader import Records
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """A node of the tree, in depth-first order.
+
+    Attributes:
+        node: The node.
+        depth: Its depth; the root has 0.
+        next_depth: The depth of the next row; 0 after the last row.
+    """
+
+    node: TreeNode
+    depth: int
+    next_depth: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The matrices by which a node was split, or the latest ones of a node that was not.
+
+    Attributes:
+        node: The id of the node.
+        at: The round of the split, which may come after that of the matrices; else the round of the matrices.
+        split: The split; None where there was none.
+        layer: The layer that decided, if one did.
+        matrices: The matrices of the node's clients, all of one round.
+    """
+
+    node: int
+    at: Round
+    split: Event | None
+    layer: str | None
+    matrices: tuple[Matrix, ...]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of a run; tree nodes are in depth-first order everywhere."""
+
+    records: Records
+
+    @cached_property
+    def clustered(self) -> bool:
+        """Whether the algorithm clusters clients at all: it has several clusters, or decided against it."""
+        several = len(self.records.tree) > 1 or any(each.clusters > 1 for each in self.records.rounds)
+        return several or any(node.why for node in self.records.tree)
+
+    @cached_property
+    def rows(self) -> tuple[TreeRow, ...]:
+        """The tree, parents before children."""
+        children: dict[int | None, list[TreeNode]] = {}
+        for node in self.records.tree:
+            children.setdefault(node.parent, []).append(node)
+        order: list[tuple[TreeNode, int]] = []
+        stack = [(node, 0) for node in reversed(children.get(None, []))]
+        while stack:
+            node, depth = stack.pop()
+            order.append((node, depth))
+            stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
+        depths = [depth for _, depth in order] + [0]
+        return tuple(TreeRow(node, depth, depths[place + 1]) for place, (node, depth) in enumerate(order))
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """The row of each node."""
+        return {row.node.id: place for place, row in enumerate(self.rows)}
+
+    @cached_property
+    def node_of(self) -> dict[int, int]:
+        """The node of each client in the newest round; -1 for a client that is not in the federation."""
+        return dict(enumerate(self.records.last.labels)) if self.records.last else {}
+
+    @cached_property
+    def finals(self) -> tuple[int, ...]:
+        """The nodes that hold clients in the newest round."""
+        pending = set(self.records.last.pending) if self.records.last else set()
+        held = {node for client, node in self.node_of.items() if client not in pending and node >= 0}
+        return tuple(sorted(held, key=self.rank))
+
+    @cached_property
+    def order(self) -> list[int]:
+        """All clients by final cluster, then by id."""
+        return sorted(self.node_of, key=self.client_rank)
+
+    def rank(self, node: int) -> tuple[int, int]:
+        """A key that sorts nodes; those that the tree does not hold come last."""
+        return self.place.get(node, len(self.place)), node
+
+    def client_rank(self, client: int) -> tuple[int, int, int]:
+        """A key that sorts clients by final cluster, then by id."""
+        return *self.rank(self.node_of.get(client, -1)), client
+
+    def find_ancestor(self, node: int, nodes: list[int]) -> int | None:
+        """The one of some nodes that a node is or descends from."""
+        found: int | None = node
+        while found is not None and found not in nodes:
+            found = self.records.tree[found].parent if 0 <= found < len(self.records.tree) else None
+        return found
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """One for each node that has matrices."""
+        by_round = {each.round: each for each in self.records.rounds}
+        splits = {event.node: (each, event) for each in self.records.rounds for event in each.splits}
+        layers = {node.id: node.layer for node in self.records.tree}
+        by_node: dict[int, list[Matrix]] = {}
+        for matrix in self.records.matrices:
+            by_node.setdefault(matrix.node, []).append(matrix)
+        found = []
+        for node in sorted(by_node, key=self.rank):
+            at, split = splits.get(node, (None, None))
+            # Strata evaluates a split before it makes it; and matrices from after a split did not decide it.
+            before = [matrix.round for matrix in by_node[node] if at is None or matrix.round <= at.round]
+            if not before:
+                continue
+            matrices = tuple(matrix for matrix in by_node[node] if matrix.round == max(before))
+            layer = split.layer if split else layers.get(node)
+            found.append(Comparison(node, at or by_round[max(before)], split, layer, matrices))
+        return tuple(found)
+
+    @cached_property
+    def colours(self) -> dict[int, str]:
+        """The colour of each node: final ones have one of their own, their ancestors the mixture of those below."""
+        colours = {node: palette(place) for place, node in enumerate(self.finals)}
+        below: dict[int, list[str]] = {node: [colour] for node, colour in colours.items()}
+        for node in reversed(self.records.tree):
+            if node.id not in colours:
+                colours[node.id] = blend(below.get(node.id) or [GREY])
+            if node.parent is not None:
+                below.setdefault(node.parent, []).extend(below.get(node.id, []))
+        return colours
+
+    def colour(self, node: int) -> str:
+        """The colour of a node; grey for one that the tree does not hold."""
+        return self.colours.get(node, GREY)
+
+    def alive(self, node: int, number: int) -> bool:
+        """Whether a node was still a cluster after a round."""
+        tree = self.records.tree
+        return not 0 <= node < len(tree) or (split := tree[node].split) is None or split > number
+
+    @property
+    def scores(self) -> Scores | None:
+        """The newest scores of the clients."""
+        return self.records.scores[max(self.records.scores)] if self.records.scores else None

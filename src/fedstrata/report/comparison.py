@@ -1,0 +1,584 @@
+"""The page of a comparison: the records of several runs in, one HTML file out that needs nothing else."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import tomli_w
+from numpy import float64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedstrata.errors import RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links, replace_file
+from fedstrata.folder_lock import folder_lock
+from fedstrata.records.schema import Count, Round, Share
+from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, palette, round_axis, rounded
+from fedstrata.report.reader import read_rounds
+from fedstrata.report.template import render_page
+from fedstrata.report.words import DASH, duration, plural, size
+
+FILE = "comparison.json"
+MOST_BYTES = 256 * 2**20
+"""A larger ``comparison.json`` is not read."""
+
+# What `comparison.json` holds.
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number over the seeds.
+
+    Attributes:
+        mean: The mean over the seeds that have it.
+        spread: The standard deviation (n - 1); None for a single seed.
+        least: The smallest of all.
+        most: The largest of all.
+    """
+
+    mean: float
+    spread: float | None
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm.
+
+    Attributes:
+        algorithm: Its name.
+        seeds: The seeds that it was run with.
+        failed: Those of them with which it failed.
+        figures: Its measures by their names; None where no seed has the measure.
+        lower_than_fedavg: The number of clients whose accuracy is lower than with FedAvg and the same seed; None where
+            that is unknown.
+        clients: The number of clients that were compared so.
+    """
+
+    algorithm: str
+    seeds: tuple[int, ...]
+    failed: tuple[int, ...]
+    figures: Mapping[str, Statistic | None]
+    lower_than_fedavg: int | None
+    clients: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher the accuracy of one algorithm is than that of another, paired by seed.
+
+    Attributes:
+        algorithm: The one whose mean is not lower.
+        other: The other one.
+        seeds: The seeds that both have.
+        values: The accuracy of the one minus that of the other, for each of these seeds.
+    """
+
+    algorithm: str
+    other: str
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return mean(self.values)
+
+    @cached_property
+    def spread(self) -> float | None:
+        """The standard deviation (n - 1) of the differences; None for a single seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def above(self) -> int:
+        """The number of seeds in which the one is above the other."""
+        return sum(value > 0 for value in self.values)
+
+    @property
+    def larger(self) -> bool | None:
+        """Whether the mean is larger than the standard deviation; None where that is unknown."""
+        return None if self.spread is None else self.mean > self.spread
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        algorithm: Its algorithm.
+        seed: Its seed.
+        folder: Where its records are, from the folder of the comparison.
+        summary: Its summary; None for a run that failed.
+        error: Why it failed, in one line.
+    """
+
+    algorithm: str
+    seed: int
+    folder: str
+    summary: Mapping[str, Any] | None
+    error: str
+
+
+class Jobs(BaseModel):
+    """The local jobs that the runs needed, and those that had to be trained because no run had done them before."""
+
+    asked: Count
+    trained: Count
+    share: Share
+
+    def __str__(self) -> str:
+        """The jobs that had to be trained."""
+        return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
+
+
+class LeftOut(BaseModel):
+    """A run that is left out, and why."""
+
+    folder: str
+    why: str
+
+
+class Document(BaseModel):
+    """``comparison.json``.
+
+    Attributes:
+        experiment: The keys that all runs have in common.
+        jobs: The jobs that the runs shared; None when they shared none.
+        runs: The runs in the order in which they were given.
+        left_out: The runs that could not be read.
+        table: A row for each algorithm.
+        differences: The differences of all pairs of algorithms that have a seed in common.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    experiment: dict[str, Any]
+    jobs: Jobs | None
+    runs: tuple[Run, ...]
+    left_out: tuple[LeftOut, ...]
+    table: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of all runs."""
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
+
+    def setting(self, table: str, key: str) -> str:
+        """A key of the experiment as text; empty where it is not set."""
+        keys = self.experiment.get(table)
+        return str(keys.get(key, "")) if isinstance(keys, Mapping) else ""
+
+
+# The folder of a comparison.
+
+
+class Curves(NamedTuple):
+    """The rounds of one algorithm.
+
+    Attributes:
+        algorithm: Its name.
+        runs: The rounds of each of its runs, one run for each seed.
+    """
+
+    algorithm: str
+    runs: tuple[tuple[Round, ...], ...]
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of the shortest run, which all seeds have."""
+        return min(self.runs, key=len, default=())
+
+
+class Folder(NamedTuple):
+    """What the folder of a comparison and those of its runs hold.
+
+    Attributes:
+        document: The document.
+        algorithms: The keys of each algorithm, as far as they are known.
+        curves: The algorithms whose rounds can be read.
+        notes: What was left out and why, in sentences.
+    """
+
+    document: Document
+    algorithms: Mapping[str, Mapping[str, Any]]
+    curves: tuple[Curves, ...]
+    notes: tuple[str, ...]
+
+
+def read_comparison(folder: Path) -> Folder:
+    """Read what the page needs from the folder of a comparison and from those of its runs.
+
+    A run whose rounds or keys cannot be read is left out of the charts, and noted.
+
+    Raises:
+        RecordError: When the folder holds no ``comparison.json``, or one of another version.
+    """
+    path = folder / FILE
+    damaged = f"{path} is damaged or of another version"
+    try:
+        refuse_links(folder, [FILE])
+        raw = read_file(path, MOST_BYTES)
+        parse_json(raw)  # refuses what no JSON reader accepts, such as infinity
+        document = Document.model_validate_json(raw)
+    except FileNotFoundError:
+        raise RecordError(f"{folder} holds no {FILE}; name the folder of a finished `fedstrata compare`") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{damaged} ({place}: {first['msg'].lower()}); compare the runs again") from None
+    except ValueError as error:
+        raise RecordError(f"{damaged} ({error}); compare the runs again") from None
+    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
+    algorithms = _read_algorithms(folder, document.runs, notes)
+    curves = _read_curves(folder, document.runs, notes)
+    return Folder(document, algorithms, curves, tuple(notes))
+
+
+def _read_algorithms(folder: Path, runs: Sequence[Run], notes: list[str]) -> dict[str, Mapping[str, Any]]:
+    """The keys of each algorithm, from the experiment of its first run that can be read."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        try:
+            settings = parse_toml(read_file(folder / run.folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
+            keys = {key: value for key, value in settings["algorithm"].items() if key != "name"}
+            found.setdefault(run.algorithm, keys)
+        except (OSError, ValueError, KeyError, AttributeError, RecordError):
+            continue
+    for name in dict.fromkeys(run.algorithm for run in runs if run.algorithm not in found):
+        notes.append(f"No experiment.toml of {name} can be read, so this page is without its keys.")
+    return found
+
+
+def _read_curves(folder: Path, runs: Sequence[Run], notes: list[str]) -> tuple[Curves, ...]:
+    """The rounds of the finished runs, by algorithm."""
+    found: dict[str, list[tuple[Round, ...]]] = {}
+    for run in runs:
+        if run.summary is None:
+            continue
+        place = folder / run.folder
+        name = f"{run.algorithm} with seed {run.seed}"
+        own_notes: list[str] = []
+        try:
+            rounds = read_rounds(place, own_notes)
+            if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
+                raise RecordError(f"{place / 'rounds.jsonl'} lacks a round; restore it or run again")
+        except RecordError as error:
+            # The page is the same, however the folder was named.
+            notes.append(f"The charts are without {name}: {str(error).replace(str(place), run.folder)}")
+            continue
+        notes += [f"{name}: {note}" for note in own_notes]
+        found.setdefault(run.algorithm, []).append(rounds)
+    return tuple(Curves(name, tuple(rounds)) for name, rounds in found.items())
+
+
+# The words of a comparison, on its page, in its Markdown and on a terminal.
+
+
+def _with_spread(number: Statistic | Difference) -> str:
+    """A fraction, or the difference of two, with its standard deviation."""
+    return f"{number.mean:.3f}" + ("" if number.spread is None else f" ± {number.spread:.3f}")
+
+
+def _with_range(number: Statistic) -> str:
+    """A count with its range."""
+    if number.least == number.most:
+        return f"{number.mean:.0f}"
+    return f"{number.mean:.1f} ({number.least:.0f} to {number.most:.0f})"
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        title: Its heading.
+        text: What the number means, with its unit and which values are good.
+        show: Makes the text of a cell.
+    """
+
+    title: str
+    text: str
+    show: Callable[[Statistic], str]
+
+
+COLUMNS: Mapping[str, Column] = {
+    "acc_client": Column("accuracy", "Mean accuracy of the clients, from 0 to 1; higher is better.", _with_spread),
+    "acc_worst": Column("worst client", "Lowest accuracy of a client, from 0 to 1; higher is better.", _with_spread),
+    "clusters": Column("clusters", "Number of clusters at the end.", _with_range),
+    "ari": Column("ARI", "Agreement with the ground truth: 1 is the same partition, 0 is chance.", _with_spread),
+    "rounds_to_partition": Column("partition in round", "First round with the final clusters.", _with_range),
+    "bytes": Column("bytes", "Tensors sent to the clients and back; less is better.", lambda number: size(number.mean)),
+    "seconds": Column("time", "Wall-clock time of a run; less is better.", lambda number: duration(number.mean)),
+}
+"""The columns of the table, by the name of their measure."""
+
+TITLES = ("algorithm", "seeds", *(column.title for column in COLUMNS.values()), "lower than with fedavg")
+TITLE_TEXTS = (
+    "",
+    "Number of finished runs.",
+    *(column.text for column in COLUMNS.values()),
+    "Clients whose accuracy is lower than with FedAvg and the same seed; 0 is best.",
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """The texts of a row, under `TITLES`."""
+    seeds = f"{len(row.seeds) - len(row.failed)}" + (f", {len(row.failed)} failed" if row.failed else "")
+    numbers = [(row.figures[key], column) for key, column in COLUMNS.items()]
+    lower = DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
+    return (
+        row.algorithm,
+        seeds,
+        *(DASH if number is None else column.show(number) for number, column in numbers),
+        lower,
+    )
+
+
+def difference_text(difference: Difference) -> str:
+    """A difference in words."""
+    return f"{difference.algorithm} {_relation(difference)}"
+
+
+def _relation(difference: Difference) -> str:
+    """What a difference says about its first algorithm."""
+    other, count = difference.other, len(difference.seeds)
+    if not any(difference.values):
+        return f"equals {other} in {count} of {plural(count, 'seed')}"
+    if difference.larger is None:
+        seed = difference.seeds[0]
+        return f"is above {other} with seed {seed}, by {_with_spread(difference)}; one seed has no standard deviation"
+    size_text = "larger" if difference.larger else "not larger"
+    seeds = f"{difference.above} of {count} seeds"
+    return f"is above {other} in {seeds}, by {_with_spread(difference)}; {size_text} than the standard deviation"
+
+
+def result_text(rows: Sequence[Row], differences: Sequence[Difference]) -> str:
+    """Which algorithm has the highest accuracy, and how far it is above the next one, in words."""
+    known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
+    ranked = sorted(known, key=lambda pair: -pair[1].mean)
+    if not ranked:
+        return "No run of this comparison is finished."
+    first, number = ranked[0]
+    if len(ranked) == 1:
+        return f"{first} has an accuracy of {_with_spread(number)}."
+    second, _ = ranked[1]
+    texts = [f"{first} has the highest accuracy of {len(ranked)} algorithms: {_with_spread(number)}."]
+    for each in differences:
+        if (each.algorithm, each.other) == (first, second):
+            texts.append(f"It {_relation(each)}.")
+        elif (each.algorithm, each.other) == (second, first):
+            texts.append(f"With the same seeds, {difference_text(each)}.")
+    return " ".join(texts)
+
+
+class PairCell(NamedTuple):
+    """How much more accurate the algorithm of a row is than that of a column.
+
+    Attributes:
+        difference: The difference with its standard deviation; a dash where there is none.
+        seeds: In how many seeds the row is above.
+        clear: "above" or "below" where the difference is larger than the standard deviation, otherwise empty.
+    """
+
+    difference: str
+    seeds: str
+    clear: str
+
+
+def pair_table(rows: Sequence[Row], differences: Sequence[Difference]) -> list[list[PairCell]]:
+    """The difference of every algorithm to each other one, (rows, rows)."""
+    pairs = {(each.algorithm, each.other): each for each in differences}
+    names = [row.algorithm for row in rows]
+    return [[_pair_cell(pairs, row, column) for column in names] for row in names]
+
+
+def _pair_cell(pairs: Mapping[tuple[str, str], Difference], row: str, column: str) -> PairCell:
+    if (row, column) in pairs:
+        found = pairs[row, column]
+        wins, sign, clear = found.above, "+", "above"
+    elif (column, row) in pairs:
+        found = pairs[column, row]
+        wins, sign, clear = sum(value < 0 for value in found.values), "\N{MINUS SIGN}", "below"
+    else:
+        return PairCell(DASH, "", "")
+    text = f"{sign if found.mean else ''}{_with_spread(found)}"
+    return PairCell(text, f"{wins} of {len(found.seeds)}", clear if found.larger else "")
+
+
+# The charts and the page.
+
+
+class Style(NamedTuple):
+    """How an algorithm is drawn on the whole page: neighbours differ in their dash too."""
+
+    colour: str
+    dash: str
+
+
+Measure = Callable[[Round], float | None]
+
+
+def styles(rows: Sequence[Row]) -> dict[str, Style]:
+    """The style of each algorithm."""
+    dashes = ("solid", "dash", "dot")
+    return {row.algorithm: Style(palette(place), dashes[place % len(dashes)]) for place, row in enumerate(rows)}
+
+
+def comparison_charts(curves: Sequence[Curves], looks: Mapping[str, Style]) -> list[Chart]:
+    """Accuracy over rounds, over bytes and over seconds, and the number of clusters over rounds."""
+    drawn = [each for each in curves if each.rounds]
+    if not drawn:
+        return []
+    rounds = round_axis(max((each.rounds for each in drawn), key=len))
+    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
+    bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
+    seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
+    point = "One point per round, at the mean over the seeds. A curve further up and to the left is better."
+    accuracies = [_traces(each, looks[each.algorithm], _accuracy) for each in drawn]
+    counts = [_traces(each, looks[each.algorithm], lambda one: one.clusters, shape="hv") for each in drawn]
+    by_bytes = [
+        _cost_traces(each, looks[each.algorithm], lambda one: one.bytes_down + one.bytes_up, "%{x:.4~s}B")
+        for each in drawn
+    ]
+    by_seconds = [_cost_traces(each, looks[each.algorithm], lambda one: one.seconds, "%{x:.4~g} s") for each in drawn]
+    closest = {"hovermode": "closest", "hoverdistance": -1}
+    return [
+        Chart("accuracy", "Accuracy over rounds", "", _figure(accuracies, xaxis=rounds, yaxis=_accuracy_axis())),
+        Chart("clusters", "Number of clusters", "", _figure(counts, xaxis=rounds, yaxis=clusters)),
+        Chart(
+            "accuracy-by-bytes",
+            "Accuracy over bytes",
+            f"{point} Tensors only, both ways; an absent client counts on the way down.",
+            _figure(by_bytes, xaxis=bytes_axis, yaxis=_accuracy_axis(), **closest),
+        ),
+        Chart(
+            "accuracy-by-seconds",
+            "Accuracy over seconds",
+            f"{point} The time of a run is its own and its part of shared work.",
+            _figure(by_seconds, xaxis=seconds_axis, yaxis=_accuracy_axis(), **closest),
+        ),
+    ]
+
+
+def _accuracy(each: Round) -> float | None:
+    return each.acc_client
+
+
+def _accuracy_axis() -> Figure:
+    return axis("accuracy", hoverformat=".3f")
+
+
+def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:
+    """All bands under all lines. The page has one legend for all charts."""
+    bands = [trace for traces in algorithms for trace in traces[:-1]]
+    lines = [traces[-1] for traces in algorithms]
+    margin = {"l": 52, "r": 16, "t": 12, "b": 44}
+    return figure([*bands, *lines], 340, margin=margin, showlegend=False, **layout)
+
+
+def _cost_traces(curves: Curves, look: Style, cost: Measure, cost_text: str) -> list[Figure]:
+    """The accuracy of an algorithm over what it has cost so far."""
+    total = _values(curves, cost).cumsum(axis=1).mean(axis=0)
+    point = f"{clean(curves.algorithm)}, round %{{customdata}}<br>accuracy %{{y:.3f}} after {cost_text}"
+    hover = {"customdata": [each.round for each in curves.rounds], "hovertemplate": f"{point}<extra></extra>"}
+    return _traces(curves, look, _accuracy, hover, x=rounded(total, 6))
+
+
+def _traces(
+    curves: Curves, look: Style, measure: Measure, hover: Mapping[str, Any] | None = None, **places: Any
+) -> list[Figure]:
+    """The mean over the seeds, and before it the band between the lowest and the highest seed if there are several."""
+    values = _values(curves, measure)
+    name, colour = curves.algorithm, look.colour
+    middle = line(curves.rounds, values.mean(axis=0), name, colour, dash=look.dash, **places, **(hover or {}))
+    if len(values) < 2:
+        return [middle]
+    return [*band(curves.rounds, values.min(axis=0), values.max(axis=0), name, colour, **places), middle]
+
+
+def _values(curves: Curves, measure: Measure) -> NDArray[float64]:
+    """A measure of each seed in each round that all seeds have, (seeds, rounds); nan where it is unknown."""
+    found = [[measure(each) for each in run[: len(curves.rounds)]] for run in curves.runs]
+    return np.array([[nan if value is None else value for value in run] for run in found], dtype=float64)
+
+
+def build(folder: Path) -> Path:
+    """Write ``comparison.html`` into the folder of a comparison, from the records there and in its run folders alone.
+
+    The same records give the same bytes.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        RecordError: When the folder is not that of a comparison, or another process works in it.
+    """
+    read_comparison(folder)  # so that no lock is made in a folder of something else
+    with folder_lock(folder):
+        return write(folder)
+
+
+def write(folder: Path) -> Path:
+    """As `build`, for a caller that has the lock of the folder."""
+    page = folder / "comparison.html"
+    replace_file(page, render(read_comparison(folder)).encode())
+    return page
+
+
+def render(folder: Folder) -> str:
+    """The page as text."""
+    document = folder.document
+    rows = document.table
+    looks = styles(rows)
+    charts = comparison_charts(folder.curves, looks)
+    algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
+    return render_page(
+        "comparison.html",
+        charts,
+        document=document,
+        title=f"{plural(len(rows), 'algorithm')} on {document.setting('data', 'name')}",
+        sentence=result_text(rows, document.differences),
+        facts=_facts(document),
+        notes=folder.notes,
+        charts=charts,
+        styles=looks,
+        titles=list(zip(TITLES, TITLE_TEXTS, strict=True)),
+        table=[cells(row) for row in rows],
+        names=[row.algorithm for row in rows],
+        pairs=pair_table(rows, document.differences),
+        differences=[difference_text(each) for each in document.differences],
+        page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
+        command=_command(document),
+        experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
+    )
+
+
+def _facts(document: Document) -> list[tuple[str, str]]:
+    """The experiment in a few names."""
+    found = [
+        ("clients", document.setting("data", "clients")),
+        ("partition", document.setting("partition", "scheme")),
+        ("model", document.setting("model", "name")),
+        ("rounds", str(document.experiment.get("rounds", ""))),
+        ("seeds", ", ".join(map(str, document.seeds))),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _command(document: Document) -> str:
+    """The command that makes the comparison again."""
+    if document.jobs is None:
+        given = [run.folder for run in document.runs]
+    else:
+        seeds = ",".join(map(str, document.seeds))
+        names = ",".join(row.algorithm for row in document.table)
+        given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
+    return shlex.join(["fedstrata", "compare", *given, "--out", "again"])

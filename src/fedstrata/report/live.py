@@ -1,0 +1,243 @@
+"""The page of a folder that is still being written, served to the browsers of this machine only.
+
+What is served is made from the records; a request can never name a file.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from markupsafe import Markup
+
+from fedstrata.errors import InputError, RecordError
+from fedstrata.files import read_file
+from fedstrata.report.page import render
+from fedstrata.report.reader import read
+from fedstrata.report.template import script_hash, templates
+
+FRAME = "/"
+"""The path of the outer page, which shows another one and refreshes it."""
+
+PAGE = "/page"
+"""The path of the page of the folder, which the outer page shows first."""
+
+CHANGING = ("comparison.html", "experiment.toml", "rounds.jsonl", "tree.json", "summary.json")
+"""Every round changes some of these files."""
+
+READ = (*CHANGING, "clients", "gaps", "matrices")
+
+LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+"""The names by which a browser may call this machine. Another website could make its own name lead here."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'self'",
+    "Content-Type": "text/html; charset=utf-8",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Page(NamedTuple):
+    """A page, and a tag that changes with its records."""
+
+    tag: str
+    text: str
+
+
+class Pages:
+    """The pages of a folder and of the runs in it, made again when their records have changed.
+
+    Args:
+        folder: The folder of a run or of a comparison, in whatever state.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read nothing yet."""
+        self._folder = folder.resolve()
+        self._lock = Lock()
+        self._newest: dict[Path, Page] = {}
+
+    def tag(self, path: str) -> str | None:
+        """The tag of the page at the path of an address; None where there is no page."""
+        if path == FRAME:
+            return "frame"
+        folder = self._folder_of(path)
+        return None if folder is None else _tag(folder)
+
+    def page(self, path: str) -> Page | None:
+        """The page at the path of an address, as it is now; None where there is none."""
+        if path == FRAME:
+            return Page("frame", self._frame())
+        folder = self._folder_of(path)
+        if folder is None:
+            return None
+        with self._lock:
+            # The tag is from before the records are read: the next look sees what is written meanwhile.
+            tag = _tag(folder)
+            if folder not in self._newest or self._newest[folder].tag != tag:
+                # Only one page is kept: it has megabytes, and a comparison has many runs.
+                self._newest = {folder: Page(tag, self._render(folder))}
+            return self._newest[folder]
+
+    def _frame(self) -> str:
+        script = templates().get_template("live.js").render()
+        return (
+            templates()
+            .get_template("live.html")
+            .render(title=self._folder.name, script=Markup(script), hash=script_hash(script), page=PAGE)
+        )
+
+    def _folder_of(self, path: str) -> Path | None:
+        """The folder whose page a path means: this one, or that of a run right in it, as a comparison names it."""
+        if path == PAGE:
+            return self._folder
+        name, _, file = unquote(path).removeprefix("/").rpartition("/")
+        try:
+            folder = (self._folder / name).resolve()
+            inside = folder.parent == self._folder and (folder / "experiment.toml").is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            return None
+        return folder if inside and file == "report.html" else None
+
+    def _render(self, folder: Path) -> str:
+        links = [name for name in READ if not (folder / name).resolve().is_relative_to(self._folder)]
+        if links:
+            return _waiting(folder, f"{links[0]} is a link out of {self._folder}, and such links are not followed.")
+        try:
+            if (folder / "rounds.jsonl").is_file():
+                return render(read(folder))
+            # The runs of a comparison may be anywhere, so its page is served as it was made.
+            if (folder / "comparison.html").is_file():
+                return read_file(folder / "comparison.html").decode("utf-8", errors="replace")
+        except (OSError, RecordError) as error:
+            return _waiting(folder, str(error))
+        return _waiting(folder, runs=_runs(folder))
+
+
+def _waiting(folder: Path, problem: str = "", runs: Sequence[str] = ()) -> str:
+    """The page of a folder that has no records yet, or whose records cannot be shown."""
+    return templates().get_template("live_waiting.html").render(title=folder.name, problem=problem, runs=runs)
+
+
+def _runs(folder: Path) -> list[str]:
+    """The names of the runs in the folder of a comparison."""
+    return sorted(path.parent.name for path in folder.glob("*/experiment.toml"))
+
+
+def _tag(folder: Path) -> str:
+    """A digest of the sizes and times of the records, and of the names of the runs."""
+    found: list[object] = [str(folder), _runs(folder)]
+    for name in CHANGING:
+        try:
+            state = (folder / name).stat()
+        except OSError:
+            continue
+        found.append([name, state.st_size, state.st_mtime_ns])
+    return sha256(json.dumps(found).encode()).hexdigest()[:32]
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Serves the page of a folder until it is closed.
+
+    Args:
+        folder: The folder of a run or of a comparison, in whatever state.
+        port: The port to listen on; with 0 the system chooses one.
+
+    Raises:
+        RecordError: When there is no such folder.
+        InputError: When the port is not free.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        """Listen. Requests are answered by `serve_forever`."""
+        if not folder.is_dir():
+            raise RecordError(f"expected the folder of a run, found no folder at {folder}; start the run first")
+        try:
+            super().__init__((LOOPBACK, port), partial(_Handler, Pages(folder)))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(
+                f"--port = {port}: expected a free port: {reason}; leave it out and one is chosen"
+            ) from None
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for the name of this machine."""
+        TCPServer.server_bind(self)
+        self.server_name = LOOPBACK
+        self.server_port = self.socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """The address for a browser."""
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a browser that leaves in the middle of a page."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 30  # seconds; a connection without a request is closed
+
+    def __init__(self, pages: Pages, *connection: Any) -> None:
+        self._pages = pages
+        super().__init__(*connection)
+
+    def do_GET(self) -> None:
+        path = self._checked_path()
+        found = None if path is None else self._pages.page(path)
+        if found is not None:
+            body = found.text.encode()
+            self._send_head(found.tag, len(body))
+            self.wfile.write(body)
+        elif path is not None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def do_HEAD(self) -> None:
+        path = self._checked_path()
+        tag = None if path is None else self._pages.tag(path)
+        if tag is not None:
+            self._send_head(tag)
+        elif path is not None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def version_string(self) -> str:
+        return "fedstrata"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _checked_path(self) -> str | None:
+        """The requested path; None, after an error was sent, where the request is not addressed to this machine."""
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            host = None
+        if host in HOSTS:
+            return urlsplit(self.path).path
+        self.send_error(HTTPStatus.MISDIRECTED_REQUEST, f"expected one of {', '.join(HOSTS)} as the host")
+        return None
+
+    def _send_head(self, tag: str, length: int | None = None) -> None:
+        self.send_response(HTTPStatus.OK)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("ETag", f'"{tag}"')
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()

@@ -1,0 +1,325 @@
+"""The page in headless Chromium: what no reading of its source can tell. Skipped where no Chromium is installed."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from synthetic_comparison import compare, edit
+from synthetic_run import write
+
+from fedstrata.report import build, comparison
+from fedstrata.report.live import LiveServer
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
+]
+RUNS = Path(__file__).parent / "runs"
+PATIENCE = 300_000
+"""Milliseconds until a page counts as never opened: nothing is timed here, and machines are busy."""
+EVIL = '<img src=x onerror="window.ran=1"></script><script>window.ran=1</script>'
+
+
+FITS = """() => new Promise(done => {
+  const look = left => {
+    const fits = document.documentElement.scrollWidth <= innerWidth;
+    if (fits || !left) done(fits); else setTimeout(look, 100, left - 1);
+  };
+  look(600);
+})"""
+"""Whether nothing is to be scrolled sideways, once the pictures have taken their new size."""
+
+
+@dataclass
+class Opened:
+    """A page, and what went wrong in it."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, timeout=PATIENCE)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    pages: list[Page] = []
+
+    def open_(
+        place: Path | str,
+        width: int = 1280,
+        scheme: Literal["light", "dark"] = "light",
+        make: Callable[[Path], Path] = build,
+    ) -> Opened:
+        """The page that is made of a folder, or the one at an address."""
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        pages.append(page)
+        page.set_default_timeout(PATIENCE)
+        found = Opened(page)
+        page.on("console", lambda said: found.errors.append(said.text))
+        page.on("pageerror", lambda error: found.errors.append(str(error)))
+        page.on("request", lambda asked: found.fetched.append(asked.url))
+        address = place if isinstance(place, str) else make(place).as_uri()
+        page.goto(address)
+        found.fetched.remove(address)
+        return found
+
+    yield open_
+    for page in pages:
+        page.close()
+
+
+def kept(name: str, tmp_path: Path) -> Path:
+    """One of the committed runs, where its page can be written beside nothing else."""
+    return Path(shutil.copytree(RUNS / name, tmp_path / "beside" / name))
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in RUNS.iterdir()))
+def test_a_page_opens_without_an_error_draws_everything_and_fetches_nothing(
+    name: str, opened: Open, tmp_path: Path
+) -> None:
+    found = opened(kept(name, tmp_path))
+    page = found.page
+    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() > 2
+    assert page.evaluate(FITS)
+    page.set_viewport_size({"width": 1, "height": 1})
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(FITS)
+    assert found.errors == []
+    assert [url for url in found.fetched if not url.startswith(("data:", "blob:"))] == []
+
+
+def test_the_slider_goes_through_the_rounds_and_the_list_through_the_layers(opened: Open, tmp_path: Path) -> None:
+    found = opened(kept("strata", tmp_path))
+    page = found.page
+    shown = "document.getElementById('matrix').data[0].z.flat().filter(value => value !== null).length"
+    assert page.locator("#slider output").inner_text() == "2"
+    assert "Node 0 split into 1, 2 and 3 on linear1 in round 3." in page.locator("#outcome").inner_text()
+    assert page.evaluate(shown) == 20 * 19
+    page.locator("#round").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#slider output").inner_text() == "6"
+    assert page.evaluate(shown) == 10 * 9
+    before = page.evaluate("document.getElementById('matrix').data[0].z[0][1]")
+    page.locator("#view").select_option(label="linear2, likeness")
+    assert page.evaluate("document.getElementById('matrix').data[0].z[0][1]") != before
+    assert found.errors == []
+
+
+def test_the_matrix_on_the_slider_is_the_one_on_disk(opened: Open, tmp_path: Path) -> None:
+    folder = kept("cfl", tmp_path)
+    page = opened(folder).page
+    read = "[document.getElementById('matrix').data[0].z, document.getElementById('matrix').data[0].y]"
+    values, _ = page.evaluate(read)
+    order = page.evaluate("document.getElementById('matrix').data[0].customdata.map(row => row[0][0])")
+    with np.load(folder / "matrices" / "00001.npz") as entries:
+        clients = entries["0|dcos|all|clients"].tolist()
+        matrix = entries["0|dcos|all"]
+    for one, row in enumerate(order):
+        for two, column in enumerate(order):
+            if one != two:
+                assert values[one][two] == pytest.approx(matrix[clients.index(row), clients.index(column)], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plot", "told"),
+    [("accuracy", "worst client"), ("membership", "client"), ("split-0-likeness-linear1", "clients")],
+)
+def test_a_pointer_over_a_picture_is_told_what_is_there(plot: str, told: str, opened: Open, tmp_path: Path) -> None:
+    page = opened(kept("strata", tmp_path)).page
+    place = page.locator(f"#{plot} .nsewdrag").first
+    place.hover(position={"x": 60, "y": 60})
+    expect(page.locator(f"#{plot} .hoverlayer")).to_contain_text(told, timeout=PATIENCE)
+
+
+def test_a_click_on_a_heading_sorts_by_it_and_a_second_one_the_other_way(opened: Open, tmp_path: Path) -> None:
+    page = opened(kept("layercfl", tmp_path)).page
+    column = "[...document.querySelectorAll('.sortable tbody tr')].map(row => parseFloat(row.cells[%d].textContent))"
+    accuracies = page.evaluate(column % 1)
+    assert accuracies == sorted(accuracies)
+    page.locator("th button").first.click()
+    assert page.evaluate(column % 0) == list(range(12))
+    page.locator("th button").first.click()
+    assert page.evaluate(column % 0) == list(reversed(range(12)))
+    assert page.locator("th[aria-sort]").inner_text().startswith("Client")
+
+
+def test_a_hundred_clients_over_a_hundred_rounds_are_a_page_of_less_than_12_mb_that_opens(
+    opened: Open, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "run", count=100, n=100, thorough=True)
+    found = opened(folder)
+    assert (folder / "report.html").stat().st_size < 12_000_000
+    assert found.page.locator(".sortable tbody tr").count() == 100
+    assert found.page.locator("#round").get_attribute("max") == "99"
+    assert found.errors == []
+
+
+CONTRAST = """() => {
+  const parse = text => {
+    const parts = text.match(/[\\d.]+/g).map(Number);
+    return { rgb: parts.slice(0, 3), opacity: parts.length > 3 ? parts[3] : 1 };
+  };
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = element => {
+    for (let each = element; each; each = each.parentElement) {
+      const { rgb, opacity } = parse(getComputedStyle(each).backgroundColor);
+      if (opacity > 0.99) return rgb;
+    }
+    return null;
+  };
+  const poor = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || ["SCRIPT", "STYLE", "NOSCRIPT"].includes(element.tagName)) continue;
+    const style = getComputedStyle(element);
+    if (style.visibility === "hidden" || !element.getClientRects().length) continue;
+    const { rgb } = parse(element.closest("svg") ? style.fill : style.color);
+    const [low, high] = [light(rgb), light(behind(element) ?? [NaN, NaN, NaN])].sort((a, b) => a - b);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (!(ratio >= 4.5)) poor.push(`${walk.currentNode.textContent.trim()}: ${ratio}`);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["strata", "layercfl", "adacfl"])
+def test_every_text_stands_out_from_what_is_behind_it(
+    name: str, scheme: Literal["light", "dark"], opened: Open, tmp_path: Path
+) -> None:
+    page = opened(kept(name, tmp_path), scheme=scheme).page
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)"
+    )
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", count=10)
+    summary = json.loads((folder / "summary.json").read_text())
+    named = dict.fromkeys(("algorithm", "dataset", "partition", "model"), EVIL)
+    (folder / "summary.json").write_text(json.dumps({**summary, **named, "truth": [EVIL] * 20}))
+    nodes: list[dict[str, Any]] = json.loads((folder / "tree.json").read_text())
+    wicked = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
+    (folder / "tree.json").write_text(json.dumps([node | wicked for node in nodes]))
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    split = [{"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}]
+    for line in lines:
+        line |= {"figures": {EVIL: 1.0, f"{EVIL} of node 1": 2.0}, "events": split if line["round"] == 4 else []}
+        line[f"acc_{EVIL}"] = 0.5
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "experiment.toml").write_text(f"rounds = 10\n[data]\nname = '''{EVIL}'''\n")
+    found = opened(folder)
+    page = found.page
+    page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})
+    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=PATIENCE)
+    assert EVIL in page.locator("h1").inner_text()
+    assert page.evaluate("window.ran") is None
+    assert page.locator("main img").count() == 0
+    assert found.errors == []
+    assert found.fetched == []
+
+
+def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, tmp_path: Path) -> None:
+    found = opened(compare(tmp_path).folder, make=comparison.build)
+    page = found.page
+    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 4
+    assert page.evaluate(FITS)
+    page.locator("#accuracy-by-bytes .nsewdrag").first.hover(position={"x": 200, "y": 100})
+    expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=PATIENCE)
+    page.locator("summary").click()
+    assert page.locator("details li").count() == 3
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(FITS)
+    assert found.errors == []
+    assert [url for url in found.fetched if not url.startswith(("data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_about_a_comparison_stands_out(
+    scheme: Literal["light", "dark"], opened: Open, tmp_path: Path
+) -> None:
+    assert opened(compare(tmp_path).folder, scheme=scheme, make=comparison.build).page.evaluate(CONTRAST) == []
+
+
+def test_html_in_the_names_of_a_comparison_never_runs(opened: Open, tmp_path: Path) -> None:
+    file = compare(tmp_path).folder / "comparison.json"
+    file.write_text(file.read_text().replace('"strata"', json.dumps(EVIL)), encoding="utf-8")
+    keys = {"rounds": EVIL, EVIL: {EVIL: EVIL}, "data": {"name": EVIL, "clients": EVIL}}
+    edit(file, experiment=keys, left_out=[{"folder": EVIL, "why": EVIL}])
+    found = opened(file.parent, make=comparison.build)
+    page = found.page
+    page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})
+    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=PATIENCE)
+    assert EVIL in page.locator("h1").inner_text()
+    assert page.evaluate("window.ran") is None and page.locator("main img").count() == 0
+    assert (found.errors, found.fetched) == ([], [])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    with LiveServer(write(tmp_path / "run", count=8, finished=False)) as served:
+        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield served
+        served.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_watched_page_renews_itself_where_the_reader_is(
+    width: int, server: LiveServer, opened: Open, tmp_path: Path
+) -> None:
+    found = opened(server.url, width=width)
+    frame = found.page.frame_locator("iframe:not(.next)")
+    expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=PATIENCE)
+    frame.locator("#round").focus()
+    found.page.keyboard.press("ArrowRight")
+    chosen = frame.locator("#slider output").inner_text()
+    before = found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY")
+    assert chosen != "1" and before > 0
+    write(tmp_path / "more", count=9, finished=False)
+    shutil.copytree(tmp_path / "more", tmp_path / "run", dirs_exist_ok=True)
+    expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=PATIENCE)
+    assert frame.locator("#slider output").inner_text() == chosen
+    assert found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY") == before
+    assert found.page.title().startswith("layercfl on digits")
+    assert found.page.frames[-1].evaluate(FITS)
+    assert found.errors == []
+    assert all(url.startswith((server.url, "data:", "blob:")) for url in found.fetched)
+
+
+def test_a_page_whose_server_has_ended_says_so_and_stays(opened: Open, tmp_path: Path) -> None:
+    with LiveServer(write(tmp_path / "run", count=3)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        page = opened(server.url).page
+        frame = page.frame_locator("iframe:not(.next)")
+        expect(frame.locator(".lead")).to_contain_text("20 clients", timeout=PATIENCE)
+        expect(page.locator("#stopped")).to_be_hidden()
+        server.shutdown()
+        thread.join()
+    expect(page.locator("#stopped")).to_be_visible(timeout=PATIENCE)
+    expect(frame.locator(".lead")).to_contain_text("20 clients")

@@ -1,0 +1,222 @@
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plotly.offline import get_plotlyjs
+from synthetic_comparison import compare, edit, run
+
+from fedstrata.comparison import Comparison, tabulate
+from fedstrata.comparison.document import write
+from fedstrata.comparison.ledger import Jobs
+from fedstrata.comparison.table import Outcome
+from fedstrata.errors import RecordError
+from fedstrata.report import comparison
+
+EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Comparison:
+    return compare(tmp_path)
+
+
+def page(folder: Path) -> str:
+    """The page without plotly's bundle."""
+    return comparison.build(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+
+
+def figures(text: str) -> dict[str, Any]:
+    found = re.search(r'id="figures">(.*?)</script>', text)
+    assert found
+    drawn: dict[str, Any] = json.loads(found[1])
+    return drawn
+
+
+class Texts(HTMLParser):
+    """What a reader sees of the tables, row by row, and where links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.links: list[str | None] = []
+        self._open = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._open = True
+        if tag == "a":
+            self.links.append(dict(attrs)["href"])
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = self._open and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.rows[-1][-1] += data.strip()
+
+
+def test_the_page_says_which_algorithm_is_best_and_by_how_much(both: Comparison) -> None:
+    """Strata has 0.4 and 0.355 at the end, cfl 0.35 and 0.355, fedavg 0.3 and 0.305."""
+    text = page(both.folder)
+    assert "strata has the highest accuracy of 3 algorithms: 0.378 ± 0.032." in text
+    assert "It is above cfl in 1 of 2 seeds, by 0.025 ± 0.035; not larger than the standard deviation." in text
+    assert "<title>3 algorithms on digits" in text
+    assert "seeds <b>0, 1</b>" in text and "partition <b>rotation</b>" in text
+    rows = Texts(text).rows
+    assert [row[:4] for row in rows[:4]] == [
+        ["algorithm", "seeds", "accuracy", "worst client"],
+        ["fedavg", "2", "0.302 ± 0.004", rows[1][3]],
+        ["cfl", "2", "0.352 ± 0.004", rows[1][3]],
+        ["strata", "2", "0.378 ± 0.032", rows[1][3]],
+    ]
+    assert rows[4] == ["", "fedavg", "cfl", "strata"]
+    assert rows[7] == [
+        "strata",
+        "▲ +0.075 ± 0.0352 of 2",
+        "+0.025 ± 0.0351 of 2",
+        "\N{EN DASH}",
+    ]
+    assert "<li>cfl is above fedavg in 2 of 2 seeds, by 0.050 ± 0.000; larger than the standard deviation</li>" in text
+
+
+def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(both: Comparison) -> None:
+    drawn = figures(page(both.folder))
+    assert list(drawn) == ["accuracy", "clusters", "accuracy-by-bytes", "accuracy-by-seconds"]
+    low, high, *others = drawn["accuracy"]["data"][4:]
+    assert [trace["name"] for trace in others] == ["fedavg", "cfl", "strata"]
+    assert low["y"] == [0.311, 0.322, 0.333, 0.344, 0.355]
+    assert high["y"] == [0.32, 0.34, 0.36, 0.38, 0.4]
+    assert others[2]["y"] == [0.3155, 0.331, 0.3465, 0.362, 0.3775]
+    assert others[2]["x"] == [1, 2, 3, 4, 5]
+    assert drawn["clusters"]["data"][-1]["y"] == [1, 1, 1, 2, 2]
+    colours = [trace["line"]["color"] for trace in others]
+    assert len(set(colours)) == 3
+    for plot in drawn.values():
+        assert [trace["line"]["color"] for trace in plot["data"][-3:]] == colours
+
+
+def test_bytes_and_seconds_are_summed_over_the_rounds(both: Comparison) -> None:
+    """Both ways 9.6 MB a round; a round takes 1.5, 1.8, 1.2, 1.5 and 1.8 s."""
+    drawn = figures(page(both.folder))
+    paid, waited = (drawn[f"accuracy-by-{cost}"]["data"][-1] for cost in ("bytes", "seconds"))
+    assert paid["x"] == [9.6e6, 19.2e6, 28.8e6, 38.4e6, 48e6]
+    assert waited["x"] == [1.5, 3.3, 4.5, 6.0, 7.8]
+    assert paid["y"] == waited["y"] == drawn["accuracy"]["data"][-1]["y"]
+    assert paid["customdata"] == [1, 2, 3, 4, 5] and "strata, round %{customdata}" in paid["hovertemplate"]
+
+
+def test_every_finished_run_has_a_link_to_its_page(both: Comparison) -> None:
+    links = [link for link in Texts(page(both.folder)).links if link and not link.startswith("#")]
+    assert links == [f"../{name}-{seed}/report.html" for seed in (0, 1) for name in ("fedavg", "cfl", "strata")]
+    assert all((both.folder / link).parent.is_dir() for link in links)
+
+
+def test_the_same_records_give_the_same_bytes(both: Comparison) -> None:
+    first = (both.folder / "comparison.html").read_bytes()
+    assert comparison.build(both.folder).read_bytes() == first
+    assert sorted(path.name for path in both.folder.iterdir()) == [
+        "comparison.html",
+        "comparison.json",
+        "comparison.md",
+        "lock",
+    ]
+
+
+def test_one_seed_has_no_standard_deviation(tmp_path: Path) -> None:
+    text = page(compare(tmp_path, seeds=(2,)).folder)
+    assert "One seed has no standard deviation." in text and "▲ +" not in text
+    assert Texts(text).rows[7][:2] == ["strata", "+0.1001 of 1"]
+    assert [trace["name"] for trace in figures(text)["accuracy"]["data"]] == ["fedavg", "cfl", "strata"]
+
+
+def test_runs_that_failed_or_were_left_out_are_named_with_the_reason(tmp_path: Path) -> None:
+    good, bad = run(tmp_path / "fedavg-0", "fedavg", 0), run(tmp_path / "cfl-0", "cfl", 0)
+    (bad / "summary.json").unlink()
+    left = tabulate([good, bad], tmp_path / "left")
+    text = page(left.folder)
+    assert "../cfl-0 is left out: expected a finished run in" in text
+    failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
+    jobs = Jobs(40, 10)
+    told = write(Comparison(tmp_path / "failed", left.experiment, (*left.runs, failed), jobs))
+    text = page(told.folder)
+    assert Texts(text).rows[-1] == ["ditto, seed 0", "failed: IndexError: list index out of range"]
+    assert "No experiment.toml of ditto can be read, so this page is without its keys." in text
+    assert "Equal local jobs were done once: 10 of 40 (25 %) had to be trained." in text
+    assert "fedstrata compare experiment.toml --algorithms fedavg,ditto --seeds 0 --out again" in text
+    assert "<h2>Differences" not in text
+
+
+def test_a_comparison_of_which_every_run_failed_has_a_page_too(tmp_path: Path) -> None:
+    failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
+    experiment = {"data": {"name": "digits", "clients": 20}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
+    write(Comparison(tmp_path / "all", {"rounds": 2, **experiment}, (failed,), Jobs(0, 0)))
+    text = page(tmp_path / "all")
+    assert "No run of this comparison is finished." in text and "1 algorithm on digits" in text
+    assert "<h2>Charts" not in text and figures(text) == {}
+
+
+def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Comparison) -> None:
+    whole = {run.folder.name: (run.folder / "rounds.jsonl") for run in both.runs}
+    lines = whole["cfl-0"].read_text(encoding="utf-8").splitlines(keepends=True)
+    whole["cfl-0"].write_text("".join(lines[:2] + lines[3:]), encoding="utf-8")
+    whole["cfl-1"].write_text("".join(lines[:4]) + lines[4][:30], encoding="utf-8")
+    whole["strata-0"].write_text("no\n" + "".join(lines), encoding="utf-8")
+    whole["fedavg-0"].write_text("", encoding="utf-8")
+    whole["fedavg-1"].write_text("", encoding="utf-8")
+    text = html.unescape(page(both.folder))
+    assert re.search("The charts are without cfl with seed 0: ../cfl-0/rounds.jsonl lacks a round", text)
+    assert "cfl with seed 1: The last line of rounds.jsonl is cut off" in text
+    assert re.search("The charts are without strata with seed 0: .*line 1 is not JSON", text)
+    curves = figures(text)["accuracy"]["data"]
+    assert [(curve["name"], curve["x"]) for curve in curves] == [("cfl", [1, 2, 3, 4]), ("strata", [1, 2, 3, 4, 5])]
+    assert Texts(text).rows[2][:3] == ["cfl", "2", "0.352 ± 0.004"]
+
+
+def test_a_run_that_ended_early_cuts_the_mean_where_not_all_seeds_are_known(both: Comparison) -> None:
+    path = both.runs[0].folder / "rounds.jsonl"
+    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
+    curves = figures(page(both.folder))["accuracy"]["data"][-3:]
+    assert [curve["x"] for curve in curves] == [[1, 2], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+
+
+def test_a_figure_that_is_not_known_leaves_a_hole(both: Comparison) -> None:
+    path = both.runs[0].folder / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines[1]["acc_client"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert figures(page(both.folder))["accuracy"]["data"][-3]["y"] == [0.3005, None, 0.3015, 0.302, 0.3025]
+
+
+def test_html_in_any_name_is_escaped(both: Comparison) -> None:
+    file = both.folder / "comparison.json"
+    text = file.read_text(encoding="utf-8").replace('"strata"', json.dumps(EVIL))
+    file.write_text(text.replace('"../strata-0"', json.dumps(f"java:{EVIL}")), encoding="utf-8")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["experiment"]["data"]["name"] = EVIL
+    content["left_out"] = [{"folder": EVIL, "why": EVIL}]
+    content["runs"][0] |= {"summary": None, "error": EVIL}
+    edit(file, **content)
+    text = page(both.folder)
+    assert "<img" not in text and text.count("</script>") == 4
+    assert "&lt;img src=x" in text
+    assert figures(text)["accuracy"]["data"][-1]["name"].startswith("&lt;img")
+    assert "java%3A%3Cimg" in text
+
+
+def test_what_is_no_comparison_is_refused_in_one_line(tmp_path: Path, both: Comparison) -> None:
+    with pytest.raises(RecordError, match=r"holds no comparison\.json; name the folder of a finished `fedstrata compa"):
+        comparison.build(tmp_path)
+    file = both.folder / "comparison.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["differences"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"comparison\.json is damaged or .* \(differences: field required\)"):
+        comparison.build(both.folder)

@@ -1,0 +1,81 @@
+"""The committed runs: one of every algorithm that clusters clients, and some that do not."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+from small_runs import BASE, LEFT_OUT, RUNS, make, merged
+
+from fedstrata.report import build
+from fedstrata.report.reader import read
+
+FOLDER = Path(__file__).parent / "runs"
+UNCLUSTERED = {"centralized", "ditto", "fedavg"}
+KB = 1000
+
+
+def test_every_committed_run_is_one_that_the_script_makes_and_the_other_way_round() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_small_and_holds_records_alone(name: str) -> None:
+    files = [path for path in (FOLDER / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 100 * KB
+    assert not [path for path in files if path.name in LEFT_OUT or path.suffix == ".safetensors"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_of_a_run_is_the_same_twice_and_says_how_many_clusters_there_are(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER / name, tmp_path / name))
+    records = read(folder)
+    assert records.notes == ()
+    first = build(folder).read_bytes()
+    assert build(folder).read_bytes() == first
+    text = first.decode().replace(get_plotlyjs(), "")
+    assert records.last is not None
+    clients = sum(label >= 0 for label in records.last.labels)
+    assert (f"{clients} clients in {records.last.clusters} clusters" in text) == (name not in UNCLUSTERED)
+    words = re.sub(r"(?s)<style>.*?</style>|<script.*?</script>|<pre.*?</pre>", "", text)
+    assert bool(re.search(r"\b(clusters?|ARI|nodes?)\b", words)) == (name not in UNCLUSTERED)
+
+
+def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
+    assert read(FOLDER / "cfl").fedavg_reference == read(FOLDER / "fedavg").final("acc_client")
+    assert read(FOLDER / "layercfl").fedavg_reference is None, "another share of its clients was away"
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("adacfl", {"dendrograms"}),
+        ("hicfl", {"splits", "metrics"}),
+        ("fedtsdp", {"splits", "metrics"}),
+        ("strata", {"splits", "tests"}),
+        ("layercfl", {"splits", "unsplit", "metrics", "layers"}),
+    ],
+)
+def test_an_algorithm_has_the_charts_of_its_own(name: str, sections: set[str]) -> None:
+    from fedstrata.report.charts import all_charts
+    from fedstrata.report.clusters import Clusters
+
+    found = all_charts(Clusters(read(FOLDER / name)))
+    assert sections <= {section for section, plots in found.items() if plots}
+
+
+def test_a_run_can_be_made_again(tmp_path: Path) -> None:
+    make("oracle", tmp_path / "oracle")
+    again, kept = read(tmp_path / "oracle"), read(FOLDER / "oracle")
+    assert again.experiment == kept.experiment
+    assert [each.labels for each in again.rounds] == [each.labels for each in kept.rounds]
+    assert again.final("acc_client") == pytest.approx(kept.final("acc_client"), abs=0.02)
+
+
+def test_changes_of_a_table_leave_its_other_keys() -> None:
+    assert merged({"data": {"clients": 12, "samples": 64}, "rounds": 8}, {"data": {"clients": 20}, "rounds": 3}) == {
+        "data": {"clients": 20, "samples": 64},
+        "rounds": 3,
+    }
+    assert BASE["data"]["clients"] == 12
