@@ -73,7 +73,7 @@ def test_keys_come_with_their_alias_default_and_sentence() -> None:
     by_name = {key.name: key for key in keys_of(ALGORITHMS["ifca"])}
     assert by_name["init"].default == "random" and "start" not in by_name
     assert next(key for key in keys_of(MODELS["tsdp_cnn"])).default == "once"
-    assert keys_of(Data)[0].sentence.startswith("a known data set")
+    assert keys_of(Data)[0].sentence.startswith("A known data set")
 
 
 def test_a_default_is_shown_as_the_file_has_it() -> None:
