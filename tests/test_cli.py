@@ -63,7 +63,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     trainer = Trainer()
-    monkeypatch.setattr(fedstrata, "train", trainer, raising=False)
+    monkeypatch.setattr("fedstrata.runner.rounds", trainer)
     monkeypatch.setattr(fedstrata, "report", SimpleNamespace(build=lambda folder: None), raising=False)
     return trainer
 

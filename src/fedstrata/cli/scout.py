@@ -1,0 +1,39 @@
+"""fedstrata scout: which layers separate the clients of an experiment."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fedstrata.cli.terminal import Experiment, Quiet, Sets, say, show_table
+
+
+def scout(
+    experiment: Experiment = None,
+    sets: Sets = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Rounds of FedAvg to watch; the first tells the sample counts.")
+    ] = 3,
+    quiet: Quiet = False,
+) -> None:
+    """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
+
+    For every layer: how well who is like whom replicates between halves of the clients' data (correlation), how large
+    that pattern is beside what is each client's own (apart), how alike two clients are on average (common, their mean
+    cosine), and how often chance replicates as well (p). The sentence says how often it does in any of the layers.
+    """
+    from fedstrata.config import load
+
+    checked = load(experiment, sets or ())
+    from fedstrata.runner.scan import scout as scan
+
+    finding = scan(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
+    rows = [
+        (view.name, f"{view.correlation:.2f}", f"{view.apart:.2f}", f"{view.common:.2f}", f"{view.p:.2g}")
+        for view in finding.views
+    ]
+    if rows:
+        show_table(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
+    say(finding.sentence)
