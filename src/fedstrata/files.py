@@ -102,7 +102,8 @@ def append_line(path: Path, line: str, *, private: bool = False) -> None:
     made = not path.exists()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     with _structure(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
-        status, rest = os.fstat(handle), line.encode()
+        status = os.fstat(handle)
+        rest = line.encode()
         if status.st_nlink > 1:
             raise RecordError(f"{path}: expected a file of this folder alone, found one with another name; {REMEDY}")
         try:

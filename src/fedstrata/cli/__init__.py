@@ -1,4 +1,4 @@
-"""The command line. Exit status: 0 done, 1 failed, 2 bad input, told in one line.
+"""The command line. Exit status: 0 done, 1 failed, 2 bad input. A failure is one line on standard error.
 
 Each command is a file of its name. A new one is such a file and one line in `COMMANDS`.
 """

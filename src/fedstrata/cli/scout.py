@@ -20,9 +20,9 @@ def scout(
 ) -> None:
     """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
 
-    For every layer: how well who is like whom replicates between halves of the clients' data (correlation), how large
-    that pattern is beside what is each client's own (apart), how alike two clients are on average (common, their mean
-    cosine), and how often chance replicates as well (p). The sentence says how often it does in any of the layers.
+    Two halves of every client's data are compared, layer by layer. correlation says how well they agree on which
+    clients are similar. apart is the size of that pattern, relative to what is each client's own. common is the mean
+    cosine of two clients. p is the probability that chance agrees as well; the sentence gives it for all layers.
     """
     from fedstrata.config import load
 

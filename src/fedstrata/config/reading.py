@@ -23,7 +23,7 @@ from fedstrata.limits import (
     OPTION,
     OPTIONS,
     TEXT_CHARACTERS,
-    irregular,
+    file_problem,
 )
 from fedstrata.models import MODELS
 from fedstrata.partition import keys_of
@@ -86,7 +86,7 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
         return parse_toml((files("fedstrata") / "default.toml").read_bytes())
     path = Path(source)
     try:
-        if reason := irregular(path):
+        if reason := file_problem(path):
             raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}")
         # The content is measured, not what the system says: a file of the system's own has 0 bytes.
         with path.open("rb") as file:

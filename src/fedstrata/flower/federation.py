@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from fedstrata.errors import ExperimentError, insist
+from fedstrata.errors import ExperimentError, check_rules
 from fedstrata.flower.remote import Rules
 from fedstrata.flower.terms import Samples
 from fedstrata.renamed_keys import refuse_renamed
@@ -43,7 +43,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        insist("federation", {"max_samples is at least 0": self.max_samples >= 0}, self)
+        check_rules("federation", {"max_samples is at least 0": self.max_samples >= 0}, self)
 
 
 def read_federation(path: Path) -> Federation:

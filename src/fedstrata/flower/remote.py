@@ -14,7 +14,7 @@ from torch import Tensor
 from fedstrata.core import Plan, Report
 from fedstrata.engine import Loop, Store
 from fedstrata.engine.workers.sharding import merge
-from fedstrata.errors import EngineError, InputError, insist
+from fedstrata.errors import EngineError, InputError, check_rules
 from fedstrata.flower.answers import (
     Answer,
     Bounds,
@@ -63,7 +63,7 @@ class Rules:
             "min_replies is at least 1": self.min_replies >= 1,
             "max_attempts is at least 1": self.max_attempts >= 1,
         }
-        insist("rounds", rules, self)
+        check_rules("rounds", rules, self)
 
 
 @dataclass(frozen=True)

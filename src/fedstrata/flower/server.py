@@ -177,8 +177,8 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     warnings = []
     if not federation.max_samples:
         warnings.append(
-            "WARNING: max_samples = 0 in the federation's file: a client may say that it has any number of samples, and "
-            "weighs as much in every mean; set max_samples to the number that the largest client can have"
+            "WARNING: max_samples = 0 in the federation's file: a client may say that it has any number of samples, "
+            "and weighs as much in every mean; set max_samples to the number that the largest client can have"
         )
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:
