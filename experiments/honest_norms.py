@@ -35,7 +35,7 @@ DIRICHLET = {"data": {"samples": 0}, "partition": {"scheme": "dirichlet", "alpha
 QUANTITY = {"data": {"samples": 0}, "partition": {"scheme": "quantity", "alpha": 0.3}}
 TURNED = {"partition": {"scheme": "rotation", "groups": 2}}
 JOIN = {"events": {"join": [{"round": 100, "clients": [3, 4]}]}}
-CHANGE = {"events": {"change": [{"round": 102, "client": 2, "holds": 7}]}}
+CHANGE = {"events": {"change": [{"round": 102, "client": 2, "takes_data_of": 7}]}}
 RESNET = {"rounds": 4, "data": {"clients": 8, "samples": 0}, "model": {"name": "resnet18", "width": 0.0625}}
 
 RUNS: dict[str, tuple[dict[str, Any], ...]] = {

@@ -29,7 +29,9 @@ BASE: dict[str, Any] = {
 }
 MANY = {"data": {"clients": 20}}
 TWENTY = {"data": {"clients": 24, "samples": 40}, "partition": {"groups": 2}}
-JOINS = {"events": {"join": [{"round": 5, "clients": [2, 11]}], "change": [{"round": 7, "client": 4, "holds": 9}]}}
+JOINS = {
+    "events": {"join": [{"round": 5, "clients": [2, 11]}], "change": [{"round": 7, "client": 4, "takes_data_of": 9}]}
+}
 RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adacfl": (
         "adacfl",

@@ -32,6 +32,7 @@ ALLOWED = {
         "models",
         "partition",
         "records",
+        "renamed_keys",
         "report",
         "runner",
     },

@@ -14,8 +14,8 @@ import fedstrata
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.ledger import Jobs
-from fedstrata.comparison.table import Outcome
+from fedstrata.comparison.document import Outcome
+from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import load
 from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
@@ -153,7 +153,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
     def compare(*given: object, **options: object) -> Comparison:
         calls.append((*given, options))
-        return Comparison(Path("c"), {}, RUNS, Jobs(4000, 1240))
+        return Comparison(Path("c"), {}, RUNS, JobCount(4000, 1240))
 
     monkeypatch.setattr(fedstrata, "compare", compare)
     return calls

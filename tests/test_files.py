@@ -6,8 +6,10 @@ import pytest
 
 from fedstrata.errors import RecordError
 from fedstrata.files import (
+    _toml_depth,
     append_line,
     parse_json,
+    parse_toml,
     read_file,
     refuse_links,
     remove_drafts,
@@ -195,3 +197,30 @@ def test_json_that_is_safe_is_read_as_it_is() -> None:
     text = '{"a": [1, -2.5, 1e16, 0.12345678901234567, 3.0000000000000000004, true, null, "\\ud83d\\ude00"]}'
     assert parse_json(text) == {"a": [1, -2.5, 1e16, 0.12345678901234567, 3.0, True, None, "\U0001f600"]}
     assert parse_json("999999999999999999") == 10**18 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "is_deeper"),
+    [
+        ("a.b.c = 1", False),
+        ("a.b.c.d = 1", True),
+        ('"a.b"."c.d" = 1', False),
+        ('"a"."b, = "."c".d = 1', True),
+        ("[a.b.c.d]", True),
+        ("x = {a . b .\tc.d = 1}", True),
+        ("x = [0.5, 0.25, 0.125, 0.0625]", False),
+        ('x = "a.b.c.d.e" # f.g.h.i.j', False),
+        ("x = [[[1]]]", True),
+        ("x = [[1], [2], [3], [4]]", False),
+        ('x = """[[[ \\""" [[["""', False),
+        ("x = '[[[' \ny = '[[['", False),
+    ],
+)
+def test_parts_of_keys_and_open_brackets_are_counted_outside_of_texts(text: str, is_deeper: bool) -> None:
+    assert (_toml_depth(text) > 2) == is_deeper
+
+
+def test_thirty_two_levels_are_read_and_one_more_is_refused() -> None:
+    assert parse_toml(f"x = {'[' * 32}{']' * 32}")
+    with pytest.raises(ValueError, match="more than 32 levels"):
+        parse_toml(f"x = {'[' * 33}{']' * 33}")

@@ -17,7 +17,7 @@ NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1
 EVENTS = {
     "join": [{"round": 4, "clients": list(NEWCOMERS)}],
     "leave": [{"round": 5, "clients": [LEAVER]}],
-    "change": [{"round": 6, "client": CHANGED, "holds": 9}],
+    "change": [{"round": 6, "client": CHANGED, "takes_data_of": 9}],
     "misplace": [{"round": 7, "share": 0.25}],
 }
 

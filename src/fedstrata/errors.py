@@ -88,16 +88,16 @@ class ContractError(FedstrataError):
     """An algorithm or an engine broke a rule of `fedstrata.core`."""
 
 
-def insist(what: str, rules: Mapping[str, bool], found: object) -> None:
+def check_rules(what: str, rules: Mapping[str, bool], found: object) -> None:
     """Refuse input that breaks a rule.
 
     Args:
-        what: is looked at.
-        rules: in words, and whether they hold.
-        found: in its place.
+        what: What is checked, for the message.
+        rules: Whether each rule holds, by the rule in words.
+        found: What was found, for the message.
 
     Raises:
-        InputError: for the first rule that does not hold.
+        InputError: For the first rule that does not hold.
     """
     for rule, holds in rules.items():
         if not holds:

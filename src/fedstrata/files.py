@@ -22,6 +22,7 @@ from secrets import token_hex
 from typing import Any
 
 from fedstrata.errors import RecordError
+from fedstrata.limits import DEPTH
 
 GIB = 2**30
 
@@ -101,7 +102,8 @@ def append_line(path: Path, line: str, *, private: bool = False) -> None:
     made = not path.exists()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     with _structure(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
-        status, rest = os.fstat(handle), line.encode()
+        status = os.fstat(handle)
+        rest = line.encode()
         if status.st_nlink > 1:
             raise RecordError(f"{path}: expected a file of this folder alone, found one with another name; {REMEDY}")
         try:
@@ -221,16 +223,52 @@ def parse_json(content: bytes | str) -> Any:
     return value
 
 
-def parse_toml(content: bytes) -> dict[str, Any]:
-    """The keys of a TOML file.
+def parse_toml(content: bytes | str) -> dict[str, Any]:
+    """The keys and values of TOML.
 
     Raises:
-        ValueError: When it is not TOML.
+        ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
     """
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    # The parser's time grows with the square of the parts of a key, and its recursion with the brackets.
+    too_deep = ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
+    if _toml_depth(text) > DEPTH:
+        raise too_deep
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise too_deep from None
+
+
+_TOML_TOKEN = re.compile(
+    r'''
+    """(?:\\.|[^\\])*?(?:"""|\Z) | \'\'\'.*?(?:\'\'\'|\Z)   # texts of several lines
+    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'?                   # texts of one line
+    | \#[^\n]*+ | [.\[\]{}] | [^.\[\]{}"'\#]++
+    ''',
+    re.VERBOSE | re.DOTALL,
+)
+"""A token of TOML, precise enough to count dots and brackets outside of texts and comments."""
+
+_END_OF_KEY = re.compile(r"[,=\n#]")
+
+
+def _toml_depth(text: str) -> int:
+    """The largest number of dots in a key, or of open brackets inside each other."""
+    dots = brackets = depth = 0
+    for match in _TOML_TOKEN.finditer(text):
+        token = match[0]
+        if token == ".":
+            dots += 1
+        elif token in ("[", "{"):
+            brackets += 1
+        elif token in ("]", "}"):
+            brackets = max(0, brackets - 1)
+        # The end of a key may stand in the quotes of a part.
+        elif token[0] not in "\"'" and _END_OF_KEY.search(token):
+            dots = 0
+        depth = max(depth, dots, brackets)
+    return depth
 
 
 def _refuse_constant(name: str) -> Any:

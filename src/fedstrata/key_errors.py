@@ -104,7 +104,7 @@ def _path(error: Any, given: Any) -> Path:
             given = given[step]
         else:
             union = True
-    # The errors of all types of a union are told together, at the key itself.
+    # The errors of all types of a union are reported together, at the key itself.
     while union and path and isinstance(path[-1], int):
         path.pop()
     return tuple(path)

@@ -97,8 +97,8 @@ IMAGE_FORMATS = ("PNG", "JPEG")
 """Formats of images that are decoded: decoders of others start other programs, or are rarely tested."""
 
 
-def irregular(path: Path) -> str:
-    """Say why a path cannot be read as a file: what it is instead, or what the system says; empty when it can.
+def file_problem(path: Path) -> str:
+    """Say why a path cannot be read as a file; empty when it can.
 
     A pipe or a device may have no end, and opening a pipe may wait without an end.
     """
@@ -116,19 +116,19 @@ def irregular(path: Path) -> str:
     return "It is no file but a pipe, a socket or a device"
 
 
-def too_much(decoded: int, stored: int) -> str:
-    """Say why data should not be decoded; empty when they may be.
+def memory_problem(decoded: int, stored: int) -> str:
+    """Say why data take too much memory to be decoded; empty when they do not.
 
     Args:
-        decoded: bytes that they take in memory.
-        stored: bytes that they take on disk.
+        decoded: The bytes that they take in memory.
+        stored: The bytes that they take on disk.
     """
-    most = DATA_BYTES
-    # Windows does not say.
+    limit = DATA_BYTES
+    # Windows does not tell its memory.
     if hasattr(os, "sysconf"):
-        most = min(most, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    if decoded > most:
-        return f"it takes {decoded:,} bytes in memory; expected at most {most:,}, so use a part of it"
+        limit = min(limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    if decoded > limit:
+        return f"it takes {decoded:,} bytes in memory; expected at most {limit:,}, so use a part of it"
     if decoded > max(FREE_BYTES, EXPANSION * stored):
         return (
             f"it takes {decoded:,} bytes in memory and {stored:,} on disk; expected at most {EXPANSION} times as many, "

@@ -311,7 +311,7 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
 
 
 def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
-    remote, _ = here.remote(Rules(enough=0.5))
+    remote, _ = here.remote(Rules(min_reply_fraction=0.5))
     setting = here.setup
     state = setting.algorithm.init(setting.problem)
     report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
@@ -326,10 +326,10 @@ def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federati
         asked.append(message.metadata.dst_node_id)
         return [reply] if message.metadata.dst_node_id == 100 or len(asked) > 8 else []
 
-    remote, _ = here.remote(Rules(least=2, tries=3, deadline=5.0), twist)
+    remote, _ = here.remote(Rules(min_replies=2, max_attempts=3, deadline=5.0), twist)
     rounds(here, remote.run)
     assert len(asked) == 16 and here.lines[3] == "round 1: 1 of 4 answered, 2 are needed"
-    remote, grid = here.remote(Rules(least=2, tries=2, deadline=5.0))
+    remote, grid = here.remote(Rules(min_replies=2, max_attempts=2, deadline=5.0))
     grid.devices.clear()
     with pytest.raises(EngineError, match="round 1: expected at least 2 of 4 clients to answer"):
         rounds(here, remote.run)
@@ -352,7 +352,12 @@ def test_who_has_no_node_is_absent(here: Federation) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "rule"),
-    [({"deadline": 0.0}, "deadline"), ({"enough": 1.5}, "enough"), ({"least": 0}, "least"), ({"tries": 0}, "tries")],
+    [
+        ({"deadline": 0.0}, "deadline"),
+        ({"min_reply_fraction": 1.5}, "min_reply_fraction"),
+        ({"min_replies": 0}, "min_replies"),
+        ({"max_attempts": 0}, "max_attempts"),
+    ],
 )
 def test_rules_that_cannot_be_are_refused(keys: dict[str, Any], rule: str) -> None:
     with pytest.raises(Exception, match=f"rounds: expected that {rule} is"):
@@ -371,7 +376,7 @@ def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Fed
     state = setting.algorithm.init(setting.problem)
     evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone[:2])
     plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), evaluations=evaluations)
-    remote, grid = here.remote(Rules(deadline=5.0, tries=2))
+    remote, grid = here.remote(Rules(deadline=5.0, max_attempts=2))
     del grid.devices[100], grid.devices[101]
     with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):
         remote.run(plan)

@@ -134,7 +134,7 @@ def test_another_process_that_has_the_number_of_a_killed_proxy_is_left_alone(
 
 def test_a_new_federation_bounds_the_samples_that_a_client_may_claim(made: Path) -> None:
     """Every client of the experiment holds 24 training samples; twice as many is the bound."""
-    assert read_federation(made / "federation.toml").most == 48
+    assert read_federation(made / "federation.toml").max_samples == 48
 
 
 def test_the_certificate_holds_for_the_host_and_is_signed_by_the_authority(made: Path) -> None:
@@ -255,11 +255,13 @@ def test_a_federation_survives_its_file(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("clients", "cleints", "cleints: expected one of clients, samples"),
-        ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, enough"),
-        ("patience = 300.0", 'patience = "long"', "patience = 'long': input should be a valid number"),
-        ("enough = 1.0", "enough = 0.0", "rounds: expected that enough is above 0"),
-        ("most = 0", "most = -1", "federation: expected that most is at least 0"),
-        ("patience = 300.0", "patience", "expected the file of a federation"),
+        ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, min_reply_fraction"),
+        ("wait_seconds = 300.0", 'wait_seconds = "long"', "wait_seconds = 'long': input should be a valid number"),
+        ("min_reply_fraction = 1.0", "min_reply_fraction = 0.0", "rounds: expected that min_reply_fraction is above 0"),
+        ("max_samples = 0", "max_samples = -1", "federation: expected that max_samples is at least 0"),
+        ("max_samples = 0", "most = 9", r"federation\.most: this key has a new name; write max_samples instead"),
+        ("min_replies", "least", r"federation\.rounds\.least: this key has a new name; write min_replies instead"),
+        ("wait_seconds = 300.0", "wait_seconds", "expected the file of a federation"),
     ],
 )
 def test_a_wrong_key_of_a_federation_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:

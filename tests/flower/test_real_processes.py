@@ -78,7 +78,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder, port = tmp_path_factory.mktemp("real") / "federation", free_ports(11)
     deploy.init(folder, EXPERIMENT, port=port)
     path = folder / "federation.toml"
-    write_federation(path, replace(read_federation(path), rounds=Rules(deadline=600.0, least=2)))
+    write_federation(path, replace(read_federation(path), rounds=Rules(deadline=600.0, min_replies=2)))
     intrude(folder, port)
     with Machines(folder, port) as machines:
         machines.server()

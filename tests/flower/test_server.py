@@ -41,7 +41,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device]
     truth = made.setup.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in made.devices.values())
-    return made.devices, Federation(keys, made.terms.samples, truth=tuple(truth.tolist()), patience=5.0)
+    return made.devices, Federation(keys, made.terms.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)
 
 
 Here = tuple[Loopback, Federation]
@@ -126,7 +126,7 @@ def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Here, tmp_pa
         return [reply]
 
     grid.twist = come
-    driven(grid, replace(members, start=5), tmp_path / "real")
+    driven(grid, replace(members, min_clients=5), tmp_path / "real")
     events = {"join": [{"round": 3, "clients": [5]}]}
     run(load({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
@@ -209,7 +209,7 @@ def test_too_few_clients_end_the_run_before_its_first_round(here: Here, tmp_path
     ("changes", "message"),
     [
         ({"algorithm": {"name": "centralized"}}, "no device holds all data"),
-        ({"events": {"change": [{"round": 2, "client": 0, "holds": 1}]}}, r"events\.change: expected none"),
+        ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
         ({"data": {**KEYS["data"], "clients": 9}}, "expected a group for each of data.clients = 9"),
         ({"data": {**KEYS["data"], "public": 32}}, r"data\.public = 32: expected the federation's file"),
         ({"data": {**KEYS["data"], "clients": 5}}, "expected at most 5 different keys"),
@@ -287,7 +287,8 @@ def test_a_federation_whose_training_diverges_is_told_to_lower_the_step_size(her
 
 def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:
     grid, members = here
-    finished = driven(grid, replace(members, rounds=Rules(enough=0.5)), tmp_path / "run", algorithm={"name": "fedavg"})
+    members = replace(members, rounds=Rules(min_reply_fraction=0.5))
+    finished = driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"})
     lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
     assert [sorted(line["absent"]) for line in lines] == [["3", "4", "5"]] * 5
     assert isinstance(finished.state.models, torch.Tensor)
@@ -305,7 +306,7 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
         return [reply]
 
     grid.twist = hear
-    driven(grid, replace(members, patience=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
+    driven(grid, replace(members, wait_seconds=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.whoami"]
     assert asked == [100, 101, 102, 103, 104, 105, 102]
 
@@ -343,7 +344,7 @@ def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> 
         return [reply]
 
     grid.twist = dawdle
-    driven(grid, replace(members, start=5), tmp_path / "real")
+    driven(grid, replace(members, min_clients=5), tmp_path / "real")
     events = {"join": [{"round": 4, "clients": [5]}]}
     run(load({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
@@ -375,14 +376,11 @@ def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
     grid, members = here
     changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "rounds": 1}
     driven(grid, members, tmp_path / "open", **changes)
-    assert (
-        capsys.readouterr().err.count("WARNING: most = 0 in the federation's file: a client may say that it has any")
-        == 1
-    )
-    driven(grid, replace(members, most=32), tmp_path / "bounded", **changes)
+    assert capsys.readouterr().err.count("WARNING: max_samples = 0 in the federation's file: a client may say") == 1
+    driven(grid, replace(members, max_samples=32), tmp_path / "bounded", **changes)
     assert "WARNING" not in capsys.readouterr().err
     with pytest.raises(EngineError, match="expected 6 clients within 5 s, found none"):
-        driven(grid, replace(members, most=31), tmp_path / "narrow", **changes)
+        driven(grid, replace(members, max_samples=31), tmp_path / "narrow", **changes)
 
 
 def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
@@ -399,7 +397,7 @@ def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
         return [reply]
 
     grid.twist = steal
-    experiment, members = load({**KEYS, "algorithm": {"name": "fedavg"}}), replace(members, start=5)
+    experiment, members = load({**KEYS, "algorithm": {"name": "fedavg"}}), replace(members, min_clients=5)
     drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
     said = capsys.readouterr().err
     assert "node 205 claims the client site-5 with another public key than nodes/site-5/key.pub" in said
@@ -414,7 +412,7 @@ def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
     changes: dict[str, Any] = {**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1}
     drive(grid, load(changes), members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
     keys["site-2"] = b"the new machine's".hex()
-    greeter_members = replace(members, start=5)
+    greeter_members = replace(members, min_clients=5)
     (tmp_path / "run/summary.json").unlink()
     drive(grid, load(changes), greeter_members, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
     said = capsys.readouterr().err

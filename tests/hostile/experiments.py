@@ -334,7 +334,11 @@ def _lists() -> list[Case]:
         _keys("50,000 layers", {"algorithm": f"{{name = 'layercfl', layers = {layers}}}"}, "algorithm.layers"),
         _keys("a client that joins after the end", {"events.join": f"[{{round = {far}, clients = [1]}}]"}, "events"),
         _keys("a client that is not there", {"events.leave": event % f"[{far}]"}, "events"),
-        _keys("data of nobody", {"events.change": "[{round = 2, client = 1, holds = 10_000_000_000_000}]"}, "events"),
+        _keys(
+            "data of nobody",
+            {"events.change": "[{round = 2, client = 1, takes_data_of = 10**13}]".replace("10**13", str(10**13))},
+            "events",
+        ),
         _keys("everybody joins later", {"events.join": event % "[0, 1, 2, 3]"}, "events"),
     ]
 

@@ -271,8 +271,8 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
     ask = "import sys, fedstrata.report; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'fedstrata')])"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = set(re.findall(r"'([\w.]+)'", done.stdout))
-    allowed = {"fedstrata", *(f"fedstrata.{name}" for name in ("errors", "files", "folder_lock", "resources"))}
-    allowed |= {"fedstrata.records", "fedstrata.records.schema"}
+    shared = ("errors", "files", "folder_lock", "limits", "resources", "records", "records.schema")
+    allowed = {"fedstrata", *(f"fedstrata.{name}" for name in shared)}
     assert all(name.startswith("fedstrata.report") for name in loaded - allowed)
 
 

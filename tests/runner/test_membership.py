@@ -37,7 +37,7 @@ def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
 
 
 def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
-    members = of(change=[{"round": 2, "client": 1, "holds": 5}])
+    members = of(change=[{"round": 2, "client": 1, "takes_data_of": 5}])
     assert members.active(1).tolist() == [0, 1, 2, 3, 4]
     state, _ = members.before(initial_state(toy_problem(6)), 1)
     state, events = members.before(state, 2)
@@ -84,7 +84,7 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
             "events": {
                 "join": [{"round": 3, "clients": [7]}],
                 "leave": [{"round": 3, "clients": [0]}],
-                "change": [{"round": 2, "client": 1, "holds": 8}],
+                "change": [{"round": 2, "client": 1, "takes_data_of": 8}],
             },
         },
         tmp_path / "run",

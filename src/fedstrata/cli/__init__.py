@@ -1,30 +1,54 @@
-"""The command line. Exit status: 0 done, 1 failed, 2 bad input, told in one line."""
+"""The command line. Exit status: 0 done, 1 failed, 2 bad input. A failure is one line on standard error.
+
+Each command is a file of its name. A new one is such a file and one line in `COMMANDS`.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
 import click
 import typer
 
 import fedstrata
-from fedstrata.cli import choosing, deploying, folders, running
-from fedstrata.cli.output import fail, say
+from fedstrata.cli import deploy
+from fedstrata.cli.assign import assign
+from fedstrata.cli.compare import compare
+from fedstrata.cli.list import list_names
+from fedstrata.cli.report import report
+from fedstrata.cli.run import run
+from fedstrata.cli.scout import scout
+from fedstrata.cli.terminal import fail, say
+from fedstrata.cli.watch import watch
 from fedstrata.errors import FedstrataError, InputError, MachineError
 from fedstrata.resources import resource_errors
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "compare": compare,
+    "report": report,
+    "watch": watch,
+    "assign": assign,
+    "list": list_names,
+    "scout": scout,
+}
+"""The commands by name, in the order in which the help shows them."""
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True
 )
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(deploy.commands, name="deploy")
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit.
 
     Args:
-        args: those of the process unless given.
+        args: The arguments; by default those of the process.
     """
     try:
         with resource_errors():
@@ -51,8 +75,3 @@ def fedstrata_(
         raise typer.Exit
     if context.invoked_subcommand is None:
         say(context.get_help())
-
-
-for _group in (running, folders, choosing):
-    app.add_typer(_group.commands)
-app.add_typer(deploying.commands, name="deploy")

@@ -1,7 +1,7 @@
 """Several algorithms on the same federations: run side by side, and in one table."""
 
+from fedstrata.comparison.collect import tabulate
 from fedstrata.comparison.document import Comparison
-from fedstrata.comparison.gathering import tabulate
 from fedstrata.comparison.run import compare
 from fedstrata.report.comparison import TITLES, cells
 

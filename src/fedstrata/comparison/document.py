@@ -1,23 +1,98 @@
-"""A comparison, and its files."""
+"""What came of a comparison: its runs, the table over seeds, the paired differences, and its files."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from statistics import mean, stdev
+from typing import Any, NamedTuple
 
-from fedstrata.comparison.differences import differences
-from fedstrata.comparison.ledger import Jobs
-from fedstrata.comparison.table import Outcome, markdown, rows
+from fedstrata.comparison.job_log import JobCount
 from fedstrata.files import replace_file, root_folder
-from fedstrata.records import diverged
+from fedstrata.records import count_lower, diverged
 from fedstrata.report import comparison as page
-from fedstrata.report.comparison import Difference, Row, difference_text
+from fedstrata.report.comparison import COLUMNS, TITLES, Difference, Row, Statistic, cells, difference_text
 from fedstrata.report.words import warnings
+from fedstrata.resources import resource_error
+
+REFERENCE = "fedavg"
+"""The algorithm that the accuracy of each client is compared with."""
+
+
+class RunKey(NamedTuple):
+    """Which run of a comparison it is.
+
+    Attributes:
+        seed: The seed of the run. Runs of one seed have the same federation.
+        algorithm: The name of the algorithm.
+    """
+
+    seed: int
+    algorithm: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one run.
+
+    Attributes:
+        algorithm: The name of the algorithm in the table.
+        seed: The seed of the run.
+        folder: The folder of its records.
+        summary: The content of its ``summary.json``; None for a run that failed.
+        clients: The accuracy of each client at the end, on its own test samples.
+        error: Why it failed, in one line.
+        traceback: Where it failed.
+        resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
+    """
+
+    algorithm: str
+    seed: int
+    folder: Path
+    summary: Mapping[str, Any] | None = None
+    clients: Mapping[int, float] | None = None
+    error: str = ""
+    traceback: str = ""
+    resumable: bool = False
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run finished and diverged in every round."""
+        return self.summary is not None and diverged(self.summary)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader of the table has to know about the run, in a line each."""
+        return [f"{self.algorithm} with seed {self.seed}: {line}" for line in warnings(self.summary or {})]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed, as text. The exception itself would keep the data and the workers in its frames alive.
+
+    Attributes:
+        error: Why it failed, in one line.
+        traceback: Where it failed.
+        resumable: Whether the machine failed and not the run.
+    """
+
+    error: str
+    traceback: str
+    resumable: bool
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describe an exception; a failure of the machine in the words of `fedstrata.resources`."""
+        known = resource_error(error)
+        cause = known or error
+        line = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+        return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
 
 
 @dataclass(frozen=True)
@@ -25,53 +100,106 @@ class Comparison:
     """Runs of several algorithms on the same federations.
 
     Attributes:
-        folder: where it is written down, in ``comparison.json``, ``comparison.md`` and ``comparison.html``.
-        experiment: the keys that all runs have in common.
-        runs: what came of each.
-        jobs: that were shared; None when the runs were made one by one.
-        left_out: the folders of runs that cannot be read, and why.
+        folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
+        experiment: The keys that all runs have in common.
+        runs: The outcome of each run.
+        jobs: The number of shared jobs; None when the runs were made one by one.
+        left_out: The folders of runs that cannot be read, and why.
     """
 
     folder: Path
     experiment: Mapping[str, Any]
     runs: tuple[Outcome, ...]
-    jobs: Jobs | None = None
+    jobs: JobCount | None = None
     left_out: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> tuple[Row, ...]:
-        """For every algorithm, its measures over the seeds."""
-        return rows(self.runs)
+        """The measures of every algorithm over the seeds, in the order of their first runs."""
+        reference = {run.seed: run.clients for run in self.runs if run.algorithm == REFERENCE}
+        names = dict.fromkeys(run.algorithm for run in self.runs)
+        return tuple(_row(name, [run for run in self.runs if run.algorithm == name], reference) for name in names)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """Of every two algorithms that have a seed in common."""
-        return differences(self.runs)
+        """The difference in accuracy of every two algorithms that have a seed in common, in the order of the runs.
+
+        All runs of a seed have the same clients, data and cohorts.
+        """
+        accuracies: dict[str, dict[int, float]] = {}
+        for run in self.runs:
+            if run.summary is not None:
+                accuracies.setdefault(run.algorithm, {})[run.seed] = run.summary["acc_client"]
+        found = []
+        for one, other in combinations(accuracies, 2):
+            seeds = tuple(seed for seed in accuracies[one] if seed in accuracies[other])
+            if seeds:
+                values = tuple(accuracies[one][seed] - accuracies[other][seed] for seed in seeds)
+                found.append(_better_first(Difference(one, other, seeds, values)))
+        return tuple(found)
 
     @property
     def troubles(self) -> list[str]:
         """What failed, diverged in every round or was left out, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
-        failed += [line for run in self.runs if _diverged(run) for line in _warnings(run)]
+        failed += [line for run in self.runs if run.diverged for line in run.warnings]
         return failed + [f"{folder} is left out: {why}" for folder, why in self.left_out.items()]
 
     @property
     def warnings(self) -> list[str]:
         """What else the reader of the table has to know about single runs, in a line each."""
-        return [line for run in self.runs if not _diverged(run) for line in _warnings(run)]
+        return [line for run in self.runs if not run.diverged for line in run.warnings]
 
 
-def _diverged(run: Outcome) -> bool:
-    return run.summary is not None and diverged(run.summary)
+def _row(name: str, runs: Sequence[Outcome], reference: Mapping[int, Mapping[int, float] | None]) -> Row:
+    """The measures of one algorithm.
+
+    Args:
+        name: The name of the algorithm.
+        runs: Its runs.
+        reference: The accuracy of each client with the reference algorithm, by seed.
+    """
+    summaries = [run.summary for run in runs if run.summary is not None]
+    pairs = [
+        (run.clients, others)
+        for run in runs
+        if name != REFERENCE and run.clients is not None and (others := reference.get(run.seed)) is not None
+    ]
+    return Row(
+        algorithm=name,
+        seeds=tuple(run.seed for run in runs),
+        failed=tuple(run.seed for run in runs if run.summary is None),
+        figures={key: _over_seeds(measure(summary, key) for summary in summaries) for key in COLUMNS},
+        lower_than_fedavg=sum(count_lower(own, others) for own, others in pairs) if pairs else None,
+        clients=sum(len(own) for own, _ in pairs),
+    )
 
 
-def _warnings(run: Outcome) -> list[str]:
-    return [f"{run.algorithm} with seed {run.seed}: {line}" for line in warnings(run.summary or {})]
+def measure(summary: Mapping[str, Any], key: str) -> float | None:
+    """The value of a column of the table in a summary."""
+    value: float | None = summary["bytes_down"] + summary["bytes_up"] if key == "bytes" else summary[key]
+    return value
+
+
+def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
+
+
+def _better_first(difference: Difference) -> Difference:
+    """The same difference, with the algorithm of the higher mean first."""
+    if difference.mean >= 0:
+        return difference
+    values = tuple(-value for value in difference.values)
+    return Difference(difference.other, difference.algorithm, difference.seeds, values)
 
 
 def write(comparison: Comparison) -> Comparison:
-    """Write the files of a comparison into its folder, whose lock is held; the page last, from what the others say."""
-    folder, jobs = comparison.folder, comparison.jobs
+    """Write the files of a comparison into its folder, whose lock is held. The page is last and reads the others."""
+    folder = comparison.folder
+    jobs = comparison.jobs
     content = {
         "experiment": comparison.experiment,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
@@ -87,26 +215,29 @@ def write(comparison: Comparison) -> Comparison:
     }
     root_folder(folder)
     replace_file(folder / "comparison.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-    replace_file(folder / "comparison.md", _document(comparison).encode())
+    replace_file(folder / "comparison.md", _markdown(comparison).encode())
     page.write(folder)
     return comparison
 
 
-def _document(comparison: Comparison) -> str:
+def _markdown(comparison: Comparison) -> str:
     """The comparison in Markdown."""
-    keys, seeds = comparison.experiment, dict.fromkeys(str(run.seed) for run in comparison.runs)
-    lines = [
+    keys = comparison.experiment
+    seeds = dict.fromkeys(str(run.seed) for run in comparison.runs)
+    table = [TITLES, ("---",) * len(TITLES), *map(cells, comparison.table)]
+    paragraphs = [
         f"# Comparison on {keys['data']['name']}",
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
-        markdown(comparison.table),
+        "\n".join(f"| {' | '.join(row)} |" for row in table),
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",
     ]
     if comparison.jobs:
-        shared = "Equal local jobs were done once"
-        lines.append(f"{shared}: {comparison.jobs}. The time of a run is its own and its part of what was shared.")
+        paragraphs.append(
+            f"Equal local jobs were done once: {comparison.jobs}. "
+            "The time of a run is its own and its part of what was shared."
+        )
     if comparison.differences:
-        lines.append("Differences in accuracy between runs of the same seed, ± their standard deviation:")
-        lines.append("".join(f"- {difference_text(each)}\n" for each in comparison.differences))
-    lines += [*comparison.warnings, *comparison.troubles]
-    return "\n\n".join(line.rstrip("\n") for line in lines) + "\n"
+        paragraphs.append("Differences in accuracy between runs of the same seed, ± their standard deviation:")
+        paragraphs.append("\n".join(f"- {difference_text(each)}" for each in comparison.differences))
+    return "\n\n".join([*paragraphs, *comparison.warnings, *comparison.troubles]) + "\n"

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedstrata.comparison.table import Failure, Who
+from fedstrata.comparison.document import Failure, RunKey
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.shared_work import SharedRequest, jobs, run_all_shared
 from fedstrata.runner.rounds import PlanReply, RunSteps, ask
 
 
 @dataclass(frozen=True)
-class Lane:
-    """One of the runs.
+class ActiveRun:
+    """A run that is advanced with others.
 
     Attributes:
-        steps: the run, not begun.
-        devices: of its algorithm.
-        engine: computes for all algorithms of the seed.
+        steps: The run, not begun.
+        devices: The devices of its algorithm.
+        engine: The engine that computes for all algorithms of the seed.
     """
 
     steps: RunSteps
@@ -26,127 +26,131 @@ class Lane:
     engine: Clients
 
 
-Count = Callable[[int, int, Mapping[str, int], int], None]
-"""Told, for a seed and a round, how many local jobs each algorithm asked for, and how many were done."""
+CountJobs = Callable[[int, int, Mapping[str, int], int], None]
+"""Called with a seed, a round, the local jobs that each algorithm asked for, and the number that was done."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What came back.
+class RoundResults:
+    """What came back for one round.
 
     Attributes:
-        answers: for each run that did not fail.
-        done: jobs, by seed.
+        answers: The answer to each run that did not fail.
+        jobs_done: The jobs that were done, by seed.
     """
 
-    answers: Mapping[Who, PlanReply]
-    done: Mapping[int, int]
+    answers: Mapping[RunKey, PlanReply]
+    jobs_done: Mapping[int, int]
 
 
 class Lockstep:
     """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
 
-    One that fails drops out, and the others go on.
+    A run that fails is dropped, and the others go on.
 
     Args:
-        lanes: of the runs.
+        runs: The runs.
 
     Attributes:
-        failures: why runs dropped out.
+        failures: Why runs were dropped.
     """
 
-    def __init__(self, lanes: Mapping[Who, Lane]) -> None:
-        """Begin every run, up to what it first asks of the clients."""
-        self.failures: dict[Who, Failure] = {}
-        self._lanes, self._apart = lanes, False
-        self._plans: dict[Who, Plan] = {}
-        for who in lanes:
-            self._advance(who)
+    def __init__(self, runs: Mapping[RunKey, ActiveRun]) -> None:
+        """Begin every run, up to its first plan."""
+        self.failures: dict[RunKey, Failure] = {}
+        self._runs = runs
+        self._one_batch = True
+        self._plans: dict[RunKey, Plan] = {}
+        for run in runs:
+            self._advance(run)
 
     @property
     def round(self) -> int | None:
         """The next round; runs that are further on wait for it. None when all are over."""
         return min((plan.round for plan in self._plans.values()), default=None)
 
-    def step(self, count: Count) -> None:
+    def step(self, count: CountJobs) -> None:
         """Do the next round.
 
         Args:
-            count: told of every seed before any run goes on.
+            count: The function that is called for every seed before any run goes on.
         """
         round = self.round
         assert round is not None
-        seeds = _by_seed(who for who, plan in self._plans.items() if plan.round == round)
-        found = self._answered(seeds)
+        seeds = _by_seed(run for run, plan in self._plans.items() if plan.round == round)
+        results = self._run_plans(seeds)
         for seed, runs in seeds.items():
-            asked = {who.algorithm: jobs(found.answers[who].report) for who in runs if who in found.answers}
-            count(seed, round, asked, found.done.get(seed, 0))
-        for who, answer in found.answers.items():
-            self._advance(who, answer)
+            asked = {run.algorithm: jobs(results.answers[run].report) for run in runs if run in results.answers}
+            count(seed, round, asked, results.jobs_done.get(seed, 0))
+        for run, answer in results.answers.items():
+            self._advance(run, answer)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
-        for who in self._plans:
-            self._lanes[who].steps.close()
+        for run in self._plans:
+            self._runs[run].steps.close()
 
-    def _answered(self, seeds: Mapping[int, Sequence[Who]]) -> Answered:
-        """What comes back when everything is one batch; else seed by seed, and where that fails run by run."""
-        if len(seeds) > 1 and self._apart:
-            return self._one_by_one([{seed: runs} for seed, runs in seeds.items()])
-        found = self._tried(seeds)
-        if isinstance(found, Answered):
-            return found
-        # Alone, only what cannot be answered fails; and what was too much for one batch would be so again.
-        if len(seeds) > 1:
-            self._apart = True
-            return self._answered(seeds)
+    def _run_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults:
+        """Run the plans of all seeds as one batch, or else seed by seed, and where that fails run by run."""
+        several = len(seeds) > 1
+        if several and not self._one_batch:
+            return self._run_one_by_one([{seed: runs} for seed, runs in seeds.items()])
+        results = self._try_plans(seeds)
+        if isinstance(results, RoundResults):
+            return results
+        if several:
+            # What was too much for one batch would be so again.
+            self._one_batch = False
+            return self._run_plans(seeds)
         ((seed, runs),) = seeds.items()
         if len(runs) > 1:
-            return self._one_by_one([{seed: [who]} for who in runs])
-        self._drop(runs[0], found)
-        return Answered({}, {})
+            # One by one, only the runs fail whose plans cannot be run.
+            return self._run_one_by_one([{seed: [run]} for run in runs])
+        self._drop(runs[0], results)
+        return RoundResults({}, {})
 
-    def _tried(self, seeds: Mapping[int, Sequence[Who]]) -> Answered | Failure:
-        """What comes back, or in words why nothing does: an exception would keep all tensors on its way alive."""
+    def _try_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults | Failure:
+        """Run the plans, or say why they fail. An exception would keep all tensors of its frames alive."""
         try:
-            found = run_all_shared([self._asked(runs) for runs in seeds.values()])
+            found = run_all_shared([self._plans_of_seed(runs) for runs in seeds.values()])
         except Exception as error:
             return Failure.of(error)
         answers = {
-            who: PlanReply(report, seconds)
-            for runs, common in zip(seeds.values(), found, strict=True)
-            for who, report, seconds in zip(runs, common.reports, common.seconds, strict=True)
+            run: PlanReply(report, seconds)
+            for runs, shared in zip(seeds.values(), found, strict=True)
+            for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True)
         }
-        return Answered(answers, {seed: common.done for seed, common in zip(seeds, found, strict=True)})
+        return RoundResults(answers, {seed: shared.done for seed, shared in zip(seeds, found, strict=True)})
 
-    def _asked(self, runs: Sequence[Who]) -> SharedRequest:
-        lanes = [self._lanes[who] for who in runs]
-        return SharedRequest([self._plans[who] for who in runs], lanes[0].engine, [lane.devices for lane in lanes])
+    def _plans_of_seed(self, runs: Sequence[RunKey]) -> SharedRequest:
+        active = [self._runs[run] for run in runs]
+        return SharedRequest([self._plans[run] for run in runs], active[0].engine, [each.devices for each in active])
 
-    def _one_by_one(self, parts: Iterable[Mapping[int, Sequence[Who]]]) -> Answered:
-        answers, done = dict[Who, PlanReply](), dict[int, int]()
+    def _run_one_by_one(self, parts: Iterable[Mapping[int, Sequence[RunKey]]]) -> RoundResults:
+        answers = dict[RunKey, PlanReply]()
+        jobs_done = dict[int, int]()
         for part in parts:
-            found = self._answered(part)
-            answers.update(found.answers)
-            done.update({seed: done.get(seed, 0) + count for seed, count in found.done.items()})
-        return Answered(answers, done)
+            results = self._run_plans(part)
+            answers.update(results.answers)
+            jobs_done.update({seed: jobs_done.get(seed, 0) + count for seed, count in results.jobs_done.items()})
+        return RoundResults(answers, jobs_done)
 
-    def _advance(self, who: Who, answer: PlanReply | None = None) -> None:
-        """Let a run take its answer, up to what it asks next."""
+    def _advance(self, run: RunKey, answer: PlanReply | None = None) -> None:
+        """Give a run its answer, and take its next plan."""
         try:
-            self._plans[who] = ask(self._lanes[who].steps, answer)
+            self._plans[run] = ask(self._runs[run].steps, answer)
         except StopIteration:
-            del self._plans[who]
+            del self._plans[run]
         except Exception as error:
-            self._drop(who, Failure.of(error))
+            self._drop(run, Failure.of(error))
 
-    def _drop(self, who: Who, failure: Failure) -> None:
-        self._plans.pop(who, None)
-        self.failures[who] = failure
+    def _drop(self, run: RunKey, failure: Failure) -> None:
+        self._plans.pop(run, None)
+        self.failures[run] = failure
 
 
-def _by_seed(runs: Iterable[Who]) -> dict[int, list[Who]]:
-    seeds = dict[int, list[Who]]()
-    for who in runs:
-        seeds.setdefault(who.seed, []).append(who)
+def _by_seed(runs: Iterable[RunKey]) -> dict[int, list[RunKey]]:
+    seeds = dict[int, list[RunKey]]()
+    for run in runs:
+        seeds.setdefault(run.seed, []).append(run)
     return seeds

@@ -1,7 +1,6 @@
 """The experiment file: its keys, how it is read and checked, and where its run is recorded. No torch."""
 
-from fedstrata.config.comparison import choose_all, folder_of
-from fedstrata.config.folder import choose
+from fedstrata.config.folder import choose, choose_all, folder_of
 from fedstrata.config.reading import dumps, load
 from fedstrata.config.tables import Experiment
 

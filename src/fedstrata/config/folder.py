@@ -1,17 +1,21 @@
-"""Where a run is recorded, and what a folder that exists already means."""
+"""What is to be run, and the folders in which runs and comparisons are recorded. Nothing is created here."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
+from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.reading import Source, load
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import NAME as LOCK
+from fedstrata.key_errors import unknown
+from fedstrata.limits import INTEGER, RUNS
 from fedstrata.quoting import dotted, shown
 from fedstrata.records.schema import ENTRIES, flatten, may_differ
 
@@ -19,17 +23,17 @@ from fedstrata.records.schema import ENTRIES, flatten, may_differ
 def choose(
     source: Source = None, sets: Sequence[str] = (), out: Path | str | None = None, *, resume: bool = False
 ) -> tuple[Experiment, Path]:
-    """Say what is to be run, and where it is recorded; nothing is created.
+    """Choose the experiment of a run and its folder.
 
     Args:
-        source: as `load` takes it; to resume, None is the experiment of the folder.
-        sets: as `load` takes them.
-        out: the run folder; None is ``runs/<file>-<algorithm>-<seed>`` in the working directory, numbered from
-            the second on.
-        resume: continue the run in the folder; without `out`, the latest of the numbered ones.
+        source: The experiment, as `load` takes it. To resume, None is the experiment of the folder.
+        sets: Changes, as `load` takes them.
+        out: The run folder. None is ``runs/<file>-<algorithm>-<seed>`` in the working directory, numbered from the
+            second on.
+        resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones.
 
     Raises:
-        InputError: of `load`, or when the folder holds something (to start) or no such run (to resume).
+        InputError: Of `load`, or when the folder holds something (to start) or no such run (to resume).
     """
     if resume and out is not None and source is None:
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
@@ -44,12 +48,12 @@ def choose(
 
 
 def stem(source: Source) -> str:
-    """What runs of a source are called."""
+    """The name of a source, with which the names of its run folders begin."""
     return Path(source).stem if isinstance(source, Path | str) else "default"
 
 
 def numbered(name: str, resume: bool) -> Path:
-    """A new folder in ``runs``, numbered from the second on; to resume, the latest that is there."""
+    """A new folder in ``runs``, numbered from the second on; to resume, the latest that exists."""
     taken = takewhile(Path.exists, (Path("runs", name if i == 1 else f"{name}-{i}") for i in count(1)))
     existing = list(taken)
     if resume and existing:
@@ -61,7 +65,7 @@ def vacant(folder: Path) -> None:
     """Refuse a folder that holds something, or that cannot be made.
 
     Raises:
-        RecordError: for such a folder.
+        RecordError: When it is such a folder.
     """
     try:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK}):
@@ -69,8 +73,8 @@ def vacant(folder: Path) -> None:
                 f"{str(folder)!r}: expected a new or empty run folder, found something in its place; "
                 "continue a run with --resume, or give another --out"
             )
-        ground = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        reason = "" if ground.is_dir() and os.access(ground, os.W_OK) else f"{str(ground)!r} cannot hold it"
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
@@ -78,10 +82,10 @@ def vacant(folder: Path) -> None:
 
 
 def recorded(folder: Path) -> Path:
-    """The experiment file of a run folder; whatever it holds can be read without waiting or filling the memory.
+    """The experiment file of a run folder. It can be read without waiting and without filling the memory.
 
     Raises:
-        RecordError: when there is none, or something in the folder is a link.
+        RecordError: When there is none, or something in the folder is a link.
     """
     file = folder / "experiment.toml"
     try:
@@ -98,8 +102,8 @@ def same(given: Experiment, folder: Path) -> Experiment:
     """The experiment of a run folder, if it is the one that was given.
 
     Raises:
-        RecordError: when it is no run folder.
-        ExperimentError: when its experiment is another one.
+        RecordError: When it is no run folder.
+        ExperimentError: When its experiment is another one.
     """
     own = load(recorded(folder))
     known = flatten(own.model_dump(exclude_none=True))
@@ -116,3 +120,84 @@ def same(given: Experiment, folder: Path) -> Experiment:
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root})
     return own.model_copy(update={"data": data, "engine": engine, "records": given.records})
+
+
+def choose_all(
+    source: Source,
+    algorithms: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    sets: Sequence[str] = (),
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+) -> tuple[tuple[Experiment, ...], Path]:
+    """Choose the experiments of a comparison and its folder.
+
+    Args:
+        source: The experiment, as `load` takes it. An algorithm has the keys of ``[algorithms.<name>]``; the one of
+            ``[algorithm]`` has those as well.
+        algorithms: The names of registered algorithms.
+        seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
+        sets: Changes, as `load` takes them. Those of the table ``algorithm`` are for the algorithm that it names.
+        out: The folder of the comparison; None is ``runs/<file>-compare``, numbered from the second on.
+        resume: Whether to go on with the comparison in the folder. Runs that it does not hold yet are added.
+
+    Returns:
+        An experiment for each seed and algorithm, all algorithms of the first seed first, and the folder.
+
+    Raises:
+        InputError: Of `load`, for a name or seed that is wrong or given twice, or when the folder holds something (to
+            start) or no run of the comparison (to resume).
+    """
+    base = load(source, sets)
+    for name in algorithms:
+        if name not in ALGORITHMS:
+            raise ExperimentError(unknown("--algorithms", name, "algorithm", ALGORITHMS))
+    wrong = [seed for seed in seeds or () if not 0 <= seed <= INTEGER]
+    if wrong:
+        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {INTEGER}")
+    runs = len(algorithms) * len(seeds or (base.seed,))
+    if runs > RUNS:
+        raise ExperimentError(f"--seeds: expected a comparison of at most {RUNS:,} runs, found {runs:,}; use fewer")
+    _require_distinct("--algorithms", algorithms)
+    _require_distinct("--seeds", (base.seed,) if seeds is None else seeds)
+    others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
+    experiments = [
+        load(source, [*(sets if name == base.algorithm.name else others), f"algorithm.name={name}"])
+        for name in algorithms
+    ]
+    wanted = [each.model_copy(update={"seed": seed}) for seed in seeds or (base.seed,) for each in experiments]
+    folder = numbered(f"{stem(source)}-compare", resume) if out is None else Path(out)
+    if not resume:
+        vacant(folder)
+        return tuple(wanted), folder
+    return _resumed_comparison(wanted, folder), folder
+
+
+def folder_of(comparison: Path, experiment: Experiment) -> Path:
+    """The run folder of an experiment in the folder of a comparison."""
+    return comparison / f"{experiment.algorithm.name}-{experiment.seed}"
+
+
+def _require_distinct(key: str, values: Iterable[object]) -> None:
+    """Refuse an option without values, or with a value given twice."""
+    times = Counter(values)
+    twice = [value for value, count in times.items() if count > 1]
+    if twice or not times:
+        found = f"{twice[0]} more than once" if twice else "nothing"
+        raise ExperimentError(f"{key}: expected names or numbers between commas, each once, found {found}")
+
+
+def _resumed_comparison(wanted: Sequence[Experiment], folder: Path) -> tuple[Experiment, ...]:
+    """The experiments as they were begun; those that were not compute as the others do."""
+    begun = {
+        place: same(experiment, folder_of(folder, experiment))
+        for place, experiment in enumerate(wanted)
+        if (folder_of(folder, experiment) / "experiment.toml").is_file()
+    }
+    if not begun:
+        raise RecordError(
+            f"{str(folder)!r}: expected a comparison, found none of its runs in it; start one without --resume"
+        )
+    engine = {"engine": next(iter(begun.values())).engine}
+    return tuple(begun.get(place, experiment.model_copy(update=engine)) for place, experiment in enumerate(wanted))

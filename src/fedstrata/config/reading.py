@@ -1,8 +1,7 @@
-"""From a file or a mapping to a checked experiment, and back."""
+"""From a file or a mapping to a checked experiment, and back. Neither torch nor any data is read."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -12,54 +11,66 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedstrata.config.tables import Experiment, Method, Model, algorithm_from, too_large
-from fedstrata.config.toml import bounded, parse
 from fedstrata.data import DATASETS, find
 from fedstrata.errors import DataError, ExperimentError, PartitionError
+from fedstrata.files import parse_toml
 from fedstrata.key_errors import explain, nearest, unknown
-from fedstrata.limits import DEPTH, EXPERIMENT_BYTES, OPTION, OPTIONS, irregular
+from fedstrata.limits import (
+    DEPTH,
+    EXPERIMENT_BYTES,
+    INTEGER,
+    KEY_CHARACTERS,
+    OPTION,
+    OPTIONS,
+    TEXT_CHARACTERS,
+    file_problem,
+)
 from fedstrata.models import MODELS
 from fedstrata.partition import keys_of
 from fedstrata.quoting import dotted, shown
+from fedstrata.renamed_keys import refuse_renamed
 
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
 
 SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "strata")}
-"""Tables whose other keys mean something only for the thing that this one names, and what it is by default."""
+"""The tables in which one key decides what the other keys mean: this key and its default."""
 
-
-GIVEN = ("shape", "classes", "seed")
-"""What every network is given, so that no option of a network can have this name."""
+MODEL_ARGUMENTS = ("shape", "classes", "seed")
+"""The arguments that every network is given, so that no option of a network can have their names."""
 
 
 def load(source: Source = None, sets: Sequence[str] = ()) -> Experiment:
-    """Read and check an experiment; neither torch nor any data is read.
+    """Read and check an experiment.
 
     Args:
-        source: a file, a mapping of the same keys, or None for the experiment that the library carries.
-        sets: ``"dotted.key=value"``, the value as in TOML, or else a plain string. One that names another
+        source: A file, a mapping of the same keys, or None for the experiment that the library carries.
+        sets: Changes as ``"dotted.key=value"``, the value as in TOML, or else a plain string. One that names another
             partition, model or algorithm drops the options that the source has for its own.
 
     Returns:
         The experiment, with every default written out.
 
     Raises:
-        InputError: in one line, with the key, its value and what is allowed.
+        InputError: When a key or value is wrong. The message is one line with the key, its value and what is expected.
     """
     if len(sets) > OPTIONS:
         raise ExperimentError(f"--set: expected at most {OPTIONS:,} keys, found {len(sets):,}; use a file")
     if isinstance(source, Mapping):
-        bounded(source)
-    given = _plain(source) if isinstance(source, Mapping) else _read(source)
-    given = _override(given, [_pair(text) for text in sets])
-    bounded(given)
+        _limit_values(source)
+        given = _as_in_file(source)
+    else:
+        given = _read_file(source)
+    given = _override(given, [_parse_set(text) for text in sets])
+    _limit_values(given)
+    _refuse_renamed(given)
     try:
         experiment = Experiment.model_validate(given)
     except ValidationError as failure:
         raise ExperimentError(explain(failure, given, Experiment)) from None
     experiment = _resolve(experiment)
     # Last, as it may have to download.
-    _find(experiment)
+    _find_data(experiment)
     return experiment
 
 
@@ -69,14 +80,15 @@ def dumps(experiment: Experiment) -> str:
     return tomli_w.dumps({key: value for key, value in keys.items() if value != {}})
 
 
-def _read(source: Path | str | None) -> dict[str, Any]:
+def _read_file(source: Path | str | None) -> dict[str, Any]:
+    """The keys of an experiment file."""
     if source is None:
-        return tomllib.loads((files("fedstrata") / "default.toml").read_text(encoding="utf-8"))
+        return parse_toml((files("fedstrata") / "default.toml").read_bytes())
     path = Path(source)
     try:
-        if reason := irregular(path):
+        if reason := file_problem(path):
             raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}")
-        # The size is what is read, not what the system says: a file of the system's own says 0.
+        # The content is measured, not what the system says: a file of the system's own has 0 bytes.
         with path.open("rb") as file:
             content = file.read(EXPERIMENT_BYTES + 1)
     except OSError as error:
@@ -88,41 +100,71 @@ def _read(source: Path | str | None) -> dict[str, Any]:
         )
     try:
         text = content.decode("utf-8-sig")
-        return parse(text)
+        return parse_toml(text)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ExperimentError(f"{source}: line {line} is not UTF-8; save the file as UTF-8") from None
-    # The parser of TOML meets too long numbers with an error of Python's own.
+    # For too long numbers, the parser of TOML raises an error of Python's own.
     except ValueError as error:
         reason = str(error).replace("end of document", f"line {len(text.splitlines())}, the end")
         raise ExperimentError(f"{source}: not TOML: {reason}") from None
 
 
-def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
+def _limit_values(given: Mapping[str, Any]) -> None:
+    """Refuse keys and values that no experiment needs, whatever they are for.
+
+    Raises:
+        ExperimentError: For a key or text that is too long, a whole number larger than `INTEGER`, or tables and lists
+            inside each other that are too deep.
+    """
+    # A list of what is left to do instead of recursion, because the depth is not known yet.
+    waiting: list[tuple[tuple[str, ...], Any, int]] = [((), given, 0)]
+    while waiting:
+        path, value, depth = waiting.pop()
+        if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
+            problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
+            raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")
+        # A larger number may have more digits than Python writes.
+        if isinstance(value, int) and not -INTEGER <= value <= INTEGER:
+            problem = f"expected a whole number of at most {INTEGER.bit_length()} bits, found {value.bit_length()}"
+            raise ExperimentError(f"{dotted(path)}: {problem}")
+        if depth > DEPTH:
+            raise ExperimentError(f"{dotted(path)}: expected at most {DEPTH} levels of tables and lists, found more")
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                if isinstance(key, str) and len(key) > KEY_CHARACTERS:
+                    problem = f"expected at most {KEY_CHARACTERS} characters"
+                    raise ExperimentError(f"{dotted((*path, key))}: unknown key; {problem}")
+                waiting.append(((*path, key), item, depth + 1))
+        elif isinstance(value, list | tuple):
+            waiting += [(path, item, depth + 1) for item in value]
+
+
+def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
     """Mappings as dicts and tuples as lists, as a file would have them."""
     if isinstance(value, Mapping):
         wrong = next((key for key in value if not isinstance(key, str)), None)
         if wrong is not None:
             raise ExperimentError(f"{dotted((*path, shown(wrong)))}: expected a key that is a string")
-        return {key: _plain(item, (*path, key)) for key, item in value.items()}
-    return [_plain(item, path) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _as_in_file(item, (*path, key)) for key, item in value.items()}
+    return [_as_in_file(item, path) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _pair(text: str) -> tuple[list[str], Any]:
+def _parse_set(text: str) -> tuple[list[str], Any]:
     """The key and the value of one `--set`."""
     key, equals, value = text.partition("=")
     keys = key.strip().split(".")
-    if not equals or not all(keys) or len(keys) > DEPTH:
+    if not equals or not all(keys) or len(keys) > DEPTH or len(text) > EXPERIMENT_BYTES:
         raise ExperimentError(f"--set {shown(text)}: expected KEY=VALUE with a dotted key, such as local.lr=0.1")
     try:
-        parsed = parse(f"value = {value}")
+        parsed = parse_toml(f"value = {value}")
     except ValueError:
         return keys, value
     return keys, parsed["value"] if parsed.keys() == {"value"} else value
 
 
 def _override(given: dict[str, Any], pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """The keys with some of them replaced; in any order, as the options of what is renamed go first."""
+    """The keys with some of them replaced. A new partition, model or algorithm first drops the options of the old."""
     given = dict(given)
     for (table, *rest), value in pairs:
         selector, default = SELECTORS.get(table, ("", ""))
@@ -138,60 +180,78 @@ def _replace(given: dict[str, Any], keys: list[str], value: Any, above: tuple[st
     key, *rest = keys
     if not rest:
         return {**given, key: value}
-    inner, path = given.get(key, {}), (*above, key)
+    inner = given.get(key, {})
+    path = (*above, key)
     if not isinstance(inner, dict):
         raise ExperimentError(f"{dotted((*path, *rest))}: expected a key, but {dotted(path)} is no table")
     return {**given, key: _replace(inner, rest, value, path)}
 
 
+def _refuse_renamed(given: Mapping[str, Any]) -> None:
+    """Refuse keys that have a new name, in all tables."""
+    for table, keys in given.items():
+        if not isinstance(keys, Mapping):
+            continue
+        if table == "algorithm":
+            refuse_renamed(keys, table, str(keys.get("name", SELECTORS["algorithm"][1])))
+        elif table == "algorithms":
+            for name, options in keys.items():
+                if isinstance(options, Mapping):
+                    refuse_renamed(options, "algorithm", name, f"algorithms.{name}")
+        else:
+            refuse_renamed(keys, table)
+
+
 def _resolve(draft: Experiment) -> Experiment:
     """Fill in what depends on the names: the network of the data, the defaults of partition and algorithm."""
-    scheme, known = draft.scheme, DATASETS.get(draft.data.name)
+    scheme = draft.scheme
+    known = DATASETS.get(draft.data.name)
     if known is not None:
         scheme.check(clients=draft.data.clients, classes=known.classes)
-        # Before anything of the size of the clients is made; whether the samples suffice is known once they are read.
+        # Before anything is made whose size grows with the clients. Whether the samples suffice is known later.
         if known.samples and draft.data.clients > known.samples:
             raise PartitionError(
                 f"data.clients = {draft.data.clients}: expected at most {known.samples}, as {known.name} has "
                 f"{known.samples} samples"
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
-    _check(model)
-    for name, keys in draft.algorithms.items():
-        algorithm_from(name, keys, f"algorithms.{name}")
-    # What [algorithms] says of the algorithm that is run belongs to it; [algorithm] itself has the last word.
-    name, others = draft.algorithm.name, dict(draft.algorithms)
+    _check_model(model)
+    for other, options in draft.algorithms.items():
+        algorithm_from(other, options, f"algorithms.{other}")
+    # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
+    name = draft.algorithm.name
+    others = dict(draft.algorithms)
     algorithm = algorithm_from(name, {**others.pop(name, {}), **draft.algorithm.options})
     fields = type(algorithm).__pydantic_fields__  # type: ignore[attr-defined]  # every algorithm is such a dataclass
-    values = {field.alias or name: getattr(algorithm, name) for name, field in fields.items()}
+    values = {field.alias or key: getattr(algorithm, key) for key, field in fields.items()}
     keys = {key: value for key, value in values.items() if value is not None}
     return draft.model_copy(
         update={
             "partition": keys_of(scheme),
             "model": model,
-            "algorithm": Method.model_validate({"name": name, **_plain(keys)}),
+            "algorithm": Method.model_validate({"name": name, **_as_in_file(keys)}),
             "algorithms": others,
         }
     )
 
 
-def _check(model: Model) -> None:
-    """Refuse a network that cannot exist; whether its options fit is known once torch may be imported."""
+def _check_model(model: Model) -> None:
+    """Refuse a network that cannot exist. Whether its options fit is known once torch may be imported."""
     if model.name and model.name not in MODELS and ":" not in model.name:
         raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
     for key, value in model.options.items():
-        if key in GIVEN:
+        if key in MODEL_ARGUMENTS:
             raise ExperimentError(f"model.{key}: unknown key; a network gets its {key} from the experiment")
         items = value if isinstance(value, list) else [value]
-        said = f"{dotted(('model', key))} = {shown(value)}"
+        place = f"{dotted(('model', key))} = {shown(value)}"
         if not all(isinstance(item, str | int | float) for item in items):
-            raise ExperimentError(f"{said}: expected a number, a string, true, false or a list of these")
+            raise ExperimentError(f"{place}: expected a number, a string, true, false or a list of these")
         if problem := too_large(value, OPTION):
-            raise ExperimentError(f"{said}: {problem}")
+            raise ExperimentError(f"{place}: {problem}")
 
 
-def _find(experiment: Experiment) -> None:
-    """Refuse data that are not there, and data of the user's own without a network."""
+def _find_data(experiment: Experiment) -> None:
+    """Refuse data that cannot be found, and data of the user's own without a network."""
     name = experiment.data.name
     try:
         find(name, experiment.data.root)

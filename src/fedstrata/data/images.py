@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fedstrata.data.parquet_columns import Chunk, read_chunks
 from fedstrata.errors import DataError
-from fedstrata.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, too_much
+from fedstrata.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, memory_problem
 
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -43,7 +43,7 @@ def read_images(files: Sequence[Path], column: str, rows: int, shape: tuple[int,
         image = encoded.decode(colour)
         if pixels is None:
             whole = (rows, *(shape or image.shape))
-            if problem := too_much(prod(whole), sum(file.stat().st_size for file in files)):
+            if problem := memory_problem(prod(whole), sum(file.stat().st_size for file in files)):
                 raise DataError(f"{encoded.chunk.file}: column {column!r} holds {rows:,} images: {problem}")
             pixels = np.empty(whole, dtype=np.uint8)
         if image.shape != pixels.shape[1:]:

@@ -10,7 +10,7 @@ from fedstrata.data.dataset import Split
 from fedstrata.data.npz import open_archive
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
-from fedstrata.limits import irregular
+from fedstrata.limits import file_problem
 from fedstrata.quoting import shown
 
 _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
@@ -98,7 +98,7 @@ def _places(name: str, info: DatasetInfo | None, root: str | Path | None) -> lis
 
 def _check_regular(file: Path) -> None:
     """Refuse what is no regular file: to open a pipe may wait without an end."""
-    if reason := irregular(file):
+    if reason := file_problem(file):
         raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
 
 

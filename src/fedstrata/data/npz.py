@@ -25,7 +25,7 @@ from fedstrata.data.dataset import (
 )
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
-from fedstrata.limits import COLUMN_CHARACTERS, NPY_HEADER_BYTES, ZIP_DIRECTORY_BYTES, ZIP_MEMBERS, too_much
+from fedstrata.limits import COLUMN_CHARACTERS, NPY_HEADER_BYTES, ZIP_DIRECTORY_BYTES, ZIP_MEMBERS, memory_problem
 
 INPUT_NAMES = ("x", "inputs")
 LABEL_NAMES = ("y", "labels")
@@ -192,7 +192,7 @@ def _directory_problem(members: list[ZipInfo], stored: int) -> str:
             return f"it holds {member.filename!r}; expected arrays alone, as numpy.savez writes them"
         if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             return f"{member.filename} is compressed in another way; write it with numpy.savez or savez_compressed"
-    return too_much(sum(member.file_size for member in members), stored)
+    return memory_problem(sum(member.file_size for member in members), stored)
 
 
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:

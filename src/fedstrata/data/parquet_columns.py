@@ -28,8 +28,8 @@ from fedstrata.limits import (
     PARQUET_COLUMNS,
     PARQUET_FOOTER_BYTES,
     ROWS_BEYOND_BYTES,
-    irregular,
-    too_much,
+    file_problem,
+    memory_problem,
 )
 
 _ROWS = 4096
@@ -78,7 +78,7 @@ def opened(file: Path) -> Iterator[Any]:
     Raises:
         DataError: When the file, or a part that is read from it inside the block, is no valid Parquet.
     """
-    if reason := irregular(file) or _footer_problem(file):
+    if reason := file_problem(file) or _footer_problem(file):
         raise DataError(f"{file} is no readable Parquet file ({reason}); copy or download it again")
     try:
         with pq.ParquetFile(file) as parquet:
@@ -120,7 +120,7 @@ def _size_problem(metadata: Any, stored: int) -> str:
     for chunk in _column_chunks(metadata):
         values = chunk.num_values * _VALUE_BYTES.get(chunk.physical_type, 1)
         decoded += max(chunk.total_uncompressed_size, values)
-    return too_much(decoded, stored)
+    return memory_problem(decoded, stored)
 
 
 def _column_chunks(metadata: Any) -> Iterator[Any]:
@@ -383,7 +383,7 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
             if values.dtype.kind == "U":
                 # numpy gives every text of a column the space of the longest.
                 text_bytes[chunk.column] = max(text_bytes[chunk.column], values.dtype.itemsize)
-                if problem := too_much(text_bytes[chunk.column] * rows, stored):
+                if problem := memory_problem(text_bytes[chunk.column] * rows, stored):
                     raise DataError(f"{chunk.file}: column {chunk.column!r}: {problem}")
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 

@@ -67,7 +67,7 @@ def init(
         for client in range(len(clients))
         for part in (setup.client_data.train, setup.client_data.test)
     ]
-    federation = Federation(clients, samples, most=MARGIN * max(held), truth=truth, public=public)
+    federation = Federation(clients, samples, max_samples=MARGIN * max(held), truth=truth, public=public)
     write_federation(folder / FILE, federation)
     _fit_proxy(folder, experiment)
     # What the samples are is the federation's to say now; the seed, the model and the algorithm are the experiment's.

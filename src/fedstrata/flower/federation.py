@@ -11,9 +11,10 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from fedstrata.errors import ExperimentError, insist
+from fedstrata.errors import ExperimentError, check_rules
 from fedstrata.flower.remote import Rules
 from fedstrata.flower.terms import Samples
+from fedstrata.renamed_keys import refuse_renamed
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Federation:
         clients: keys in the order of their ids; one that is not listed gets the next id that is free.
         samples: what all clients' samples have in common.
         rounds: when a round is over.
-        start: clients that must be there before the first round; 0 is all that are listed.
-        patience: seconds that the server waits for them.
-        most: samples that a client may say it has, of either kind; 0 is as many as it says, of which every run warns.
+        min_clients: The clients that must be there before the first round; 0 is all that are listed.
+        wait_seconds: The seconds that the server waits for them.
+        max_samples: The samples that a client may say it has, of either kind; 0 sets no limit, and every run warns.
         truth: hidden group of each client, (n,), where it is known: for measures alone.
         public: ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
     """
@@ -34,15 +35,15 @@ class Federation:
     clients: tuple[str, ...]
     samples: Samples
     rounds: Rules = field(default_factory=Rules)
-    start: int = 0
-    patience: float = 300.0
-    most: int = 0
+    min_clients: int = 0
+    wait_seconds: float = 300.0
+    max_samples: int = 0
     truth: tuple[int, ...] = ()
     public: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        insist("federation", {"most is at least 0": self.most >= 0}, self)
+        check_rules("federation", {"max_samples is at least 0": self.max_samples >= 0}, self)
 
 
 def read_federation(path: Path) -> Federation:
@@ -55,6 +56,10 @@ def read_federation(path: Path) -> Federation:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{path}: expected the file of a federation: {error}") from None
+    try:
+        refuse_renamed(table, "federation")
+    except ExperimentError as error:
+        raise ExperimentError(f"{path}: {error}") from None
     for name, kind in (("", Federation), ("samples", Samples), ("rounds", Rules)):
         inner = table.get(name, {}) if name else table
         known = [each.name for each in fields(kind)]

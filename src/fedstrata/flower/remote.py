@@ -14,7 +14,7 @@ from torch import Tensor
 from fedstrata.core import CLIENT, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.parallel.sharding import merge_reports
-from fedstrata.errors import EngineError, InputError, insist
+from fedstrata.errors import EngineError, InputError, check_rules
 from fedstrata.flower.answers import (
     Answer,
     Bounds,
@@ -43,25 +43,26 @@ class Rules:
 
     Attributes:
         deadline: seconds from its messages on; who has not answered by then is absent.
-        enough: share of those asked whose sound answers end it at once, in (0, 1]; below 1, others are asked in vain.
-        least: sound answers without which it is asked again.
-        tries: how often it is asked at most.
+        min_reply_fraction: The share of the asked clients whose valid replies end the round at once, in (0, 1]. Below
+            1, more clients are asked than needed.
+        min_replies: The valid replies without which the round is asked again.
+        max_attempts: The number of times that it is asked at most.
     """
 
     deadline: float = 600.0
-    enough: float = 1.0
-    least: int = 1
-    tries: int = 3
+    min_reply_fraction: float = 1.0
+    min_replies: int = 1
+    max_attempts: int = 3
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         rules = {
             "deadline is above 0": self.deadline > 0,
-            "enough is above 0 and at most 1": 0 < self.enough <= 1,
-            "least is at least 1": self.least >= 1,
-            "tries is at least 1": self.tries >= 1,
+            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
+            "min_replies is at least 1": self.min_replies >= 1,
+            "max_attempts is at least 1": self.max_attempts >= 1,
         }
-        insist("rounds", rules, self)
+        check_rules("rounds", rules, self)
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,8 @@ class Remote:
         }
         # Without a score there is no record of the round before.
         scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else ids
-        least = min(self._rules.least, len(scored))
-        for _ in range(self._rules.tries):
+        least = min(self._rules.min_replies, len(scored))
+        for _ in range(self._rules.max_attempts):
             tally = self._ask(plan, sorted(ids))
             absent, rejected = (dict(sorted(reasons.items())) for reasons in (tally.absent, tally.rejected))
             self.journey = Journey(absent, rejected, tally.down, tally.up)
@@ -163,13 +164,13 @@ class Remote:
             advice = f"{len(tally.not_finite)} sent numbers that are not finite: training diverged; lower local.lr"
         raise EngineError(
             f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
-            f"of {self._rules.tries} tries; {advice}"
+            f"of {self._rules.max_attempts} tries; {advice}"
         )
 
     def _ask(self, plan: Plan, clients: Sequence[int]) -> _Tally:
         """Send a plan until there are enough answers or time is up."""
         end, tally = self._clock.now() + self._rules.deadline, _Tally()
-        enough = ceil(self._rules.enough * len(clients))
+        enough = ceil(self._rules.min_reply_fraction * len(clients))
         counted = _counted(self.store)
         orders = {
             client: order(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])

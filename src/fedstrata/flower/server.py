@@ -96,12 +96,12 @@ def drive(
         terms = terms_of(experiment, federation, _name(folder))
         for warning in _warnings(federation, public_keys):
             tell(warning)
-        empty = Roster(federation.clients, terms.clients, most=federation.most, public_keys=public_keys or {})
+        empty = Roster(federation.clients, terms.clients, most=federation.max_samples, public_keys=public_keys or {})
         roster = load_roster(folder / "roster.json", empty)
         layout = layout_of(terms.network(0))
-        longest = federation.rounds.deadline * federation.rounds.tries
-        greeter = Greeter(grid, terms, layout, federation.patience, tell, clock, between=longest)
-        wanted = federation.start or len(federation.clients)
+        longest = federation.rounds.deadline * federation.rounds.max_attempts
+        greeter = Greeter(grid, terms, layout, federation.wait_seconds, tell, clock, between=longest)
+        wanted = federation.min_clients or len(federation.clients)
         roster = greeter.gather(roster, wanted, _next(out) if roster.seats else 0)
         save_roster(folder / "roster.json", roster)
         remote = Remote(grid, terms, roster, federation.rounds, tell, clock)
@@ -177,10 +177,10 @@ def _possible(experiment: Experiment, federation: Federation, public: torch.Tens
 def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> list[str]:
     """What the operator has left open."""
     warnings = []
-    if not federation.most:
+    if not federation.max_samples:
         warnings.append(
-            "WARNING: most = 0 in the federation's file: a client may say that it has any number of samples, and "
-            "weighs as much in every mean; set most to the number that the largest client can have"
+            "WARNING: max_samples = 0 in the federation's file: a client may say that it has any number of samples, "
+            "and weighs as much in every mean; set max_samples to the number that the largest client can have"
         )
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:

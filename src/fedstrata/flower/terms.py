@@ -10,7 +10,7 @@ from math import prod
 from torch import nn
 
 from fedstrata.core import SINGULAR_VECTORS, Layout
-from fedstrata.errors import InputError, insist
+from fedstrata.errors import InputError, check_rules
 from fedstrata.flower.letter import Letter, Record, one, several
 from fedstrata.models import layout_of, make
 
@@ -53,7 +53,7 @@ class Samples:
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
         }
-        insist("samples", rules, self)
+        check_rules("samples", rules, self)
 
 
 @dataclass(frozen=True)

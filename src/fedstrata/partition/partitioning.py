@@ -97,13 +97,7 @@ def partition_samples(
         PartitionError: When the data cannot be partitioned as asked.
     """
     scheme = scheme if isinstance(scheme, Scheme) else scheme_from(scheme)
-    for key, value, right, allowed in (
-        ("clients", clients, clients >= 1, "at least 1"),
-        ("samples", samples, samples >= 0, "0 or more"),
-        ("test", test, 0 < test < 1, "a number above 0 and below 1"),
-    ):
-        if not right:
-            raise ExperimentError(f"data.{key} = {value}: expected {allowed}")
+    _check_numbers(clients, samples, test)
     scheme.check(clients, classes)
     known = _checked_labels(labels, classes, {**(columns or {}), **({} if unit is None else {"unit": unit})})
     # Before anything is allocated whose size grows with the clients.
@@ -115,7 +109,8 @@ def partition_samples(
         )
     pool = Pool(known, classes, clients, samples_to_draw(samples, test), seed, columns or {})
     allocation = scheme.allocate(pool)
-    train, held_out = [], []
+    train = list[Indices]()
+    held_out = list[Indices]()
     for client, positions in enumerate(allocation.samples):
         units = None if unit is None else unit[positions]
         try:
@@ -125,6 +120,17 @@ def partition_samples(
         train.append(positions[~held])
         held_out.append(positions[held])
     return Partition(tuple(train), tuple(held_out), allocation.truth, allocation.turns, allocation.relabel)
+
+
+def _check_numbers(clients: int, samples: int, test: float) -> None:
+    """Refuse numbers that are out of range."""
+    for key, value, right, allowed in (
+        ("clients", clients, clients >= 1, "at least 1"),
+        ("samples", samples, samples >= 0, "0 or more"),
+        ("test", test, 0 < test < 1, "a number above 0 and below 1"),
+    ):
+        if not right:
+            raise ExperimentError(f"data.{key} = {value}: expected {allowed}")
 
 
 def _checked_labels(labels: ArrayLike, classes: int, columns: Mapping[str, NDArray[Any]]) -> Indices:

@@ -89,7 +89,7 @@ def membership(experiment: Experiment) -> Membership:
     n = experiment.data.clients
     joins = {client: event.round for event in events.join for client in event.clients}
     leaves = {client: event.round for event in events.leave for client in event.clients}
-    handovers = {event.client: (event.round, event.holds) for event in events.change}
+    handovers = {event.client: (event.round, event.takes_data_of) for event in events.change}
     everyone = [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]
     for client in everyone:
         if client >= n:

@@ -42,6 +42,7 @@ def test_finished_runs_give_the_same_table_as_their_comparison(tmp_path: Path) -
     written = (both.folder / "comparison.md").read_text(encoding="utf-8")
     assert f"- {lead['algorithm']} is above {lead['other']} in {lead['above']} of 2 seeds, by 0." in written
     assert "8 clients, partition rotation, network mlp, 2 rounds, seeds 0, 1." in written and str(both.jobs) in written
+    assert "| fedavg | 2 | 0." in written and "|" + " --- |" * 10 in written
     assert "jobs" not in (table.folder / "comparison.md").read_text(encoding="utf-8")
 
 

@@ -14,11 +14,13 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.config import Experiment, load
+from fedstrata.config.reading import _limit_values
 from fedstrata.config.tables import algorithm_from
 from fedstrata.data import DATASETS
 from fedstrata.errors import DataError, ExperimentError, InputError
 from fedstrata.key_errors import explain
 from fedstrata.models import MODELS
+from fedstrata.renamed_keys import RENAMED
 
 LONG = "x" * 5000
 """A name that no file can have."""
@@ -269,6 +271,57 @@ def test_a_new_kind_of_complaint_of_pydantic_is_passed_on() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(dict[str, bytes]).validate_python({"x": 3}, strict=True)
     assert explain(caught.value, {"x": 3}, Experiment) == "x = 3: expected a valid bytes"
+
+
+# Limits
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_mapping_has_the_same_limits_as_a_file() -> None:
+    _limit_values({"a": nested(31), "seed": 2**128 - 1, "name": "x" * 10_000, "k" * 100: 1})
+    for given in ({"a": nested(40)}, {"seed": 2**128}, {"name": "x" * 10_001}, {"k" * 101: 1}):
+        with pytest.raises(ExperimentError):
+            load(given)
+
+
+@pytest.mark.parametrize("clients", [100_000, 1_000_000])
+def test_a_million_clients_are_an_experiment(clients: int, found: None) -> None:
+    assert load({"data": {"name": "mnist", "clients": clients}}).data.clients == clients
+
+
+# Keys with a new name
+
+
+@pytest.mark.parametrize(("table", "algorithm", "old"), [key for key in RENAMED if not key[0].startswith("federation")])
+def test_an_old_key_is_an_error_that_names_the_new_one(table: str, algorithm: str | None, old: str) -> None:
+    new = RENAMED[table, algorithm, old]
+    keys: dict[str, Any] = {old: 1} if algorithm is None else {"name": algorithm, old: 1}
+    for part in reversed(table.split(".")):
+        keys = {part: keys}
+    if table == "algorithm":
+        assert old not in fields_of(algorithm) and new in fields_of(algorithm)
+        other: dict[str, Any] = {"algorithms": {algorithm: {old: 1}}}
+        found = message(lambda: load(other))
+        assert found == f"algorithms.{algorithm}.{old}: this key has a new name; write {new} instead"
+    found = message(lambda: load(keys))
+    assert found == f"{table}.{old}: this key has a new name; write {new} instead"
+
+
+def fields_of(algorithm: str | None) -> set[str]:
+    """The keys of an algorithm."""
+    fields = getattr(ALGORITHMS[algorithm or ""], "__pydantic_fields__")  # noqa: B009 - the type has no such attribute
+    return {field.alias or name for name, field in fields.items()}
+
+
+def test_a_key_with_a_new_name_is_found_in_a_list() -> None:
+    change = {"round": 2, "client": 1, "holds": 3}
+    assert message(lambda: load({"events": {"change": [change]}})).startswith("events.change.holds: this key has a new")
 
 
 # Without torch

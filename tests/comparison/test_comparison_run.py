@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
-from fedstrata.comparison import lineup
-from fedstrata.comparison.ledger import Jobs
+from fedstrata.comparison import queue
+from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
@@ -101,7 +101,9 @@ def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monk
     assert batches == [[0, 1]] * 5  # four rounds, and the scores of the last; what is private is no part of it
     alone = [compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched) for seed in (0, 1)]
     counted_alone = [each.jobs for each in alone if each.jobs]
-    assert together.jobs == Jobs(sum(each.asked for each in counted_alone), sum(each.trained for each in counted_alone))
+    assert together.jobs == JobCount(
+        sum(each.asked for each in counted_alone), sum(each.trained for each in counted_alone)
+    )
     runs = {(run.algorithm, run.seed): run.folder for run in together.runs}
     for other in (*alone[0].runs, *alone[1].runs):
         for path in (other.folder / "models").glob("*.safetensors"):
@@ -149,7 +151,7 @@ def test_a_run_that_fails_in_a_batch_of_seeds_loses_no_other(tmp_path: Path, mon
     def strange(adacfl: AdaCFL, problem: Any, state: Any, cohort: Any) -> Plan:
         wanted = plan(adacfl, problem, state, cohort)
         wrong = state.round == 1 and problem.seed == 1
-        return type(wanted)(**{**vars(wanted), "ask": {"age": cohort >= 0}}) if wrong else wanted
+        return type(wanted)(**{**vars(wanted), "client_stats": {"age": cohort >= 0}}) if wrong else wanted
 
     monkeypatch.setattr(Ditto, "update", failing)
     monkeypatch.setattr(AdaCFL, "plan", strange)
@@ -247,7 +249,7 @@ def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkey
 
     def strange(adacfl: AdaCFL, problem: Any, state: Any, cohort: Any) -> Plan:
         wanted = plan(adacfl, problem, state, cohort)
-        return type(wanted)(**{**vars(wanted), "ask": {"age": cohort >= 0}}) if state.round == 1 else wanted
+        return type(wanted)(**{**vars(wanted), "client_stats": {"age": cohort >= 0}}) if state.round == 1 else wanted
 
     monkeypatch.setattr(Ditto, "update", failing)
     monkeypatch.setattr(AdaCFL, "plan", strange)
@@ -293,45 +295,45 @@ def test_a_seed_that_does_not_fit_into_memory_does_not_lose_the_others(
             raise MemoryError
         return build_run(experiment)
 
-    monkeypatch.setattr(lineup, "prepare", greedy)
+    monkeypatch.setattr(queue, "prepare", greedy)
     found = compare(tmp_path / "c", ("fedavg",), seeds=[0, 1, 2])
     assert [run.summary is not None for run in found.runs] == [True, False, True] and found.runs[1].resumable
 
 
 def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception holds the frames it went through, and they hold the engine."""
-    client_data, kept = list[weakref.ref[Any]](), list[bool]()
+    holdings, kept = list[weakref.ref[Any]](), list[bool]()
 
     def watched(experiment: Any) -> Any:
-        kept.extend(each() is not None for each in client_data)
+        kept.extend(each() is not None for each in holdings)
         setup = build_run(experiment)
-        client_data.append(weakref.ref(setup.client_data))
+        holdings.append(weakref.ref(setup.client_data))
         return setup
 
-    monkeypatch.setattr("fedstrata.comparison.lineup.prepare", watched)
+    monkeypatch.setattr("fedstrata.comparison.queue.prepare", watched)
     monkeypatch.setattr(Ditto, "update", lambda *given: [][0])
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1], sets=["rounds=1"])
     assert [bool(run.error) for run in comparison.runs] == [False, True, False, True] and kept == [False]
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_seed_that_cannot_be_dealt_does_not_lose_the_others(
+def test_a_seed_that_cannot_be_partitioned_does_not_lose_the_others(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = [f"engine.name={engine}"]
 
     def scarce(experiment: Any) -> Any:
         if experiment.seed == 1:
-            raise PartitionError("1000 deals left some client short")
+            raise PartitionError("1000 draws left some client short")
         return build_run(experiment)
 
-    monkeypatch.setattr("fedstrata.comparison.lineup.prepare", scarce)
+    monkeypatch.setattr("fedstrata.comparison.queue.prepare", scarce)
     comparison = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 2], sets=sets)
     assert [bool(run.summary) for run in comparison.runs] == [True, True, False, False, True, True]
     assert comparison.table[0].failed == (1,)
     more = compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1, 3], resume=True, sets=sets)
     assert [bool(run.summary) for run in more.runs] == [True, True, False, False, True, True]
-    with pytest.raises(InputError, match="1000 deals"):
+    with pytest.raises(InputError, match="1000 draws"):
         compare(tmp_path / "other", seeds=[1, 0])
     assert not (tmp_path / "other").exists()
 

@@ -1,4 +1,4 @@
-"""How many local jobs were asked for in a comparison, and how many had to be done."""
+"""How many local jobs the algorithms of a comparison asked for, and how many had to be done."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedstrata.files import append_line, parse_json, read_file, replace_file
 
 
 @dataclass(frozen=True)
-class Jobs:
-    """Local jobs: what a client does for one task.
+class JobCount:
+    """A number of local jobs: what a client does for one task.
 
     Attributes:
-        asked: by all algorithms.
-        trained: those that had to be done, equal ones once.
+        asked: The jobs that all algorithms asked for.
+        trained: The jobs that had to be done, equal ones once.
     """
 
     asked: int
@@ -25,31 +25,32 @@ class Jobs:
 
     @property
     def share(self) -> float:
-        """Of the jobs that were asked for, those that had to be done; 1 while none was."""
+        """The share of the jobs that had to be done; 1 while none was asked for."""
         return self.trained / self.asked if self.asked else 1.0
 
     def __str__(self) -> str:
-        """Say so in words."""
+        """The numbers in words."""
         return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
 
 
-class Ledger:
-    """A file with a line for every seed and round.
+class JobLog:
+    """A file with a line of job counts for every seed and round.
 
     Args:
-        path: of the file. What it holds already is counted, but for a line that was cut short.
+        path: The file. The lines that it holds already are counted, but for one that was cut short.
 
     Attributes:
-        jobs: of all lines.
+        jobs: The jobs of all lines.
 
     Raises:
-        RecordError: when one of the lines is not such a line.
+        RecordError: When one of the lines holds something else.
     """
 
     def __init__(self, path: Path) -> None:
         """Read what is there."""
-        self.jobs = Jobs(0, 0)
-        self._path, self._counted = path, dict[tuple[int, int], set[str]]()
+        self.jobs = JobCount(0, 0)
+        self._path = path
+        self._counted = dict[tuple[int, int], set[str]]()
         try:
             lines = read_file(path).splitlines(keepends=True)
         except FileNotFoundError:
@@ -70,10 +71,10 @@ class Ledger:
         """Write a line, unless its jobs were counted before the comparison was interrupted in that round.
 
         Args:
-            seed: of the runs.
-            round: counted from 1.
-            asked: jobs by algorithm.
-            trained: as in `Jobs`.
+            seed: The seed of the runs.
+            round: The round, counted from 1.
+            asked: The jobs that each algorithm asked for.
+            trained: The jobs that had to be done.
         """
         if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
             self._count(seed, round, asked, trained)
@@ -82,4 +83,4 @@ class Ledger:
 
     def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
         self._counted.setdefault((seed, round), set()).update(asked)
-        self.jobs = Jobs(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)
+        self.jobs = JobCount(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -5,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.comparison.differences import differences
-from fedstrata.comparison.table import Outcome, rows
-from fedstrata.report.comparison import Difference, difference_text, pair_table, result_text
+from fedstrata.comparison import Comparison
+from fedstrata.comparison.document import Outcome
+from fedstrata.report.comparison import (
+    TITLES,
+    Difference,
+    Row,
+    cells,
+    difference_text,
+    pair_table,
+    result_text,
+)
 
 SUMMARY = {
     "acc_worst": 0.1,
@@ -18,6 +27,14 @@ SUMMARY = {
     "bytes_up": 1,
     "seconds": 1.0,
 }
+
+
+def rows(outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
+    return Comparison(Path("c"), {}, tuple(outcomes)).table
+
+
+def differences(outcomes: Sequence[Outcome]) -> tuple[Difference, ...]:
+    return Comparison(Path("c"), {}, tuple(outcomes)).differences
 
 
 def runs(**accuracies: dict[int, float]) -> list[Outcome]:
@@ -105,3 +122,58 @@ def test_every_pair_has_one_difference_whatever_the_order_of_the_runs(table: lis
         assert len(pairs) == 3 and all(each.mean >= 0 for each in pairs)
         found.append({frozenset((each.algorithm, each.other)): (each.mean, each.spread) for each in pairs})
     assert all(each == found[0] for each in found)
+
+
+def run(algorithm: str, seed: int, accuracy: float, clusters: int, ari: float | None = 1.0) -> Outcome:
+    summary = {
+        "acc_client": accuracy,
+        "acc_worst": accuracy / 2,
+        "clusters": clusters,
+        "ari": ari,
+        "rounds_to_partition": 2 * clusters,
+        "bytes_down": 1_000_000,
+        "bytes_up": 500_000,
+        "seconds": 61.0,
+    }
+    clients = {0: accuracy, 1: 0.5, 2: 1 - accuracy}
+    return Outcome(algorithm, seed, Path(f"{algorithm}-{seed}"), summary, clients)
+
+
+def test_a_row_is_the_mean_over_seeds_with_its_spread() -> None:
+    fedavg, cfl = rows(
+        [run("fedavg", 0, 0.5, 1), run("cfl", 0, 0.6, 3), run("fedavg", 1, 0.7, 1), run("cfl", 1, 0.8, 4)]
+    )
+    assert (fedavg.algorithm, fedavg.seeds, fedavg.failed) == ("fedavg", (0, 1), ())
+    accuracy = cfl.figures["acc_client"]
+    assert accuracy is not None
+    assert (round(accuracy.mean, 6), accuracy.least, accuracy.most) == (0.7, 0.6, 0.8)
+    assert round(accuracy.spread or 0, 6) == 0.141421  # sqrt((0.01 + 0.01) / 1)
+    assert cells(cfl) == (
+        "cfl",
+        "2",
+        "0.700 ± 0.141",
+        "0.350 ± 0.071",
+        "3.5 (3 to 4)",
+        "1.000 ± 0.000",
+        "7.0 (6 to 8)",
+        "1.5 MB",
+        "1 min 1 s",
+        "2 of 6",
+    )
+
+
+def test_clients_are_worse_off_than_with_fedavg_of_the_same_seed() -> None:
+    """Client 2 of each seed has 0.4 with fedavg and 0.3 with ifca; seed 1 of fedavg was not run."""
+    fedavg, ifca = rows([run("fedavg", 0, 0.6, 1), run("ifca", 0, 0.7, 2), run("ifca", 1, 0.1, 2)])
+    assert (ifca.lower_than_fedavg, ifca.clients) == (1, 3)
+    assert (fedavg.lower_than_fedavg, fedavg.clients) == (None, 0)
+    assert rows([run("ifca", 0, 0.7, 2)])[0].lower_than_fedavg is None
+
+
+def test_what_failed_or_is_not_known_leaves_no_number() -> None:
+    failed = Outcome("hicfl", 1, Path("hicfl-1"), error="ZeroDivisionError: division by zero")
+    (row,) = rows([run("hicfl", 0, 0.5, 2, ari=None), failed])
+    assert (row.seeds, row.failed, row.figures["ari"]) == ((0, 1), (1,), None)
+    assert row.figures["clusters"] == Statistic(2, None, 2, 2)
+    assert cells(row)[1:6] == ("1, 1 failed", "0.500", "0.250", "2", "\N{EN DASH}")
+    assert cells(rows([failed])[0])[2:] == ("\N{EN DASH}",) * (len(TITLES) - 2)

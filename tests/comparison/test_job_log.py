@@ -2,30 +2,30 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.comparison.ledger import Jobs, Ledger
+from fedstrata.comparison.job_log import JobCount, JobLog
 from fedstrata.errors import RecordError
 
 
 def test_jobs_say_their_share() -> None:
-    assert str(Jobs(asked=4000, trained=1240)) == "trained 1,240 of 4,000 jobs; 31 %"
-    assert Jobs(0, 0).share == 1.0
+    assert str(JobCount(asked=4000, trained=1240)) == "trained 1,240 of 4,000 jobs; 31 %"
+    assert JobCount(0, 0).share == 1.0
 
 
-def test_a_ledger_goes_on_where_it_ends_and_counts_no_job_twice(tmp_path: Path) -> None:
+def test_a_job_log_goes_on_where_it_ends_and_counts_no_job_twice(tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl"
-    ledger = Ledger(path)
-    ledger.add(0, 1, {"fedavg": 5, "cfl": 5}, 5)
-    ledger.add(0, 2, {"fedavg": 5, "cfl": 5}, 8)
-    ledger.add(0, 3, {"fedavg": 0, "cfl": 0}, 0)
-    assert ledger.jobs == Jobs(20, 13)
+    job_log = JobLog(path)
+    job_log.add(0, 1, {"fedavg": 5, "cfl": 5}, 5)
+    job_log.add(0, 2, {"fedavg": 5, "cfl": 5}, 8)
+    job_log.add(0, 3, {"fedavg": 0, "cfl": 0}, 0)
+    assert job_log.jobs == JobCount(20, 13)
     with path.open("a") as file:
         file.write('{"seed": 0, "rou')
-    again = Ledger(path)
-    assert again.jobs == Jobs(20, 13)
+    again = JobLog(path)
+    assert again.jobs == JobCount(20, 13)
     again.add(0, 2, {"cfl": 5}, 5)
     again.add(0, 2, {"hicfl": 5}, 5)
     again.add(1, 2, {"cfl": 5}, 5)
-    assert again.jobs == Ledger(path).jobs == Jobs(30, 23)
+    assert again.jobs == JobLog(path).jobs == JobCount(30, 23)
     assert len(path.read_text().splitlines()) == 4
 
 
@@ -36,4 +36,4 @@ def test_a_line_that_is_none_is_named(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b'{"seed": 0, "round": 1, "asked": {"cfl": 5}, "trained": 5}\n' + line + b"\n")
     with pytest.raises(RecordError, match=r"jobs\.jsonl': expected a seed, a round and their jobs in line 2"):
-        Ledger(path)
+        JobLog(path)

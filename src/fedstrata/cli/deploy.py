@@ -1,4 +1,4 @@
-"""Run an experiment on real devices."""
+"""fedstrata deploy: run an experiment on real devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedstrata.cli.options import Experiment, RunFolder, Sets
-from fedstrata.cli.output import say
+from fedstrata.cli.terminal import Experiment, RunFolder, Sets, say
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 

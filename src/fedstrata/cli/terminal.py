@@ -1,0 +1,120 @@
+"""What the commands share: their options, and how they print."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedstrata.errors import MachineError
+from fedstrata.quoting import printable
+from fedstrata.runner.interrupt import Stopped
+
+Experiment = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
+]
+
+RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder; by default a new one in runs.")]
+
+AnyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")]
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+LONGEST = 900
+"""The largest number of characters of a message. A longer one loses its middle, as what to do stands at its end."""
+
+
+def fail(message: object, status: int) -> int:
+    """Print in one line what went wrong, and return the exit status."""
+    line = printable(" ".join(str(message).split()))
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    try:
+        print("fedstrata:", line, file=sys.stderr)
+    except OSError:
+        # Where no message can be printed, the status still tells it.
+        _discard(sys.stderr)
+    return status
+
+
+def say(text: object) -> None:
+    """Print a line at once. A reader that stops reading, such as `head`, ends no command."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what a stream still holds and all that is printed to it from now on, or Python fails at its end."""
+    # A stream that only looks like a file, as in tests, has no number.
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def short(value: Any) -> str:
+    """A value in a cell of a table."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: bool = False) -> None:
+    """Print a table: drawn on a terminal, aligned lines elsewhere.
+
+    Args:
+        titles: The titles of the columns.
+        rows: The cells of each row.
+        headed: Whether the aligned lines have the titles above them.
+    """
+    console = Console()
+    if console.is_terminal:
+        table = Table(*titles)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        with console.capture() as drawn:
+            console.print(table)
+        say(drawn.get().rstrip("\n"))
+        return
+    rows = [titles, *rows] if headed else rows
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def resume_command(folder: Path, *command: str) -> str:
+    """The command that goes on with a run or a comparison, as it can be typed."""
+    return shlex.join(["fedstrata", *command, "--resume", "--out", str(folder)])
+
+
+def stopped(stop: KeyboardInterrupt, *command: str) -> typer.Exit:
+    """The exit after Ctrl-C. Says how to go on, unless the user did not wait for the end of the round."""
+    if isinstance(stop, Stopped):
+        fail(f"{stop.where}; go on with: {resume_command(stop.folder, *command)}", 130)
+    return typer.Exit(130)
+
+
+def failed(error: MachineError, *command: str) -> Exception:
+    """The exception to raise after a failure of the machine. Says how to go on once the cause is gone.
+
+    Returns:
+        The exit; or the error itself where nothing was begun that could be resumed.
+    """
+    if error.folder is None:
+        return error
+    return typer.Exit(fail(f"{error.reason}, then go on with: {resume_command(error.folder, *command)}", 1))

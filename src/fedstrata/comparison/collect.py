@@ -1,0 +1,183 @@
+"""From run folders to a comparison."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedstrata.comparison.document import Comparison, Failure, Outcome, RunKey, measure, write
+from fedstrata.comparison.job_log import JobCount
+from fedstrata.config import Experiment, dumps, folder_of
+from fedstrata.config.folder import numbered, vacant
+from fedstrata.errors import RecordError
+from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
+from fedstrata.folder_lock import folder_lock
+from fedstrata.records import Folder
+from fedstrata.report.comparison import COLUMNS
+from fedstrata.schema import NAMES
+
+MOST_BYTES = 512 * 2**20
+"""A larger file of scores is not read."""
+
+MAY_DIFFER = ("algorithm", "algorithms", "seed", "engine", "probe", "records")
+"""The tables in which the runs of a comparison may differ."""
+
+
+def finished(folder: Path) -> bool:
+    """Whether a folder is that of a finished run; the summary is the last file that a run writes."""
+    return (folder / "summary.json").is_file()
+
+
+def conclude(
+    experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, Failure], jobs: JobCount
+) -> Comparison:
+    """Write down what came of a comparison.
+
+    Args:
+        experiments: The experiments of all runs.
+        out: The folder of the comparison.
+        failures: Why runs are not finished; all others are.
+        jobs: The number of shared jobs.
+    """
+    runs = list[Outcome]()
+    left_out = dict[Path, str]()
+    for experiment in experiments:
+        folder = folder_of(out, experiment)
+        key = RunKey(experiment.seed, experiment.algorithm.name)
+        outcome = Outcome(key.algorithm, key.seed, folder)
+        if key in failures:
+            runs.append(replace(outcome, **asdict(failures[key])))
+            continue
+        try:
+            runs.append(replace(outcome, **_read_results(folder)._asdict()))
+        except RecordError as error:
+            left_out[folder] = str(error)
+    return write(Comparison(out, _common_keys(tomllib.loads(dumps(experiments[0]))), tuple(runs), jobs, left_out))
+
+
+def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
+    """Compare finished runs.
+
+    Args:
+        folders: The folders of the runs. Runs of one algorithm with different keys are told apart by these. A run that
+            is damaged or not finished is left out.
+        out: The folder of the comparison; None is ``runs/compare``, numbered from the second on.
+
+    Raises:
+        RecordError: When none of them is a finished run, when they differ in more than algorithm and seed, when two
+            are the same run, or when the folder of the comparison holds something.
+    """
+    folder_out = numbered("compare", resume=False) if out is None else out
+    vacant(folder_out)
+    experiments = dict[Path, Mapping[str, Any]]()
+    results = dict[Path, _Results]()
+    left_out = dict[Path, str]()
+    for folder in folders:
+        try:
+            keys = _read_experiment(folder)
+            results[folder] = _read_results(folder)
+            experiments[folder] = keys
+        except RecordError as error:
+            left_out[folder] = str(error)
+    if not experiments:
+        raise RecordError(next(iter(left_out.values())))
+    first_folder, *_ = experiments
+    first = _common_keys(experiments[first_folder])
+    names = _names(experiments)
+    runs = list[Outcome]()
+    for folder, experiment in experiments.items():
+        common = _common_keys(experiment)
+        wrong = [key for key in {**first, **common} if common.get(key) != first.get(key)]
+        if wrong:
+            raise RecordError(
+                f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {first_folder}; "
+                "compare runs that differ in algorithm and seed only"
+            )
+        run = Outcome(names[folder], experiment["seed"], folder, *results[folder])
+        same = [other.folder for other in runs if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
+        if same:
+            found = f"{run.algorithm} with seed {run.seed}"
+            raise RecordError(f"expected different runs, found {found} in {same[0]} and in {folder}; leave one out")
+        runs.append(run)
+    with folder_lock(root_folder(folder_out)):
+        return write(Comparison(folder_out, first, tuple(runs), left_out=left_out))
+
+
+def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that all runs of a comparison have in common, wherever the data lie."""
+    common = {key: value for key, value in experiment.items() if key not in MAY_DIFFER}
+    return {**common, "data": {key: value for key, value in common["data"].items() if key != "root"}}
+
+
+def _read_experiment(folder: Path) -> dict[str, Any]:
+    """The keys of a run's experiment file."""
+    path = folder / "experiment.toml"
+    refuse_links(folder, NAMES)
+    try:
+        keys = parse_toml(read_file(path, MOST_BYTES_OF_EXPERIMENT))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"expected a run folder at {folder}, found no experiment to read: {error}") from None
+    tables = (keys.get("algorithm"), keys.get("data"))
+    if not all(isinstance(table, dict) and "name" in table for table in tables) or "seed" not in keys:
+        raise RecordError(
+            f"{path}: expected the experiment of a run, with its algorithm, data and seed; restore it or run again"
+        )
+    return keys
+
+
+def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
+    """The name of each run's algorithm in the table, with the keys in which it differs from others of the name."""
+    names = {}
+    algorithms = {folder: experiment["algorithm"] for folder, experiment in experiments.items()}
+    for folder, own in algorithms.items():
+        others = [other for other in algorithms.values() if other["name"] == own["name"]]
+        differing = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
+        names[folder] = " ".join([own["name"], *(f"{key}={own[key]}" for key in differing)])
+    return names
+
+
+class _Results(NamedTuple):
+    """What the folder of a finished run holds for the table.
+
+    Attributes:
+        summary: The content of ``summary.json``.
+        clients: The accuracy of each client at the end.
+    """
+
+    summary: Mapping[str, Any]
+    clients: Mapping[int, float]
+
+
+def _read_results(folder: Path) -> _Results:
+    summary = Folder(folder).summary()
+    path = folder / "summary.json"
+    try:
+        measures = {key: measure(summary, key) for key in COLUMNS}
+        last = folder / "clients" / f"{summary['rounds']:05d}.parquet"
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
+    for key, value in measures.items():
+        if not _is_finite(value) and (key, value) != ("ari", None):  # a partition without true groups has none
+            raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
+    try:
+        table = pq.read_table(io.BytesIO(read_file(last, MOST_BYTES)), columns=["client", "accuracy"])
+        clients, accuracies = table.to_pydict().values()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise RecordError(
+            f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
+        ) from None
+    if not all(map(_is_finite, accuracies)):
+        raise RecordError(f"{last}: expected an accuracy for every client, found others; restore it or run again")
+    return _Results(summary, dict(zip(clients, accuracies, strict=True)))
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)
