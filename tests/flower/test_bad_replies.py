@@ -346,7 +346,9 @@ def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -
 
 def test_who_has_no_node_is_absent(here: Federation) -> None:
     remote, _ = here.remote()
-    registrations = {key: seat for key, seat in remote.registry.registrations.items() if key != "site-2"}
+    registrations = {
+        key: registration for key, registration in remote.registry.registrations.items() if key != "site-2"
+    }
     remote.registry = replace(remote.registry, registrations=registrations)
     rounds(here, remote.run)
     assert here.lines[0] == "round 1: client 2 is absent: no node speaks for it"

@@ -17,7 +17,7 @@ from fedstrata.runner.build import prepare
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)
-TERMS = RunConfig("run", 5, 0, "mlp", "{}", "float32", SAMPLES)
+CONFIG = RunConfig("run", 5, 0, "mlp", "{}", "float32", SAMPLES)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2, 6)).astype("float32")
 Y = np.arange(12) % 2
@@ -30,7 +30,7 @@ def write(path: Path, **arrays: Any) -> Path:
 
 def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:])
-    holdings = read_client_data(path, 3, TERMS)
+    holdings = read_client_data(path, 3, CONFIG)
     assert [len(holdings.train(c)) for c in range(5)] == [0, 0, 0, 8, 0]
     inputs, labels = holdings.samples(holdings.test(3))
     assert labels.tolist() == Y[8:].tolist()
@@ -40,13 +40,13 @@ def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=Y)
-    held = [read_client_data(path, client, TERMS).test(client).tolist() for client in (0, 0, 1)]
+    held = [read_client_data(path, client, CONFIG).test(client).tolist() for client in (0, 0, 1)]
     assert held[0] == held[1] != held[2] and len(held[0]) == 3
 
 
 def test_units_are_never_cut_through(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=Y, trial=np.arange(12) // 3)
-    holdings = read_client_data(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    holdings = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
     assert len({index // 3 for index in holdings.test(0).tolist()}) == 1
     for half in ("A", "B"):
         assert len(holdings.train(0, half)) % 3 == 0
@@ -55,13 +55,13 @@ def test_units_are_never_cut_through(tmp_path: Path) -> None:
 def test_both_splits_bring_their_units(tmp_path: Path) -> None:
     trials = {"trial": np.arange(8) // 2, "trial_test": np.arange(4) + 9}
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:], **trials)
-    holdings = read_client_data(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    holdings = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
     assert len(holdings.train(0, "A")) == 4
 
 
 def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
-    config = replace(TERMS, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
+    config = replace(CONFIG, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
     holdings = read_client_data(path, 0, config)
     labels = holdings.samples(torch.arange(12))[1]
     assert labels.tolist() == [2 - y for y in Y.tolist()]
@@ -82,20 +82,20 @@ def test_data_that_do_not_fit_are_refused(
 ) -> None:
     path = write(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        read_client_data(path, 0, replace(TERMS, samples=replace(SAMPLES, **changes)))
+        read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, **changes)))
 
 
 def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     images = RNG.integers(0, 255, size=(6, 3, 28, 28)).astype("uint8")
     path = write(tmp_path / "a.npz", x=images, y=Y[:6])
     samples = Samples((3, 32, 32), 2, (0.0,) * 3, (1.0,) * 3)
-    holdings = read_client_data(path, 0, replace(TERMS, model="vgg11", samples=samples))
+    holdings = read_client_data(path, 0, replace(CONFIG, model="vgg11", samples=samples))
     assert holdings.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_a_server_holds_nothing(dtype: str) -> None:
-    holdings = no_client_data(replace(TERMS, samples=replace(SAMPLES, dtype=dtype)))
+    holdings = no_client_data(replace(CONFIG, samples=replace(SAMPLES, dtype=dtype)))
     assert len(holdings) == 5 and all(not len(holdings.train(client)) for client in range(5))
 
 
@@ -108,7 +108,7 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     samples = export_client_data(experiment, setting, paths)
     assert samples.unit == "trial" and export_public_data(setting, tmp_path / "public.npz") == ""
     for client, path in enumerate(paths):
-        own = read_client_data(path, client, replace(TERMS, clients=2, samples=samples))
+        own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
         for part in FOLDS:
             pairs = [each.samples(each.train(client, part)) for each in (setting.holdings, own)]
             assert same(pairs[0], pairs[1]), part

@@ -176,9 +176,8 @@ def test_a_pull_needs_the_received_values_of_tensors_that_are_kept() -> None:
     )
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
     assert request_for(plan, 0, LAYOUT, range(4)).sent == ((True, False, False, False),)
-    assert request_for(replace(plan, tasks={"train": replace(task, prox_weight=0.0)}), 0, LAYOUT, range(4)).sent == (
-        nothing,
-    )
+    free = replace(plan, tasks={"train": replace(task, prox_weight=0.0)})
+    assert request_for(free, 0, LAYOUT, range(4)).sent == (nothing,)
     assert request_for(plan, 0, LAYOUT, ()).sent == (everything,)
 
 

@@ -20,7 +20,7 @@ MET = claimed(EMPTY, FIRST)
 
 def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() -> None:
     late = claimed(claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2), 4), replace(FIRST, key="b", name="b"))
-    assert {key: seat.client for key, seat in late.registrations.items()} == {"c": 2, "b": 1}
+    assert {key: registration.client for key, registration in late.registrations.items()} == {"c": 2, "b": 1}
     assert late.joins() == {0: NEVER, 1: 0, 2: 4}
     assert late.of(2) == ("c", late.registrations["c"]) and late.of(0) is None
 
@@ -70,7 +70,7 @@ def test_a_taken_key_is_refused(claim: Claim, message: str) -> None:
 
 
 def test_a_registered_client_is_not_to_be_had_by_a_node_with_another_key_even_when_it_is_away() -> None:
-    """Whoever could register a node under the client's name would have its seat else."""
+    """Whoever could register a node under the client's name would have its registration else."""
     for name in ("", "a"):
         with pytest.raises(InputError, match="whose node has come with another public key; if its machine is new"):
             claimed(MET, Claim("a", 2, "another", name, 20, 5), online={2})
@@ -85,7 +85,7 @@ def test_a_client_speaks_by_the_public_key_in_the_operators_folder_alone() -> No
         claimed(PINNED, replace(FIRST, public="another"))
 
 
-def test_a_new_machine_has_the_seat_once_the_operator_has_its_public_key() -> None:
+def test_a_new_machine_has_the_registration_once_the_operator_has_its_public_key() -> None:
     moved = replace(MET, public_keys={"a": "key of the new machine"})
     again = claimed(moved, Claim("a", 2, "key of the new machine", "a", 20, 5), 7, online={2})
     assert (again.registrations["a"].node, again.registrations["a"].joined) == (2, 0)

@@ -314,8 +314,8 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
     assert asked == [100, 101, 102, 103, 104, 105, 102]
 
 
-def whoami_of(grid: Loopback, node: int) -> list[str]:
-    """How a node was asked who it is."""
+def questions_to(grid: Loopback, node: int) -> list[str]:
+    """The questions of registration that a node was asked."""
     sent = [each.metadata for each in grid.asked if each.metadata.message_type == "query.register"]
     return [each.message_id for each in sent if each.dst_node_id == node]
 
@@ -327,7 +327,7 @@ def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Here, tmp_p
     grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
     ticks = Ticks()
     drive(grid, load({**KEYS, "algorithm": {"name": "fedavg"}}), members, tmp_path / "run", clock=ticks.clock)
-    assert ticks.time == 0 and len(whoami_of(grid, 300)) == 1
+    assert ticks.time == 0 and len(questions_to(grid, 300)) == 1
 
 
 def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
         driven(grid, replace(members, max_samples=31), tmp_path / "narrow", **changes)
 
 
-def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
+def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operators(
     here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The takeover: a client's node is unregistered, and another registered under its name."""

@@ -191,7 +191,7 @@ def test_a_node_may_not_do_what_the_operator_does(attacked: Attacked, step: str)
     assert attacked.stands()
 
 
-def test_a_node_may_not_take_a_seat_of_another(attacked: Attacked) -> None:
+def test_a_node_may_not_take_a_registration_of_another(attacked: Attacked) -> None:
     """A key that the operator has not registered is none, with whatever certificate it comes."""
     private, public = generate_key_pairs()
     own: list[Any] = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(private, public)]

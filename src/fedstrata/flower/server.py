@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from fedstrata.report.words import warnings
 from fedstrata.runner.build import Setting, problem_of, rehearse
 from fedstrata.runner.membership import membership
 from fedstrata.runner.progress import Line, Progress
-from fedstrata.runner.rounds import Answer, Run, ask, one_thread, steps
+from fedstrata.runner.rounds import Answer, Run, Steps, ask, one_thread, steps
 
 REGISTRY = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -57,7 +57,8 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
         InputError: When something in one of them is wrong.
         EngineError: When too few clients are there.
     """
-    path, resume = Path(str(config["federation"])), bool(config["resume"])
+    path = Path(str(config["federation"]))
+    resume = bool(config["resume"])
     source = None if resume else Path(str(config["experiment"]))
     experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
     federation = read_federation(path)
@@ -100,40 +101,63 @@ def drive(
         config = run_config(experiment, federation, _run_name(folder))
         for warning in _warnings(federation, public_keys):
             tell(warning)
-        registry = ClientRegistry(
+        registrar = _registrar(grid, config, federation, tell, clock)
+        empty = ClientRegistry(
             known=federation.clients,
             clients=config.clients,
             max_samples=federation.max_samples,
             public_keys=public_keys or {},
         )
-        registry = load_registry(folder / REGISTRY, registry)
-        longest = federation.rounds.deadline * federation.rounds.max_attempts
-        layout = layout_of(config.network(0))
-        registrar = Registrar(grid, config, layout, federation.wait_seconds, tell, clock, between=longest)
+        registry = load_registry(folder / REGISTRY, empty)
         wanted = federation.min_clients or len(federation.clients)
         registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
         save_registry(folder / REGISTRY, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         setting, joins = _setting(experiment, federation, config, clients, public)
         running = steps(experiment, setting, out, resume=resume, show=Progress(experiment.rounds, line).show, tell=tell)
-        answer: Answer | None = None
-        try:
-            while True:
-                plan = ask(running, answer)
-                began = perf_counter()
-                answered = clients.run(plan)
-                traffic = clients.traffic
-                answer = Answer(answered, perf_counter() - began, traffic.absent, traffic.rejected)
-                _record_traffic(folder, plan.round, traffic, answer.seconds)
-                clients.registry = registrar.update(clients.registry, plan.round + 1)
-                save_registry(folder / REGISTRY, clients.registry)
-                joins.update(_joins(experiment, clients.registry))
-        except StopIteration as end:
-            finished: Run = end.value
+
+        def after(round: int) -> None:
+            clients.registry = registrar.update(clients.registry, round + 1)
+            save_registry(folder / REGISTRY, clients.registry)
+            joins.update(_joins(experiment, clients.registry))
+
+        finished = _run_rounds(running, clients, folder, after)
         for warning in warnings(finished.summary):
             tell(warning)
         report.build(out)
         return finished
+
+
+def _registrar(
+    grid: Grid, config: RunConfig, federation: Federation, tell: Callable[[str], None], clock: Clock
+) -> Registrar:
+    longest = federation.rounds.deadline * federation.rounds.max_attempts
+    layout = layout_of(config.network(0))
+    return Registrar(grid, config, layout, federation.wait_seconds, tell, clock, between=longest)
+
+
+def _run_rounds(running: Steps, clients: FlowerClients, folder: Path, after: Callable[[int], None]) -> Run:
+    """Let the clients answer every plan of a run.
+
+    Args:
+        running: The rounds of the run, which yield plans.
+        clients: They answer.
+        folder: The folder of the network's records.
+        after: Is called with the number of each round that was answered.
+    """
+    answer: Answer | None = None
+    try:
+        while True:
+            plan = ask(running, answer)
+            began = perf_counter()
+            answered = clients.run(plan)
+            traffic = clients.traffic
+            answer = Answer(answered, perf_counter() - began, traffic.absent, traffic.rejected)
+            _record_traffic(folder, plan.round, traffic, answer.seconds)
+            after(plan.round)
+    except StopIteration as end:
+        finished: Run = end.value
+    return finished
 
 
 def run_config(experiment: Experiment, federation: Federation, run: str) -> RunConfig:
@@ -217,7 +241,8 @@ def _public(path: Path, federation: Federation) -> torch.Tensor:
             inputs = torch.from_numpy(archive["x"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: expected a .npz file with an array x of samples: {error}") from None
-    found, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape[1:])
+    found = str(inputs.dtype).removeprefix("torch.")
+    shape = tuple(inputs.shape[1:])
     if (found, shape) != (samples.dtype, samples.shape):
         raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
     labels = torch.zeros(len(inputs), dtype=torch.int64)
