@@ -131,6 +131,8 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "run": (put("reply", "run", "other"), "expected a reply of run run, found run other"),
     "stored": (put("reply", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
     "score": (put("score-client", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
+    "score of another": (put("score-client", "clients", 1), "expected a score of client 2, found one of client 1"),
+    "a huge count": (put("score-client", "correct", 2**63), "expected correct to be of type int, found 92233720368547"),
     "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
     "no score": (lambda m: m.content.pop("score-client.settings"), "expected the record score-client, found"),
     "statistics": (

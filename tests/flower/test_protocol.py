@@ -287,7 +287,7 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
             lambda s: s["task-train"].update(selection_metric="luck"),
             "expected selection_metric to be loss or errors, found luck",
         ),
-        (lambda s: s["evaluation-client"].update(clients=[1]), r"expected evaluation client of client 0, found \[1\]"),
+        (lambda s: s["evaluation-client"].update(clients=1), "expected evaluation client of client 0, found 1"),
     ],
 )
 def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> None:

@@ -152,10 +152,15 @@ class Schema(Generic[T]):
         return self._kind(**values)
 
 
+def _is(kind: type[Any], value: object) -> bool:
+    """Whether a value from elsewhere is of a type; an int must fit into 64 bits, as tensors have them."""
+    # isinstance would take a bool for an int.
+    return type(value) is kind and (not isinstance(value, int) or -(2**63) <= value < 2**63)
+
+
 def _scalar(kind: type[Any]) -> Codec:
     def read(name: str, value: object, tensors: int) -> Any:
-        # isinstance would take a bool for an int.
-        if type(value) is not kind:
+        if not _is(kind, value):
             raise InputError(f"expected {name} to be of type {kind.__name__}, found {value!r}")
         return value
 
@@ -164,7 +169,7 @@ def _scalar(kind: type[Any]) -> Codec:
 
 def _list(kind: type[Any]) -> Codec:
     def read(name: str, values: object, tensors: int) -> Any:
-        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        if not isinstance(values, list) or not all(_is(kind, value) for value in values):
             raise InputError(f"expected {name} to be a list of {kind.__name__}, found {values!r}")
         return tuple(values)
 
@@ -228,8 +233,11 @@ MASK = Codec(mask_tensors, _read_mask)
 OPTIONAL_MASK = Codec(mask_tensors, _read_optional_mask)
 """A mask that is () where it names no tensor."""
 
-IDS = Codec(lambda ids: [int(each) for each in ids], _read_ids)
-"""A tensor of integers, (m,)."""
+ONE_INT = Codec(int, lambda *value: torch.tensor([_scalar(int).read(*value)]))
+"""A tensor of one integer, (1,)."""
+
+ONE_FLOAT = Codec(float, lambda *value: torch.tensor([_scalar(float).read(*value)]))
+"""A tensor of one number, (1,) float32."""
 
 OPTIONAL_IDS = Codec(lambda ids: [] if ids is None else ids.tolist(), _read_optional_ids)
 """A tensor of integers, (m,), or None."""

@@ -30,8 +30,9 @@ from fedstrata.engine.workers.sharding import empty_result
 from fedstrata.errors import ContractError, InputError, insist
 from fedstrata.flower.payload import (
     ID_ROW,
-    IDS,
     MASK,
+    ONE_FLOAT,
+    ONE_INT,
     OPTIONAL_IDS,
     OPTIONAL_MASK,
     TEXTS,
@@ -272,7 +273,7 @@ TASK = Schema(
     upload_values=OPTIONAL_MASK,
 )
 
-EVALUATION = Schema(Evaluation, clients=IDS, candidates=ID_ROW)
+EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
 
 
 @dataclass(frozen=True)
@@ -333,8 +334,8 @@ def read_request(payload: Payload, layout: Layout) -> Request:
     tasks = {name: TASK.read(payload.record(f"task-{name}"), tensors) for name in head.tasks}
     evaluations = {name: EVALUATION.read(payload.record(f"evaluation-{name}"), tensors) for name in head.evaluations}
     for name, evaluation in evaluations.items():
-        if evaluation.clients.tolist() != [head.client]:
-            raise InputError(f"expected evaluation {name} of client {head.client}, found {evaluation.clients.tolist()}")
+        if int(evaluation.clients) != head.client:
+            raise InputError(f"expected evaluation {name} of client {head.client}, found {int(evaluation.clients)}")
     try:
         plan = Plan(
             round=head.round,
@@ -406,18 +407,9 @@ class _ResultRecord:
     losses: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class _ScoreRecord:
-    """A score: samples classified correctly, test samples, and the mean loss."""
-
-    correct: int
-    samples: int
-    loss: float
-
-
 REPLY_HEAD = Schema(_ReplyHead)
 RESULT = Schema(_ResultRecord)
-SCORE = Schema(_ScoreRecord)
+SCORE = Schema(Score, clients=ONE_INT, correct=ONE_INT, samples=ONE_INT, loss=ONE_FLOAT)
 
 
 def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Payload:
@@ -433,9 +425,7 @@ def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Pay
             records[f"result-{name}"] = RESULT.write(_ResultRecord(int(result.chosen), int(result.sizes), losses))
             if any(upload):
                 arrays[f"update-{name}"] = tensors_of_row(result.updates.values[0], upload, layout)
-    for name, score in reply.report.scores.items():
-        record = _ScoreRecord(int(score.correct), int(score.samples), float(score.loss))
-        records[f"score-{name}"] = SCORE.write(record)
+    records |= {f"score-{name}": SCORE.write(score) for name, score in reply.report.scores.items()}
     if reply.report.client_stats:
         arrays["client_stats"] = {name: rows.values[0] for name, rows in reply.report.client_stats.items()}
     return Payload(records, arrays)
@@ -479,7 +469,7 @@ def read_reply(payload: Payload, request: Request, layout: Layout, bounds: Reply
             raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
     _refuse_other_parts(payload, plan)
     results = {name: _read_result(payload, name, request, layout, bounds) for name in plan.tasks}
-    scores = {name: _read_score(payload, name, evaluation, bounds) for name, evaluation in plan.evaluations.items()}
+    scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
     client_stats = _read_client_stats(payload, request, bounds)
     return Reply(Report(results, scores, client_stats), tuple(mask_tensors(head.stored)), head.spoilt)
 
@@ -523,20 +513,18 @@ def _read_result(payload: Payload, name: str, request: Request, layout: Layout, 
     )
 
 
-def _read_score(payload: Payload, name: str, evaluation: Evaluation, bounds: ReplyBounds) -> Score:
-    found = SCORE.read(payload.record(f"score-{name}"))
-    if found.samples != bounds.test or not 0 <= found.correct <= found.samples:
-        raise InputError(
-            f"expected a score of {bounds.test} test samples, found {found.correct} right of {found.samples}"
-        )
-    if found.loss < 0:
-        raise InputError(f"expected a loss of at least 0, found {found.loss}")
-    return Score(
-        clients=evaluation.clients,
-        correct=torch.tensor([found.correct]),
-        samples=torch.tensor([found.samples]),
-        loss=torch.tensor([found.loss]),
-    )
+def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBounds) -> Score:
+    score = SCORE.read(payload.record(f"score-{name}"))
+    client = int(score.clients)
+    correct = int(score.correct)
+    samples = int(score.samples)
+    if client != request.client:
+        raise InputError(f"expected a score of client {request.client}, found one of client {client}")
+    if samples != bounds.test or not 0 <= correct <= samples:
+        raise InputError(f"expected a score of {bounds.test} test samples, found {correct} right of {samples}")
+    if float(score.loss) < 0:
+        raise InputError(f"expected a loss of at least 0, found {float(score.loss):g}")
+    return score
 
 
 def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) -> dict[str, Rows]:
