@@ -22,10 +22,10 @@ def one_thread() -> None:
 def made_once() -> Iterator[None]:
     """Compiled templates and the digits, which take longer to make than most tests, are made once for all tests."""
     from fedstrata.data import digits
-    from fedstrata.report import sheet
+    from fedstrata.report import template
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sheet, "environment", cache(sheet.environment))
+        patch.setattr(template, "templates", cache(template.templates))
         patch.setattr(digits, "read_digits", cache(digits.read_digits))
         yield
 

@@ -97,7 +97,7 @@ def runs(scratch: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         yield f"processes {name}", partial(simulated, {**DIGITS, "rounds": 3, "algorithm": algorithm, "engine": two})
     made = federation(FLOWER, scratch)
     keys = tuple(device.key for device in made.devices.values())
-    members = Federation(keys, made.terms.samples, wait_seconds=5.0)
+    members = Federation(keys, made.config.samples, wait_seconds=5.0)
     for name in ALGORITHMS:
         if name in NOT_OVER_FLOWER:
             continue

@@ -74,10 +74,20 @@ def test_the_lock_is_free_when_its_process_was_killed_though_its_workers_live(
         assert (tmp_path / "run" / "lock").read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
 
-def test_a_lock_is_waited_for_where_that_is_asked_for(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedstrata.flower.alone import alone
+def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    from fedstrata.folder_lock import folder_lock
 
-    with alone(tmp_path / "run", holder.kill):
+    with folder_lock(tmp_path / "new" / "folder"):
+        assert (tmp_path / "new" / "folder" / "lock").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="expected a folder that can be made"), folder_lock(tmp_path / "file" / "run"):
+        pass
+
+
+def test_a_lock_is_waited_for_where_that_is_asked_for(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    from fedstrata.folder_lock import folder_lock
+
+    with folder_lock(tmp_path / "run", wait=holder.kill):
         assert holder.wait() == -signal.SIGKILL
 
 

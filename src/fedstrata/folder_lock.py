@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedstrata.errors import RecordError
+from fedstrata.errors import InputError, RecordError
 from fedstrata.files import read_file
 from fedstrata.resources import SHORTAGES
 
@@ -30,13 +30,20 @@ def folder_lock(folder: Path, wait: Callable[[], object] | None = None) -> Itera
     """Keep other processes out of a folder while they and this one ask for its lock.
 
     Args:
-        folder: That exists.
+        folder: The folder; made if need be.
         wait: Is called when another process has the lock, which is then waited for; None refuses at once.
 
     Raises:
+        InputError: When the folder cannot be made.
         RecordError: When another process has it; the line says which one. Also when no lock can be had there.
         OSError: When the machine fails, such as by a full disk.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
+        raise InputError(f"{str(folder)!r}: expected a folder that can be made: {error.strerror}") from None
     lock = FileLock(folder / NAME, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_sign)
     try:
         _acquire(lock, folder, wait)

@@ -12,6 +12,7 @@ from fedstrata.report.comparison import (
     TITLES,
     Difference,
     Row,
+    Statistic,
     cells,
     difference_text,
     pair_table,

@@ -14,12 +14,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedstrata.config import load
 from fedstrata.core import Plan
-from fedstrata.flower.cut import cut
-from fedstrata.flower.device import Device, answer, whoami
-from fedstrata.flower.exchange import Clock, Node, ReplyLimit
-from fedstrata.flower.remote import Remote, Rules
-from fedstrata.flower.roster import Roster, Seat
-from fedstrata.flower.terms import Samples, Terms
+from fedstrata.flower.client_data import export_client_data
+from fedstrata.flower.clients import FlowerClients, RoundRules
+from fedstrata.flower.device import Device, register, work
+from fedstrata.flower.grid import Clock, Node
+from fedstrata.flower.payload import ReplyLimit
+from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.registry import ClientRegistry, Registration
 from fedstrata.runner.build import RunSetup, build_run
 
 # Flower notes in every message who sent it, and lets nobody make one without.
@@ -76,7 +77,7 @@ class Loopback:
             self.asked.append(message)
             ids.append(id)
             if node in self.devices:
-                does = whoami if message.metadata.message_type == "query.whoami" else answer
+                does = register if message.metadata.message_type == "query.register" else work
                 reply = over_the_wire(does(message, self.devices[node]))
                 self._replies[id] = self.twist(message, reply)
         return ids
@@ -121,17 +122,17 @@ class Federation:
     """The devices of an experiment's clients, and the simulator that they are compared with."""
 
     setup: RunSetup
-    terms: Terms
+    config: RunConfig
     devices: dict[int, Device]
-    roster: Roster
+    registry: ClientRegistry
 
     def remote(
-        self, rules: Rules | None = None, twist: Twist | None = None, run: str = "run"
-    ) -> "tuple[Remote, Loopback]":
+        self, rules: RoundRules | None = None, twist: Twist | None = None, run: str = "run"
+    ) -> "tuple[FlowerClients, Loopback]":
         grid = Loopback(dict(self.devices)) if twist is None else Loopback(dict(self.devices), twist)
         self.lines: list[str] = []
-        terms = replace(self.terms, run=run)
-        return Remote(grid, terms, self.roster, rules, self.lines.append, Ticks().clock), grid
+        config = replace(self.config, run=run)
+        return FlowerClients(grid, config, self.registry, rules, self.lines.append, Ticks().clock), grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:
@@ -139,10 +140,12 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     experiment = load({**keys, "engine": {"name": "loop"}})
     setup, n = build_run(experiment), experiment.data.clients
     paths = [folder / f"{client}.npz" for client in range(n)]
-    samples: Samples = cut(experiment, setup, paths)
+    samples: Samples = export_client_data(experiment, setup, paths)
     model = experiment.model
-    terms = Terms("run", n, experiment.seed, model.name, json.dumps(model.options), "float32", samples)
+    config = RunConfig("run", n, experiment.seed, model.name, json.dumps(model.options), "float32", samples)
     devices = {100 + c: Device(f"site-{c}", path, folder / f"state-{c}") for c, path in enumerate(paths)}
     held = setup.client_data
-    seats = {f"site-{c}": Seat(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)}
-    return Federation(setup, terms, devices, Roster(tuple(seats), n, seats))
+    registrations = {
+        f"site-{c}": Registration(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)
+    }
+    return Federation(setup, config, devices, ClientRegistry(tuple(registrations), n, registrations))

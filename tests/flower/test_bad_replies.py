@@ -16,10 +16,9 @@ from in_process import Federation, federation
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine import ClientStore
 from fedstrata.errors import EngineError
+from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.device import Device
-from fedstrata.flower.letter import Letter
-from fedstrata.flower.messages import write_letter
-from fedstrata.flower.remote import Rules
+from fedstrata.flower.payload import Payload, encode
 from turns import same
 
 KEYS: dict[str, Any] = {
@@ -106,15 +105,15 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
         "expected no part 0: it was not asked for",
     ),
     "metrics": (
-        lambda m: m.content.__setitem__("answer.metrics", MetricRecord({"a": 1})),
-        "expected no part answer.metrics: it was not asked for",
+        lambda m: m.content.__setitem__("reply.metrics", MetricRecord({"a": 1})),
+        "expected no part reply.metrics: it was not asked for",
     ),
     "more keys": (
-        lambda m: [put("answer", str(i), i)(m) for i in range(1000)],
+        lambda m: [put("reply", str(i), i)(m) for i in range(1000)],
         "expected at most 32 values in a record, found 1005",
     ),
-    "a long list": (put("answer", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
-    "a long key": (put("answer", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
+    "a long list": (put("reply", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
+    "a long key": (put("reply", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
     "another format": (
         lambda m: m.content.array_records["update-train.arrays"].__setitem__(
             "linear1.weight", Array("float32", (8, 64), "raw", b"0")
@@ -124,19 +123,24 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "negative samples": (put("result-train", "size", -5), "to be of 1 to 32 samples, found -5"),
     "too many samples": (put("result-train", "size", 33), "to be of 1 to 32 samples, found 33"),
     "samples of another type": (put("result-train", "size", 3.5), "expected size to be of type int, found 3.5"),
-    "a model that was not offered": (put("result-train", "given", 1), "trained from an offered model, found 1"),
+    "a model that was not offered": (put("result-train", "chosen", 1), "trained from an offered model, found 1"),
     "losses": (put("result-train", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
     "losses of texts": (put("result-train", "losses", ["a"]), "expected losses to be a list of float"),
-    "round": (put("answer", "round", 1), "expected an answer of round 2, found round 1"),
-    "client": (put("answer", "client", 3), "expected an answer of client 2, found client 3"),
-    "run": (put("answer", "run", "other"), "expected an answer of run run, found run other"),
-    "stored": (put("answer", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
+    "round": (put("reply", "round", 1), "expected a reply of round 2, found round 1"),
+    "client": (put("reply", "client", 3), "expected a reply of client 2, found client 3"),
+    "run": (put("reply", "run", "other"), "expected a reply of run run, found run other"),
+    "stored": (put("reply", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
     "score": (put("score-client", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
+    "score of another": (put("score-client", "clients", 1), "expected a score of client 2, found one of client 1"),
+    "a huge count": (put("score-client", "correct", 2**63), "expected correct to be of type int, found 92233720368547"),
     "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
     "no score": (lambda m: m.content.pop("score-client.settings"), "expected the record score-client, found"),
-    "facts": (lambda m: m.content.pop("facts.arrays"), "expected the facts ['entropy'], found []"),
+    "statistics": (
+        lambda m: m.content.pop("client_stats.arrays"),
+        "expected the client statistics ['entropy'], found []",
+    ),
     "a fact": (
-        lambda m: m.content.array_records["facts.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
+        lambda m: m.content.array_records["client_stats.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
         "expected entropy to be torch.float32 (1,), found torch.float32 (2,)",
     ),
 }
@@ -180,7 +184,7 @@ def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_clie
     (line,) = here.lines
     assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
     assert len(line) < 340 and line.isprintable()
-    assert list(remote.journey.rejected) == [BAD] and remote.journey.absent == {}
+    assert list(remote.traffic.rejected) == [BAD] and remote.traffic.absent == {}
 
 
 def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> None:
@@ -197,7 +201,7 @@ def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> 
 
     remote, _ = here.remote(twist=twist)
     assert same(rounds(here, remote.run), without_the_bad(here))
-    assert here.lines == ["round 2: client 2 is rejected: expected an answer of round 2, found round 1"]
+    assert here.lines == ["round 2: client 2 is rejected: expected a reply of round 2, found round 1"]
 
 
 def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) -> None:
@@ -230,7 +234,7 @@ def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Feder
 
     def twist(message: Message, reply: Message) -> list[Message]:
         if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            return [Message(write_letter(Letter({"failed": {"reason": forged}})), reply_to=message)]
+            return [Message(encode(Payload({"failed": {"reason": forged}})), reply_to=message)]
         return [reply]
 
     remote, _ = here.remote(twist=twist)
@@ -311,12 +315,12 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
 
 
 def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
-    remote, _ = here.remote(Rules(min_reply_fraction=0.5))
+    remote, _ = here.remote(RoundRules(min_reply_fraction=0.5))
     setting = here.setup
     state = setting.algorithm.init(setting.problem)
     report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
     assert report.results["train"].updates.clients.tolist() == [0, 1]
-    assert remote.journey.absent == dict.fromkeys((2, 3), "the first 2 had answered")
+    assert remote.traffic.absent == dict.fromkeys((2, 3), "the first 2 had answered")
 
 
 def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federation) -> None:
@@ -326,10 +330,10 @@ def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federati
         asked.append(message.metadata.dst_node_id)
         return [reply] if message.metadata.dst_node_id == 100 or len(asked) > 8 else []
 
-    remote, _ = here.remote(Rules(min_replies=2, max_attempts=3, deadline=5.0), twist)
+    remote, _ = here.remote(RoundRules(min_replies=2, max_attempts=3, deadline=5.0), twist)
     rounds(here, remote.run)
     assert len(asked) == 16 and here.lines[3] == "round 1: 1 of 4 answered, 2 are needed"
-    remote, grid = here.remote(Rules(min_replies=2, max_attempts=2, deadline=5.0))
+    remote, grid = here.remote(RoundRules(min_replies=2, max_attempts=2, deadline=5.0))
     grid.devices.clear()
     with pytest.raises(EngineError, match="round 1: expected at least 2 of 4 clients to answer"):
         rounds(here, remote.run)
@@ -344,8 +348,10 @@ def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -
 
 def test_who_has_no_node_is_absent(here: Federation) -> None:
     remote, _ = here.remote()
-    seats = {key: seat for key, seat in remote.roster.seats.items() if key != "site-2"}
-    remote.roster = replace(remote.roster, seats=seats)
+    registrations = {
+        key: registration for key, registration in remote.registry.registrations.items() if key != "site-2"
+    }
+    remote.registry = replace(remote.registry, registrations=registrations)
     rounds(here, remote.run)
     assert here.lines[0] == "round 1: client 2 is absent: no node speaks for it"
 
@@ -361,7 +367,7 @@ def test_who_has_no_node_is_absent(here: Federation) -> None:
 )
 def test_rules_that_cannot_be_are_refused(keys: dict[str, Any], rule: str) -> None:
     with pytest.raises(Exception, match=f"rounds: expected that {rule} is"):
-        Rules(**keys)
+        RoundRules(**keys)
 
 
 def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> None:
@@ -376,7 +382,7 @@ def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Fed
     state = setting.algorithm.init(setting.problem)
     evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone[:2])
     plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), evaluations=evaluations)
-    remote, grid = here.remote(Rules(deadline=5.0, max_attempts=2))
+    remote, grid = here.remote(RoundRules(deadline=5.0, max_attempts=2))
     del grid.devices[100], grid.devices[101]
     with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):
         remote.run(plan)

@@ -27,13 +27,12 @@ from in_process import Loopback
 
 from fedstrata.config import load
 from fedstrata.errors import DataError, EngineError, ExperimentError, InputError, RecordError
-from fedstrata.flower import certificates, deploy, server
-from fedstrata.flower.app_signature import hand_over_signature
-from fedstrata.flower.certificates import certify, read_public_keys
+from fedstrata.flower import credentials, deploy, server
+from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.credentials import certify, hand_over_signature, read_public_keys
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation, read_federation, write_federation
-from fedstrata.flower.remote import Rules
-from fedstrata.flower.terms import Samples
+from fedstrata.flower.protocol import Samples
 from fedstrata.runner.rounds import run
 
 EXPERIMENT: dict[str, Any] = {
@@ -157,9 +156,9 @@ def test_an_address_is_certified_as_one(tmp_path: Path) -> None:
 
 def test_a_program_that_is_missing_or_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected the program no-such-program, found none; install it"):
-        certificates._do(["no-such-program"], tmp_path)
+        credentials._do(["no-such-program"], tmp_path)
     with pytest.raises(InputError, match="openssl nonsense failed in"):
-        certificates._do(["openssl", "nonsense"], tmp_path)
+        credentials._do(["openssl", "nonsense"], tmp_path)
 
 
 def test_a_folder_that_holds_something_is_left_alone(made: Path) -> None:
@@ -244,11 +243,11 @@ SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
 
 
 def test_a_federation_survives_its_file(tmp_path: Path) -> None:
-    federation = Federation(("a", "b"), SAMPLES, Rules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
+    federation = Federation(("a", "b"), SAMPLES, RoundRules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
     write_federation(tmp_path / "federation.toml", federation)
     assert read_federation(tmp_path / "federation.toml") == federation
-    write_federation(tmp_path / "federation.toml", replace(federation, rounds=Rules(), truth=(), public=""))
-    assert read_federation(tmp_path / "federation.toml").rounds == Rules()
+    write_federation(tmp_path / "federation.toml", replace(federation, rounds=RoundRules(), truth=(), public=""))
+    assert read_federation(tmp_path / "federation.toml").rounds == RoundRules()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ from in_process import over_the_wire
 
 from fedstrata.errors import InputError
 from fedstrata.flower import client_app, server_app
-from fedstrata.flower.bounded_grid import BoundedGrid
-from fedstrata.flower.device import Device, asked, whoami
-from fedstrata.flower.extra import flower
-from fedstrata.flower.letter import Letter
-from fedstrata.flower.messages import content_of, message_to, write_letter
+from fedstrata.flower.device import Device, by_node_config, register
+from fedstrata.flower.grid import BoundedGrid, message_to, payload_of
+from fedstrata.flower.payload import Payload, encode, flower
 
 CONFIG = {"client-key": "site-0", "data": "data.npz", "state-dir": "state"}
 
@@ -39,18 +37,18 @@ def test_a_device_loads_no_pages_and_no_statistics() -> None:
 
 def reason(reply: Message) -> str:
     with pytest.raises(InputError) as refused:
-        content_of(reply)
+        payload_of(reply)
     return str(refused.value)
 
 
 def empty(kind: str = "train") -> Message:
-    return over_the_wire(message_to(1, kind, write_letter(), 1, 10.0))
+    return over_the_wire(message_to(1, kind, encode(Payload()), 1, 10.0))
 
 
 def test_what_a_device_cannot_do_is_one_line_of_its_reply(tmp_path: Path) -> None:
     device = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
-    assert reason(whoami(empty(), device)) == "its device says: expected the record terms, found none"
-    assert "expected client-key to be a text" in reason(asked(whoami, empty(), {}))
+    assert reason(register(empty(), device)) == "its device says: expected the record config, found none"
+    assert "expected client-key to be a text" in reason(by_node_config(register, empty(), {}))
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -58,7 +56,7 @@ def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     config: dict[str, Any] = {**CONFIG, "state-dir": str(tmp_path / "file" / "state")}
     context = Context(1, 2, config, RecordDict(), {})
     assert "expected a folder that can be made" in reason(client_app.app(empty(), context))
-    assert "expected the record terms" in reason(client_app.app(empty("query.whoami"), context))
+    assert "expected the record config" in reason(client_app.app(empty("query.register"), context))
 
 
 def test_nothing_of_a_machine_is_in_what_its_device_says(
@@ -66,19 +64,19 @@ def test_nothing_of_a_machine_is_in_what_its_device_says(
 ) -> None:
     """What nobody foresaw stays in the node's own log."""
 
-    def fails(content: RecordDict) -> Letter:
+    def fails(content: RecordDict) -> Payload:
         raise PermissionError(f"{tmp_path}/patients.csv")
 
-    monkeypatch.setattr("fedstrata.flower.device.read_letter", fails)
+    monkeypatch.setattr("fedstrata.flower.device.decode", fails)
     told = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
-    assert reason(whoami(empty(), told)) == (
+    assert reason(register(empty(), told)) == (
         "its device says: unexpected PermissionError; the log of its node says more"
     )
     assert "patients.csv" in caplog.text
 
 
 def test_an_empty_reason_is_said_too() -> None:
-    answer = over_the_wire(message_to(1, "train", write_letter(Letter({"failed": {"reason": ""}})), 1, 10.0))
+    answer = over_the_wire(message_to(1, "train", encode(Payload({"failed": {"reason": ""}})), 1, 10.0))
     assert reason(answer) == "its device says: "
 
 

@@ -61,7 +61,7 @@ def by_messages(here: Federation, name: str) -> Ask:
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
         grid.devices = {node: device for node, device in here.devices.items() if node - 100 not in absent.tolist()}
         report = remote.run(plan)
-        assert remote.journey.absent == dict.fromkeys(absent.tolist(), "no answer in time")
+        assert remote.traffic.absent == dict.fromkeys(absent.tolist(), "no answer in time")
         return report
 
     return ask

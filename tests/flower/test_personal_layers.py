@@ -13,8 +13,8 @@ from flwr.app import Message
 from in_process import Federation, Loopback, federation, over_the_wire, without
 
 from fedstrata.core import Plan, Report
-from fedstrata.flower.device import RUNS, answer
-from fedstrata.flower.remote import Remote
+from fedstrata.flower.clients import FlowerClients
+from fedstrata.flower.device import RUNS, work
 from turns import same
 
 KEYS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def simulated(here: Federation, absent: dict[int, int]) -> Callable[[Plan], Repo
     return ask
 
 
-def equal(here: Federation, remote: Remote, absent: dict[int, int]) -> None:
+def equal(here: Federation, remote: FlowerClients, absent: dict[int, int]) -> None:
     for round, (one, other) in enumerate(zip(play(here, remote.run), play(here, simulated(here, absent)), strict=True)):
         assert same(one, other), f"round {round + 1}"
 
@@ -94,7 +94,7 @@ def test_an_order_that_was_held_up_does_no_harm_when_it_is_worked_on_at_last(fre
     def twist(message: Message, reply: Message) -> list[Message]:
         client, round = of(message)
         if client == SLOW and round == 4:
-            answer(held[0], fresh.devices[100 + SLOW])
+            work(held[0], fresh.devices[100 + SLOW])
         return [reply]
 
     class Held(Loopback):

@@ -24,10 +24,10 @@ from safetensors import safe_open
 from fedstrata.config import load
 from fedstrata.core import Plan, Report
 from fedstrata.flower import deploy
-from fedstrata.flower.alone import alone
-from fedstrata.flower.certificates import certify, certify_node, keys
+from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.credentials import certify, certify_node, keys
 from fedstrata.flower.federation import read_federation, write_federation
-from fedstrata.flower.remote import Rules
+from fedstrata.folder_lock import folder_lock
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, ask, run_steps
 
@@ -78,7 +78,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder, port = tmp_path_factory.mktemp("real") / "federation", free_ports(11)
     deploy.init(folder, EXPERIMENT, port=port)
     path = folder / "federation.toml"
-    write_federation(path, replace(read_federation(path), rounds=Rules(deadline=600.0, min_replies=2)))
+    write_federation(path, replace(read_federation(path), rounds=RoundRules(deadline=600.0, min_replies=2)))
     intrude(folder, port)
     with Machines(folder, port) as machines:
         machines.server()
@@ -165,12 +165,12 @@ def lost(up: Federation, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, machines = up.folder, up.machines
     out = tmp_path_factory.mktemp("lost") / "real"
     with ExitStack() as others, ExitStack() as victim:
-        with alone(up.state("site-0")):
+        with folder_lock(up.state("site-0"), wait=lambda: None):
             # While site-0 is held, the first round lasts, and nobody can be at work in the second.
             run = up.start("run", str(folder / "experiment.toml"), "--out", str(out), out=out)
             until(lambda: kept(up.state("site-1")) == kept(up.state("site-2")) == {1} or run.poll() is not None)
-            others.enter_context(alone(up.state("site-1")))
-            victim.enter_context(alone(up.state("site-2")))
+            others.enter_context(folder_lock(up.state("site-1"), wait=lambda: None))
+            victim.enter_context(folder_lock(up.state("site-2"), wait=lambda: None))
         until(lambda: WORKING.format(2) in up.said("site-2"))
         activated = up.said("site-2").count("SuperNode ID")
         machines.kill("site-2")
@@ -202,10 +202,10 @@ def test_a_superlink_that_is_killed_is_started_again_and_the_run_resumed(up: Fed
     out = tmp_path / "real"
     before = up.said("site-2").count(WORKING.format(2))
     with ExitStack() as held:
-        with alone(up.state("site-0")):
+        with folder_lock(up.state("site-0"), wait=lambda: None):
             run = up.start("run", str(folder / "experiment.toml"), "--out", str(out), out=out)
             until(lambda: kept(up.state("site-1")) == {1} or run.poll() is not None)
-            held.enter_context(alone(up.state("site-1")))
+            held.enter_context(folder_lock(up.state("site-1"), wait=lambda: None))
         until(lambda: up.said("site-2").count(WORKING.format(2)) > before)
         machines.kill("superlink")
     assert run.wait(PATIENCE) == 1 and "deploy resume" in out.with_suffix(".log").read_text()

@@ -14,13 +14,12 @@ from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load
 from fedstrata.errors import EngineError, InputError
-from fedstrata.flower.alone import alone
+from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.device import Device
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.greeting import Greeter
-from fedstrata.flower.remote import Rules
-from fedstrata.flower.roster import Roster
-from fedstrata.flower.server import drive, terms_of
+from fedstrata.flower.registry import ClientRegistry, Registrar
+from fedstrata.flower.server import drive, run_config
+from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
 from fedstrata.runner.rounds import Run, run
 
@@ -41,7 +40,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device]
     truth = made.setup.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in made.devices.values())
-    return made.devices, Federation(keys, made.terms.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)
+    return made.devices, Federation(keys, made.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)
 
 
 Here = tuple[Loopback, Federation]
@@ -287,8 +286,12 @@ def test_a_federation_whose_training_diverges_is_told_to_lower_the_step_size(her
 
 def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:
     grid, members = here
-    members = replace(members, rounds=Rules(min_reply_fraction=0.5))
-    finished = driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"})
+    finished = driven(
+        grid,
+        replace(members, rounds=RoundRules(min_reply_fraction=0.5)),
+        tmp_path / "run",
+        algorithm={"name": "fedavg"},
+    )
     lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
     assert [sorted(line["absent"]) for line in lines] == [["3", "4", "5"]] * 5
     assert isinstance(finished.state.models, torch.Tensor)
@@ -300,20 +303,20 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
 
     def hear(message: Message, reply: Message) -> list[Message]:
         node = message.metadata.dst_node_id
-        if message.metadata.message_type == "query.whoami" and node == 102 and not deaf:
+        if message.metadata.message_type == "query.register" and node == 102 and not deaf:
             deaf.append(node)
             return []
         return [reply]
 
     grid.twist = hear
     driven(grid, replace(members, wait_seconds=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
-    asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.whoami"]
+    asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.register"]
     assert asked == [100, 101, 102, 103, 104, 105, 102]
 
 
-def whoami_of(grid: Loopback, node: int) -> list[str]:
-    """How a node was asked who it is."""
-    sent = [each.metadata for each in grid.asked if each.metadata.message_type == "query.whoami"]
+def questions_to(grid: Loopback, node: int) -> list[str]:
+    """The questions of registration that a node was asked."""
+    sent = [each.metadata for each in grid.asked if each.metadata.message_type == "query.register"]
     return [each.message_id for each in sent if each.dst_node_id == node]
 
 
@@ -324,7 +327,7 @@ def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Here, tmp_p
     grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
     ticks = Ticks()
     drive(grid, load({**KEYS, "algorithm": {"name": "fedavg"}}), members, tmp_path / "run", clock=ticks.clock)
-    assert ticks.time == 0 and len(whoami_of(grid, 300)) == 1
+    assert ticks.time == 0 and len(questions_to(grid, 300)) == 1
 
 
 def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> None:
@@ -336,7 +339,7 @@ def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> 
         kind, round = message.metadata.message_type, message.metadata.group_id
         if (kind, round) == ("train", "1"):
             grid.devices[205] = late
-        if kind == "query.whoami" and message.metadata.dst_node_id == 205:
+        if kind == "query.register" and message.metadata.dst_node_id == 205:
             waiting[message.metadata.message_id] = reply
             return []
         if (kind, round) == ("train", "3"):
@@ -356,11 +359,11 @@ def test_a_silent_node_is_asked_half_as_often_each_time(here: Here) -> None:
     grid.twist = lambda message, reply: []
     grid.devices = {300: grid.devices[100]}
     ticks, times = Ticks(), list[float]()
-    terms = terms_of(load(KEYS), members, "run")
-    greeter = Greeter(grid, terms, layout_of(terms.network(0)), 0.0, print, ticks.clock)
+    config = run_config(load(KEYS), members, "run")
+    registrar = Registrar(grid, config, layout_of(config.network(0)), 0.0, print, ticks.clock)
     for second in range(500):
         before = len(grid.asked)
-        greeter.meet(Roster(members.clients, 6), 1)
+        registrar.update(ClientRegistry(members.clients, 6), 1)
         times += [ticks.time] * (len(grid.asked) - before)
         ticks.pause(1.0)
         if second == 450:
@@ -376,14 +379,16 @@ def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
     grid, members = here
     changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "rounds": 1}
     driven(grid, members, tmp_path / "open", **changes)
-    assert capsys.readouterr().err.count("WARNING: max_samples = 0 in the federation's file: a client may say") == 1
+    assert (
+        capsys.readouterr().err.count("WARNING: max_samples = 0 in the federation's file: a client may claim any") == 1
+    )
     driven(grid, replace(members, max_samples=32), tmp_path / "bounded", **changes)
     assert "WARNING" not in capsys.readouterr().err
     with pytest.raises(EngineError, match="expected 6 clients within 5 s, found none"):
         driven(grid, replace(members, max_samples=31), tmp_path / "narrow", **changes)
 
 
-def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
+def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operators(
     here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The takeover: a client's node is unregistered, and another registered under its name."""
@@ -401,7 +406,7 @@ def test_a_seat_is_refused_to_a_node_whose_public_key_is_not_the_operators(
     drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
     said = capsys.readouterr().err
     assert "node 205 claims the client site-5 with another public key than nodes/site-5/key.pub" in said
-    assert "site-5" not in json.loads((tmp_path / "run/network/roster.json").read_text())
+    assert "site-5" not in json.loads((tmp_path / "run/network/clients.json").read_text())
 
 
 def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
@@ -412,12 +417,12 @@ def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
     changes: dict[str, Any] = {**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1}
     drive(grid, load(changes), members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
     keys["site-2"] = b"the new machine's".hex()
-    greeter_members = replace(members, min_clients=5)
+    fewer = replace(members, min_clients=5)
     (tmp_path / "run/summary.json").unlink()
-    drive(grid, load(changes), greeter_members, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
+    drive(grid, load(changes), fewer, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
     said = capsys.readouterr().err
     assert "node 102 does not speak for site-2 any more: its public key has changed" in said
-    assert json.loads((tmp_path / "run/network/roster.json").read_text())["site-2"]["node"] == 0
+    assert json.loads((tmp_path / "run/network/clients.json").read_text())["site-2"]["node"] == 0
 
 
 def test_a_client_without_a_public_key_in_the_operators_folder_is_named(
@@ -441,7 +446,7 @@ def test_a_server_application_waits_until_a_lost_one_has_ended(
         said.append("second")
 
     thread = threading.Thread(target=second)
-    with alone(tmp_path / "run/network"):
+    with folder_lock(tmp_path / "run/network", wait=lambda: None):
         thread.start()
         while "another server application still works in this run folder" not in capsys.readouterr().err:
             assert thread.is_alive()

@@ -41,7 +41,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from machines import Machines, free_ports, within
 
 from fedstrata.flower import deploy
-from fedstrata.flower.alone import alone
+from fedstrata.folder_lock import folder_lock
 
 pytestmark = [
     pytest.mark.deploy,
@@ -110,7 +110,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         machines.server()
         machines.register()
         machines.node("site-0")
-        held.enter_context(alone(node / "state"))
+        held.enter_context(folder_lock(node / "state", wait=lambda: None))
         process = subprocess.Popen(command, stdout=room, stderr=room)
         try:
             # The node has been asked for its first round, and works when its folder is free.
@@ -191,7 +191,7 @@ def test_a_node_may_not_do_what_the_operator_does(attacked: Attacked, step: str)
     assert attacked.stands()
 
 
-def test_a_node_may_not_take_a_seat_of_another(attacked: Attacked) -> None:
+def test_a_node_may_not_take_a_registration_of_another(attacked: Attacked) -> None:
     """A key that the operator has not registered is none, with whatever certificate it comes."""
     private, public = generate_key_pairs()
     own: list[Any] = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(private, public)]

@@ -14,10 +14,10 @@ torch.set_num_threads(1)
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Score and train."""
-    return device.asked(device.answer, message, context.node_config)
+    return device.by_node_config(device.work, message, context.node_config)
 
 
-@app.query("whoami")
-def whoami(message: Message, context: Context) -> Message:
+@app.query("register")
+def register(message: Message, context: Context) -> Message:
     """Say which client this is."""
-    return device.asked(device.whoami, message, context.node_config)
+    return device.by_node_config(device.register, message, context.node_config)

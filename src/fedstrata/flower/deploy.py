@@ -15,16 +15,15 @@ from fedstrata.config import Experiment, choose, dumps, load
 from fedstrata.config.folder import vacant
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
-from fedstrata.flower.extra import flower
 
 FILE = "federation.toml"
-"""What a federation's own file is called, in its folder."""
+"""The name of a federation's own file, in its folder."""
 
 MARGIN = 2
-"""How many times the samples of its largest client a new federation lets a client say it has: data may grow."""
+"""How many times the samples of its largest client a client of a new federation may claim: data may grow."""
 
 NETWORK = "network"
-"""Folder inside a run folder: the run's name on the devices, who was met, and what became of every round's messages."""
+"""The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
 
 
 def init(
@@ -33,22 +32,25 @@ def init(
     """Make a test federation in which every client of an experiment is a node with its data.
 
     Args:
-        folder: new or empty.
-        source: the experiment, as `load` takes it; its file is ``experiment.toml`` in the folder.
-        sets: as `load` takes them.
-        host: name or address at which nodes reach the server.
-        port: of the server.
+        folder: A new or empty folder.
+        source: The experiment, as `load` takes it; its file is ``experiment.toml`` in the folder.
+        sets: Keys and values, as `load` takes them.
+        host: The name or address at which nodes reach the server.
+        port: The port of the server.
 
     Returns:
         What to do next, line by line.
 
     Raises:
-        InputError: when something in the experiment is wrong, or the folder holds something.
+        InputError: When something in the experiment is wrong, or the folder holds something.
     """
-    folder, experiment = Path(folder), load(source, [*sets, "engine.name=loop", "engine.device=cpu"])
+    folder = Path(folder)
+    experiment = load(source, [*sets, "engine.name=loop", "engine.device=cpu"])
+    from fedstrata.flower.payload import flower
+
     flower()
     vacant(folder)
-    from fedstrata.flower.cut import cut, cut_public
+    from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import scaffold
     from fedstrata.runner.build import build_run
@@ -59,9 +61,9 @@ def init(
         clients = tuple(f"site-{client}" for client in range(experiment.data.clients))
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
-        samples = cut(experiment, setup, [folder / "nodes" / client / "data.npz" for client in clients])
+        samples = export_client_data(experiment, setup, [folder / "nodes" / client / "data.npz" for client in clients])
         truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
-        public = cut_public(setup, folder / "public.npz")
+        public = export_public_data(setup, folder / "public.npz")
     held = [
         len(part(client))
         for client in range(len(clients))
@@ -86,17 +88,17 @@ def run(source: Source, federation: Path | str, out: Path | str | None = None, s
     """Run an experiment on a federation that is up; its log is shown.
 
     Args:
-        source: the experiment, as `load` takes it.
-        federation: its folder.
-        out: the run folder; by default a new one in ``runs``.
-        sets: as `load` takes them.
+        source: The experiment, as `load` takes it.
+        federation: The folder of the federation.
+        out: The run folder; by default a new one in ``runs``.
+        sets: Keys and values, as `load` takes them.
 
     Returns:
         The run folder, as a simulated run leaves it.
 
     Raises:
-        InputError: when something in the experiment is wrong; nothing is started then.
-        EngineError: when the run did not finish.
+        InputError: When something in the experiment is wrong; nothing is started then.
+        EngineError: When the run did not finish.
     """
     experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
     home = _home(federation)
@@ -111,15 +113,15 @@ def resume(out: Path | str, federation: Path | str) -> Path:
     """Go on with a run after its server application, or the SuperLink, was lost.
 
     Args:
-        out: the run folder.
-        federation: its folder.
+        out: The run folder.
+        federation: The folder of the federation.
 
     Returns:
         The run folder.
 
     Raises:
-        InputError: when there is no such run.
-        EngineError: when the run did not finish.
+        InputError: When there is no such run.
+        EngineError: When the run did not finish.
     """
     _, folder = choose(None, (), out, resume=True)
     return _submit(_home(federation), folder, {"experiment": "", "resume": True})
@@ -129,12 +131,12 @@ def _fit_proxy(home: Path, experiment: Experiment) -> None:
     """Let replies about the experiment's model through the proxy, and none that is much larger."""
     from fedstrata.flower.federation import read_federation
     from fedstrata.flower.proxy import FOLDER, limits_of, raise_limits
-    from fedstrata.flower.server import terms_of
+    from fedstrata.flower.server import run_config
     from fedstrata.models import layout_of
 
     if (home / FOLDER).is_dir():
-        terms = terms_of(experiment, read_federation(home / FILE), "")
-        raise_limits(home, limits_of(layout_of(terms.network(0)), terms))
+        config = run_config(experiment, read_federation(home / FILE), "")
+        raise_limits(home, limits_of(layout_of(config.network(0)), config))
 
 
 def _home(federation: Path | str) -> Path:
@@ -144,6 +146,8 @@ def _home(federation: Path | str) -> Path:
             f"--federation {str(federation)!r}: expected the folder of a federation, found no {FILE} in it; "
             "make one by: fedstrata deploy init DIR"
         )
+    from fedstrata.flower.payload import flower
+
     flower()
     return home
 

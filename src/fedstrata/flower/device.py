@@ -17,14 +17,26 @@ from fedstrata.core import Layout
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
-from fedstrata.flower.alone import alone
-from fedstrata.flower.answers import Answer, write_answer
-from fedstrata.flower.letter import Letter, one
-from fedstrata.flower.messages import read_letter, reply
-from fedstrata.flower.orders import Order, needed, read_order
-from fedstrata.flower.samples import holdings_of
-from fedstrata.flower.terms import read_terms
+from fedstrata.flower.client_data import read_client_data
+from fedstrata.flower.grid import reply_to
+from fedstrata.flower.payload import Payload, decode
+from fedstrata.flower.protocol import (
+    ADDRESS,
+    CLIENT_INFO,
+    FAILURE,
+    MISSING_TENSORS,
+    ClientInfo,
+    Failure,
+    MissingTensors,
+    Reply,
+    Request,
+    needed_tensors,
+    read_request,
+    read_run_config,
+    write_reply,
+)
 from fedstrata.flower.text import one_line, without_paths
+from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
@@ -33,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RUNS = 8
-"""Runs of which a device keeps tensors: one that was stopped may be resumed."""
+"""The number of runs whose tensors a device keeps: one that was stopped may be resumed."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +53,9 @@ class Device:
     """What one node has.
 
     Attributes:
-        key: what its client is called, for as long as the federation lives.
-        data: its client's data, a ``.npz`` file or a folder of Parquet.
-        state: folder of what its client keeps to itself.
+        key: The key of its client, for as long as the federation lives.
+        data: The data of its client, a ``.npz`` file or a folder of Parquet.
+        state: The folder of what its client keeps to itself.
     """
 
     key: str
@@ -55,7 +67,7 @@ class Device:
         """Read a node's configuration.
 
         Raises:
-            InputError: when a key is missing or no text.
+            InputError: When a key is missing or no text.
         """
         for name in ("client-key", "data", "state-dir"):
             if not isinstance(config.get(name), str) or not config[name]:
@@ -66,44 +78,46 @@ class Device:
         return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]))
 
 
-def answer(message: Message, device: Device) -> Message:
-    """Do what a message asks."""
+def work(message: Message, device: Device) -> Message:
+    """Do what a request asks."""
 
-    def work() -> Letter:
-        letter = read_letter(message.content)
+    def reply() -> Payload:
+        payload = decode(message.content)
         # A late process of the same node may still be at work.
-        with alone(device.state):
-            return _work(letter, device)
+        with folder_lock(device.state, wait=lambda: None):
+            return _work(payload, device)
 
-    return _told(message, device, work)
+    return _reply(message, device, reply)
 
 
-def whoami(message: Message, device: Device) -> Message:
+def register(message: Message, device: Device) -> Message:
     """Say which client this is, and how many samples it has."""
 
-    def say() -> Letter:
-        terms = read_terms(read_letter(message.content))
+    def reply() -> Payload:
+        config = read_run_config(decode(message.content))
         # Which id the key will get is not known yet, and how many samples are held out does not depend on it.
-        client_data = holdings_of(device.data, 0, terms)
-        counts = {"train": len(client_data.train(0)), "test": len(client_data.test(0))}
-        return Letter({"client": {"key": device.key, **counts}})
+        data = read_client_data(device.data, 0, config)
+        info = ClientInfo(device.key, len(data.train(0)), len(data.test(0)))
+        return Payload({"client": CLIENT_INFO.write(info)})
 
-    return _told(message, device, say)
+    return _reply(message, device, reply)
 
 
-def asked(does: Callable[[Message, Device], Message], message: Message, config: Mapping[str, Any]) -> Message:
+def by_node_config(
+    does: Callable[[Message, Device], Message], message: Message, node_config: Mapping[str, Any]
+) -> Message:
     """What a node does with a message, by its configuration."""
     try:
-        device = Device.of(config)
+        device = Device.of(node_config)
     except InputError as error:
         return _failed(message, str(error))
     return does(message, device)
 
 
-def _told(message: Message, device: Device, does: Callable[[], Letter]) -> Message:
+def _reply(message: Message, device: Device, make: Callable[[], Payload]) -> Message:
     """The reply; what cannot be done is said in one line, without a path of this machine."""
     try:
-        return reply(message, does())
+        return reply_to(message, make())
     except FedstrataError as error:
         return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
     except Exception as error:
@@ -113,63 +127,67 @@ def _told(message: Message, device: Device, does: Callable[[], Letter]) -> Messa
 
 
 def _failed(message: Message, reason: str) -> Message:
-    return reply(message, Letter({"failed": {"reason": one_line(reason)}}))
+    return reply_to(message, Payload({"failed": FAILURE.write(Failure(one_line(reason)))}))
 
 
-def _work(letter: Letter, device: Device) -> Letter:
-    """Score and train; what is to stay here is on the disk before the answer leaves."""
-    terms, key = read_terms(letter), one(letter.record("client"), "key", str)
+def _work(payload: Payload, device: Device) -> Payload:
+    """Score and train; what is to stay here is on the disk before the reply leaves."""
+    config = read_run_config(payload)
+    key = ADDRESS.read(payload.record("client")).key
     if key != device.key:
         raise InputError(f"expected a message to the client {device.key}, found one to {key}")
-    network = terms.network(0)
+    network = config.network(0)
     layout = layout_of(network)
-    order, shelf = read_order(letter, layout), device.state / f"{terms.run}.safetensors"
-    kept = _kept(shelf, order)
+    request = read_request(payload, layout)
+    file = device.state / f"{config.run}.safetensors"
+    kept = _kept_tensors(file, request)
     store = ClientStore()
     store.restore(kept)
-    lacking = _lacking(order, layout, store)
-    if lacking:
-        return Letter({"lacking": {"tensors": lacking}})
-    client_data = holdings_of(device.data, order.client, terms)
-    report = Loop(network, layout, client_data, store, terms.precision).run(order.plan)
-    end = f"/{order.plan.round}"
+    missing = _missing_tensors(request, layout, store)
+    if missing:
+        return Payload({"missing": MISSING_TENSORS.write(MissingTensors(missing))})
+    data = read_client_data(device.data, request.client, config)
+    report = Loop(network, layout, data, store, config.precision).run(request.plan)
+    end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
-        replace_file(shelf, to_bytes({**kept, **store.tensors()}), private=True)
-        _forget(device.state)
+        replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
+        _forget_old_runs(device.state)
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
-    return write_answer(Answer(report, stored, spoilt), order, layout, terms.run)
+    return write_reply(Reply(report, stored, spoilt), request, layout, config.run)
 
 
-def _lacking(order: Order, layout: Layout, store: ClientStore) -> list[str]:
-    """Tensors that the server thinks are here and are not, as after the loss of a disk."""
-    own = store.read(order.client, before=order.plan.round)
-    wanted = needed(order.plan, layout, own)
-    return [
-        slot.name
-        for tensor, slot in enumerate(layout.tensors)
-        if any(mask[tensor] and not order.sent[model][tensor] for model, mask in wanted.items())
-    ]
+def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> tuple[str, ...]:
+    """The tensors that the server expects here and that are not, as after the loss of a disk."""
+    own = store.read(request.client, before=request.plan.round)
+    wanted = needed_tensors(request.plan, layout, own)
+    return tuple(
+        spec.name
+        for tensor, spec in enumerate(layout.tensors)
+        if any(mask[tensor] and not request.sent[model][tensor] for model, mask in wanted.items())
+    )
 
 
-def _kept(shelf: Path, order: Order) -> dict[str, Tensor]:
-    """What the device keeps and the server counts on, by name as in `ClientStore`.
+def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
+    """What the device keeps and the server expects, by name as in `ClientStore`.
 
-    Later rounds than the order's stay too, unread: the order may be an old one that was held up.
+    Later rounds than the request's stay too, unread: the request may be an old one that was held up.
     """
-    if not shelf.exists():
+    if not file.exists():
         return {}
     try:
-        found = from_bytes(shelf.read_bytes())
+        found = from_bytes(file.read_bytes())
     except SafetensorError as error:
-        raise InputError(f"{shelf}: expected the client's own layers, found {error}; remove the file") from None
+        raise InputError(f"{file}: expected the client's own layers, found {error}; remove the file") from None
     rounds = {name: int(name.split("/")[2]) for name in found}
-    return {name: found[name] for name, round in rounds.items() if round in order.counted or round > order.plan.round}
+    return {
+        name: found[name] for name, round in rounds.items() if round in request.counted or round > request.plan.round
+    }
 
 
-def _forget(state: Path) -> None:
+def _forget_old_runs(state: Path) -> None:
     """Remove the tensors of all but the newest runs."""
     for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-RUNS]:
         old.unlink()

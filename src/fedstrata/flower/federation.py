@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,29 +12,30 @@ import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from fedstrata.errors import ExperimentError, check_rules
-from fedstrata.flower.remote import Rules
-from fedstrata.flower.terms import Samples
+from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.protocol import Samples
 from fedstrata.renamed_keys import refuse_renamed
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Who is in it, what their samples look like, and when a round is over.
+    """Who is in a federation, what its samples look like, and when a round is over.
 
     Attributes:
-        clients: keys in the order of their ids; one that is not listed gets the next id that is free.
-        samples: what all clients' samples have in common.
-        rounds: when a round is over.
-        min_clients: The clients that must be there before the first round; 0 is all that are listed.
-        wait_seconds: The seconds that the server waits for them.
-        max_samples: The samples that a client may say it has, of either kind; 0 sets no limit, and every run warns.
-        truth: hidden group of each client, (n,), where it is known: for measures alone.
-        public: ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
+        clients: The keys of the clients in the order of their ids. One that is not listed gets the next free id.
+        samples: What the samples of all clients have in common.
+        rounds: When a round is over.
+        min_clients: How many clients must be there before the first round; 0 is all that are listed.
+        wait_seconds: How many seconds the server waits for them.
+        max_samples: The number of samples that a client may claim, of either kind. 0 is any number, of which every run
+            warns.
+        truth: The true group of each client, (n,), where it is known. It serves for measures alone.
+        public: The ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
     """
 
     clients: tuple[str, ...]
     samples: Samples
-    rounds: Rules = field(default_factory=Rules)
+    rounds: RoundRules = field(default_factory=RoundRules)
     min_clients: int = 0
     wait_seconds: float = 300.0
     max_samples: int = 0
@@ -50,7 +51,7 @@ def read_federation(path: Path) -> Federation:
     """Read the file of a federation.
 
     Raises:
-        InputError: in one line, with the key, its value and what is allowed.
+        InputError: In one line, with the key, its value and what is allowed.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -60,18 +61,27 @@ def read_federation(path: Path) -> Federation:
         refuse_renamed(table, "federation")
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
-    for name, kind in (("", Federation), ("samples", Samples), ("rounds", Rules)):
+    for name, kind in (("", Federation), ("samples", Samples), ("rounds", RoundRules)):
         inner = table.get(name, {}) if name else table
-        known = [each.name for each in fields(kind)]
-        if isinstance(inner, Mapping) and (strange := sorted(set(inner) - set(known))):
-            key = f"{name}.{strange[0]}" if name else strange[0]
-            raise ExperimentError(f"{path}: {key}: expected one of {', '.join(known)}")
+        if isinstance(inner, Mapping):
+            _check_keys(path, name, inner, [each.name for each in fields(kind)])
     try:
         return TypeAdapter(Federation).validate_python(table)
     except ValidationError as failure:
         first = failure.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         raise ExperimentError(f"{path}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def _check_keys(path: Path, table: str, keys: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a key that a table does not have.
+
+    Raises:
+        ExperimentError: With the key.
+    """
+    for key in sorted(set(keys) - set(known)):
+        name = f"{table}.{key}" if table else key
+        raise ExperimentError(f"{path}: {name}: expected one of {', '.join(known)}")
 
 
 def write_federation(path: Path, federation: Federation) -> None:

@@ -17,11 +17,11 @@ from math import ceil, prod
 from pathlib import Path
 
 from fedstrata.core import Layout
-from fedstrata.flower.exchange import CHUNK
-from fedstrata.flower.terms import Terms
+from fedstrata.flower.payload import CHUNK
+from fedstrata.flower.protocol import RunConfig
 
 FOLDER = "proxy"
-"""Folder of the proxy's files, in that of the federation."""
+"""The folder of the proxy's files, in that of the federation."""
 
 METHODS = (
     "activate-node",
@@ -34,16 +34,16 @@ METHODS = (
     "pull-object",
     "confirm-message-received",
 )
-"""Methods of Flower's Fleet API with small requests. Nodes register by the operator alone, never through the port."""
+"""The methods of Flower's Fleet API with small requests. The operator alone registers nodes, never the port."""
 
 UPDATES = 16
-"""Updates of a whole model in one reply for which there is room; no algorithm here asks for more."""
+"""The number of updates of a whole model in one reply for which there is room; no algorithm here asks for more."""
 
 HEADERS = 64 * 2**10
-"""Bytes of what a request has beside an array's own, at most."""
+"""The bytes of what a request has beside an array's own, at most."""
 
 REFERENCE = 128
-"""Bytes of one entry in the list of objects that a reply announces, at most."""
+"""The bytes of one entry in the list of objects that a reply announces, at most."""
 
 
 LIMIT = re.compile(r"client_max_body_size (\d+);")
@@ -51,21 +51,21 @@ LIMIT = re.compile(r"client_max_body_size (\d+);")
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """Bytes that the body of a request to the proxy may have.
+    """How many bytes the body of a request to the proxy may have.
 
     Attributes:
-        list: of one that announces a reply by the list of its objects, or asks for something.
-        object: of one that brings an object of a reply.
+        list: The bytes of one that announces a reply by the list of its objects, or asks for something.
+        object: The bytes of one that brings an object of a reply.
     """
 
     list: int
     object: int
 
 
-def limits_of(layout: Layout, terms: Terms) -> BodyLimits:
+def limits_of(layout: Layout, config: RunConfig) -> BodyLimits:
     """The limits for replies about one network, whose sizes are known before they come."""
-    facts = [4 * count for count in terms.facts.values()]
-    arrays = [4 * prod(slot.shape) for slot in layout.tensors] * UPDATES + facts
+    stats = [4 * count for count in config.stat_sizes.values()]
+    arrays = [4 * prod(slot.shape) for slot in layout.tensors] * UPDATES + stats
     # An array is one object beside those of its pieces; records and the message are objects as well.
     objects = sum(1 + ceil(size / CHUNK) for size in arrays) + 4 * UPDATES
     return BodyLimits(HEADERS + REFERENCE * objects, HEADERS + min(max(arrays), CHUNK))
@@ -77,8 +77,8 @@ def raise_limits(home: Path, limits: BodyLimits) -> None:
     Limits never fall: another run may still need them.
 
     Args:
-        home: folder of the federation.
-        limits: to hold at least.
+        home: The folder of the federation.
+        limits: The limits to hold at least.
     """
     folder = home / FOLDER
     changed = False
@@ -105,8 +105,8 @@ def server_configuration(host: str, port: int) -> str:
     """The configuration of the proxy on the server, ``nginx.conf`` in the folder `FOLDER`.
 
     Args:
-        host: name or address at which nodes reach the server.
-        port: at which they reach it.
+        host: The name or address at which nodes reach the server.
+        port: The port at which they reach it.
     """
     listen = f"{_address(host)}:{port}"
     return f"""# Everything of this federation that another machine can reach. Paths are relative to this file's folder.
@@ -151,7 +151,7 @@ def fleet_configuration(superlink: int) -> str:
     """What is common to the methods that are forwarded, ``fleet.conf`` beside ``nginx.conf``.
 
     Args:
-        superlink: port of the SuperLink on 127.0.0.1.
+        superlink: The port of the SuperLink on 127.0.0.1.
     """
     return f"""if ($request_method != POST) {{ return 404; }}
 proxy_pass https://127.0.0.1:{superlink}/v1/fleet/$1;
@@ -171,9 +171,9 @@ def node_configuration(host: str, port: int, own: int) -> str:
     it speaks to this proxy on its own machine, which shows the node's certificate to the server.
 
     Args:
-        host: name or address of the server.
-        port: of the server's proxy.
-        own: port of this proxy on 127.0.0.1.
+        host: The name or address of the server.
+        port: The port of the server's proxy.
+        own: The port of this proxy on 127.0.0.1.
     """
     # nginx compares the server's name with names alone; the test authority signs for localhost as well.
     name = "localhost" if _is_address(host) else host

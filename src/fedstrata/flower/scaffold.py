@@ -8,8 +8,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedstrata.flower.app_signature import sign_app
-from fedstrata.flower.certificates import certify, certify_node, keys
+from fedstrata.flower.credentials import certify, certify_node, keys, sign_app
 from fedstrata.flower.proxy import FOLDER, fleet_configuration, node_configuration, server_configuration
 
 QUIET = "export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"
@@ -27,8 +26,8 @@ def ports_of(port: int, place: int | None = None) -> tuple[int, int]:
     """The two ports of a machine: its proxy's, which alone is for others, and that of Flower's own program.
 
     Args:
-        port: of the federation.
-        place: of a client in the list of clients; None of the server.
+        port: The port of the federation.
+        place: The place of a client in the list of clients; None for the server.
     """
     first = port if place is None else port + 2 + 2 * place
     return first, first + 1
@@ -38,10 +37,10 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
     """Write all of a federation but its file, its data and the limits of its proxy.
 
     Args:
-        folder: of the federation, which exists.
-        clients: their keys; the folder of each, ``nodes/<key>``, can be copied to its machine as it is.
-        host: name or address at which nodes reach the server.
-        port: of the server; those after it are for programs on one machine to talk to each other.
+        folder: The folder of the federation, which exists.
+        clients: The keys of the clients; the folder of each, ``nodes/<key>``, can be copied to its machine as it is.
+        host: The name or address at which nodes reach the server.
+        port: The port of the server; those after it are for programs on one machine to talk to each other.
     """
     _, superlink = ports_of(port)
     certify(folder / "certificates", host)

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstrata.flower.bounded_grid import BoundedGrid
+from fedstrata.flower.grid import BoundedGrid
 from fedstrata.flower.server import serve
 
 app = ServerApp()

@@ -20,9 +20,8 @@ from flwr.superlink.grid import HttpGrid
 from in_process import over_the_wire
 
 from fedstrata.errors import InputError
-from fedstrata.flower.bounded_grid import BoundedGrid
-from fedstrata.flower.exchange import ReplyLimit
-from fedstrata.flower.messages import excuse, message_to, write_letter
+from fedstrata.flower.grid import BoundedGrid, failure_reason, message_to
+from fedstrata.flower.payload import Payload, ReplyLimit, encode
 
 LIMIT = ReplyLimit(bytes=20_000, objects=10)
 
@@ -58,7 +57,7 @@ class SuperLink:
 
 def replied(values: np.ndarray) -> Message:
     """A reply with one array."""
-    asked = over_the_wire(message_to(7, "train", write_letter(), 1, 10.0))
+    asked = over_the_wire(message_to(7, "train", encode(Payload()), 1, 10.0))
     reply = Message(RecordDict({"a": ArrayRecord({"w": Array(values)})}), reply_to=asked)
     reply.metadata.__dict__["_message_id"] = reply.object_id
     return reply
@@ -90,7 +89,7 @@ def pulled(server: SuperLink, limit: ReplyLimit = LIMIT) -> Message:
 
 def refused(server: SuperLink, limit: ReplyLimit = LIMIT) -> str:
     with pytest.raises(InputError) as error:
-        excuse(pulled(server, limit))
+        failure_reason(pulled(server, limit))
     return str(error.value)
 
 
@@ -179,7 +178,7 @@ def test_a_reply_answers_what_the_superlink_says_it_answers() -> None:
 def test_a_reply_of_which_a_part_has_not_come_is_absent() -> None:
     server = superlink(replied(np.zeros(3, "float32")))
     server.objects.popitem()
-    assert excuse(pulled(server)).startswith("Flower reports error ") and server.confirmed == []
+    assert failure_reason(pulled(server)).startswith("Flower reports error ") and server.confirmed == []
 
 
 def test_nodes_and_messages_pass_as_they_are() -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from fedstrata.errors import InputError, RecordError
-from fedstrata.flower.roster import NEVER, NOBODY, Claim, Roster, load_roster, save_roster
+from fedstrata.flower.registry import NEVER, NO_NODE, Claim, ClientRegistry, load_registry, save_registry
 
-EMPTY = Roster(("a", "b"), 3)
+EMPTY = ClientRegistry(("a", "b"), 3)
 
 
-def claimed(roster: Roster, claim: Claim, round: int = 0, online: Collection[int] = ()) -> Roster:
-    return roster.claimed(claim, round, online)
+def claimed(registry: ClientRegistry, claim: Claim, round: int = 0, online: Collection[int] = ()) -> ClientRegistry:
+    return registry.register(claim, round, online)
 
 
 FIRST = Claim("a", 1, "key of a", "a", 20, 5)
@@ -20,9 +20,9 @@ MET = claimed(EMPTY, FIRST)
 
 def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() -> None:
     late = claimed(claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2), 4), replace(FIRST, key="b", name="b"))
-    assert {key: seat.client for key, seat in late.seats.items()} == {"c": 2, "b": 1}
+    assert {key: registration.client for key, registration in late.registrations.items()} == {"c": 2, "b": 1}
     assert late.joins() == {0: NEVER, 1: 0, 2: 4}
-    assert late.of(2) == ("c", late.seats["c"]) and late.of(0) is None
+    assert late.of(2) == ("c", late.registrations["c"]) and late.of(0) is None
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() ->
 )
 def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused(claim: Claim, message: str) -> None:
     """Its weight in the mean is what it says, and nobody can count."""
-    bounded = replace(EMPTY, most=20)
-    assert claimed(bounded, FIRST).seats == MET.seats
+    bounded = replace(EMPTY, max_samples=20)
+    assert claimed(bounded, FIRST).registrations == MET.registrations
     with pytest.raises(InputError, match=message):
         claimed(bounded, claim)
-    assert claimed(EMPTY, replace(FIRST, train=10**9)).seats["a"].train == 10**9
+    assert claimed(EMPTY, replace(FIRST, train=10**9)).registrations["a"].train == 10**9
     with pytest.raises(InputError, match="with 0 test samples: expected at least 1"):
         claimed(EMPTY, replace(FIRST, test=0))
 
@@ -52,7 +52,7 @@ def test_no_id_is_left_for_a_stranger() -> None:
 
 def test_the_same_node_may_come_again_with_other_data() -> None:
     again = claimed(MET, replace(FIRST, train=30), 7, online={1})
-    assert again.seats["a"].train == 30 and again.seats["a"].joined == 0
+    assert again.registrations["a"].train == 30 and again.registrations["a"].joined == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_taken_key_is_refused(claim: Claim, message: str) -> None:
 
 
 def test_a_registered_client_is_not_to_be_had_by_a_node_with_another_key_even_when_it_is_away() -> None:
-    """Whoever could register a node under the client's name would have its seat else."""
+    """Whoever could register a node under the client's name would have its registration else."""
     for name in ("", "a"):
         with pytest.raises(InputError, match="whose node has come with another public key; if its machine is new"):
             claimed(MET, Claim("a", 2, "another", name, 20, 5), online={2})
@@ -80,26 +80,26 @@ PINNED = replace(EMPTY, public_keys={"a": "key of a"})
 
 
 def test_a_client_speaks_by_the_public_key_in_the_operators_folder_alone() -> None:
-    assert claimed(PINNED, FIRST).seats == MET.seats
+    assert claimed(PINNED, FIRST).registrations == MET.registrations
     with pytest.raises(InputError, match=r"with another public key than nodes/a/key\.pub in the federation's folder"):
         claimed(PINNED, replace(FIRST, public="another"))
 
 
-def test_a_new_machine_has_the_seat_once_the_operator_has_its_public_key() -> None:
+def test_a_new_machine_has_the_registration_once_the_operator_has_its_public_key() -> None:
     moved = replace(MET, public_keys={"a": "key of the new machine"})
     again = claimed(moved, Claim("a", 2, "key of the new machine", "a", 20, 5), 7, online={2})
-    assert (again.seats["a"].node, again.seats["a"].joined) == (2, 0)
+    assert (again.registrations["a"].node, again.registrations["a"].joined) == (2, 0)
 
 
 def test_nobody_speaks_for_a_client_whose_nodes_public_key_has_changed() -> None:
-    same, reasons = MET.checked({1: "key of a"})
+    same, reasons = MET.without_changed_keys({1: "key of a"})
     assert same == MET and reasons == []
-    assert MET.checked({}) == (MET, []), "one that is away has not changed"
-    for roster, online in ((MET, {1: "another"}), (replace(MET, public_keys={"a": "a new one"}), {1: "key of a"})):
-        changed, reasons = roster.checked(online)
-        assert changed.seats["a"].node == NOBODY
+    assert MET.without_changed_keys({}) == (MET, []), "one that is away has not changed"
+    for registry, online in ((MET, {1: "another"}), (replace(MET, public_keys={"a": "a new one"}), {1: "key of a"})):
+        changed, reasons = registry.without_changed_keys(online)
+        assert changed.registrations["a"].node == NO_NODE
         assert reasons == ["node 1 does not speak for a any more: its public key has changed"]
-        assert changed.checked(online) == (changed, []), "it is told once"
+        assert changed.without_changed_keys(online) == (changed, []), "it is told once"
 
 
 @pytest.mark.parametrize("key", ["", "a\nround 1: all is well", "a\x1b[2J", "a\u2028b", "a\u202eb", "x" * 101, " a"])
@@ -112,21 +112,21 @@ def test_a_key_that_would_forge_a_line_of_the_log_is_no_key(key: str) -> None:
 def test_without_registration_a_restarted_node_is_known_by_its_key_alone() -> None:
     """Its id and its public key are new at every start."""
     loose = claimed(EMPTY, replace(FIRST, name=""))
-    assert claimed(loose, Claim("a", 2, "another", "", 20, 5), 5, online={2}).seats["a"].joined == 0
+    assert claimed(loose, Claim("a", 2, "another", "", 20, 5), 5, online={2}).registrations["a"].joined == 0
 
 
 @pytest.mark.parametrize("known", [("a", "a"), ("a", "b", "c", "d")])
 def test_keys_that_cannot_be_clients_are_refused(known: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="expected at most 3 different keys"):
-        Roster(known, 3)
+        ClientRegistry(known, 3)
 
 
 def test_who_was_met_is_kept_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "roster.json"
-    assert load_roster(path, EMPTY) == EMPTY
-    save_roster(path, MET)
-    assert load_roster(path, EMPTY) == MET
+    path = tmp_path / "clients.json"
+    assert load_registry(path, EMPTY) == EMPTY
+    save_registry(path, MET)
+    assert load_registry(path, EMPTY) == MET
     for damaged in ("{", '{"a": {"client": 1}}', "[]"):
         path.write_text(damaged)
-        with pytest.raises(RecordError, match="expected who has been met, found"):
-            load_roster(path, EMPTY)
+        with pytest.raises(RecordError, match="expected the registered clients, found"):
+            load_registry(path, EMPTY)

@@ -1,22 +1,148 @@
-"""Flower's grid with a bound on what one reply may take of the server's memory.
+"""Flower's grid, its messages, and a bound on what one reply may take of the server's memory.
 
 Flower's own grid takes in a whole reply, of any size, before anybody can look at it; and one that is not what it seems
 ends the run. Flower stores an array as pieces and a list that names them, so that a small reply can name one piece a
-million times. Here what a reply announces is counted before it is fetched, and what it would become before it is put
-together. A reply that is too large, or none at all, is an error message in its place.
+million times. `BoundedGrid` counts what a reply announces before it is fetched, and what it would become before it is
+put together. A reply that is too large, or none at all, is an error message in its place.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedstrata.errors import InputError
-from fedstrata.flower.exchange import BAD_REPLY, Node, ReplyLimit
-from fedstrata.flower.extra import flower
+from fedstrata.flower.payload import (
+    MAX_TEXT,
+    ExpectedReply,
+    Payload,
+    ReplyLimit,
+    decode,
+    encode,
+    flower,
+    plain_record,
+)
+from fedstrata.flower.protocol import FAILURE
+from fedstrata.flower.text import LONGEST, one_line, without_paths
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+WORK, REGISTER = "train", "query.register"
+"""The types of messages: score and train; say which client you are."""
+
+POLL_SECONDS = 0.5
+"""Seconds between two looks for replies; Flower's own `send_and_receive` takes 3, of a round of 9."""
+
+BAD_REPLY = 9001
+"""The code of an error message that stands for a reply that is not taken; Flower's own codes are below 1000."""
+
+
+class Node(Protocol):
+    """What is used of Flower's description of a node."""
+
+    node_id: int
+    public_key: bytes
+    name: str
+
+
+class Grid(Protocol):
+    """What is used of Flower's grid."""
+
+    def push_messages(self, messages: list[Message]) -> list[str | None]:
+        """Send messages; their ids, None for one that could not be sent."""
+
+    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Message]:
+        """The replies to some messages that have come by now; one that is larger than the limit is an error."""
+
+    def get_nodes(self) -> list[Node]:
+        """The nodes that are there now."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, so that a test need not take any.
+
+    Attributes:
+        now: Tells the time in seconds.
+        pause: Lets some seconds pass.
+    """
+
+    now: Callable[[], float] = monotonic
+    pause: Callable[[float], None] = sleep
+
+
+def message_to(node: int, kind: str, content: RecordDict, round: int, seconds: float) -> Message:
+    """A message to a node, which is of no use after so many seconds."""
+    message: Message = flower().Message(content, node, kind, ttl=seconds, group_id=str(round))
+    return message
+
+
+def reply_to(message: Message, payload: Payload) -> Message:
+    """A reply with a payload."""
+    reply: Message = flower().Message(encode(payload), reply_to=message)
+    return reply
+
+
+def failure_reason(message: Message) -> str:
+    """Why a reply answers nothing: an error of Flower's, or what the device could not do; empty when it is an answer.
+
+    Raises:
+        InputError: When the reply is not taken, or the device's reason is none.
+    """
+    if message.has_error():
+        reason = without_paths(message.error.reason or "")
+        if message.error.code == BAD_REPLY:
+            raise InputError(one_line(reason))
+        return f"Flower reports error {message.error.code}: {one_line(reason[-LONGEST:]) or 'no reason given'}"
+    failed = message.content.config_records.get("failed.settings")
+    if failed is None:
+        return ""
+    reason = FAILURE.read(plain_record(failed)).reason
+    return f"its device says: {one_line(without_paths(reason[:MAX_TEXT]))}"
+
+
+def payload_of(message: Message, expected: ExpectedReply | None = None) -> Payload:
+    """The payload of a reply.
+
+    Raises:
+        InputError: When there is none but a failure, or there is more than expected.
+    """
+    if reason := failure_reason(message):
+        raise InputError(reason)
+    return decode(message.content, expected)
+
+
+def replies(
+    grid: Grid, messages: Mapping[int, Message], limit: ReplyLimit, seconds: float, clock: Clock
+) -> Iterator[tuple[int, Message]]:
+    """Send messages and yield each reply as it comes; a caller that has enough just stops.
+
+    What comes later is never asked for, so that it reaches no later round. A reply is known by the id of the message
+    that it answers: the sender of an error is the SuperLink.
+
+    Args:
+        grid: Where they are sent.
+        messages: The message to each client.
+        limit: The limit of each reply.
+        seconds: The seconds until the deadline.
+        clock: Tells the time.
+    """
+    end = clock.now() + seconds
+    ids = grid.push_messages(list(messages.values()))
+    waiting = {id: client for id, client in zip(ids, messages, strict=False) if id is not None}
+    while waiting:
+        for message in grid.pull_messages(list(waiting), limit):
+            client = waiting.pop(message.metadata.reply_to_message_id, None)
+            if client is not None:
+                yield client, message
+        if not waiting or clock.now() >= end:
+            return
+        clock.pause(min(POLL_SECONDS, max(end - clock.now(), 0.0)))
 
 
 @dataclass(frozen=True)
@@ -24,7 +150,7 @@ class BoundedGrid:
     """What is used of Flower's grid, with bounded replies.
 
     Attributes:
-        grid: of Flower 1.41, `HttpGrid`.
+        grid: The grid of Flower 1.41, `HttpGrid`.
     """
 
     grid: Any
@@ -41,8 +167,8 @@ class BoundedGrid:
         """The replies to some messages that have come by now, each fetched when it is its turn.
 
         Args:
-            message_ids: of the messages.
-            limit: of each reply.
+            message_ids: The ids of the messages.
+            limit: The limit of each reply.
         """
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
@@ -57,18 +183,15 @@ class BoundedGrid:
         from flwr.common.serde_utils import metadata_from_proto
         from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-        metadata, error = metadata_from_proto(header.metadata), flower().Error
+        metadata = metadata_from_proto(header.metadata)
+        error = flower().Error
         try:
             contents = self._fetched(_objects(tree, limit), limit)
+            message = _put_together(metadata.message_id, contents, limit)
         except ObjectPullError:
             return make_message(metadata, error=error(ErrorCode.MESSAGE_UNAVAILABLE, "not all of the reply has come"))
         except InputError as failure:
             message = make_message(metadata, error=error(BAD_REPLY, str(failure)))
-        else:
-            try:
-                message = _put_together(metadata.message_id, contents, limit)
-            except InputError as failure:
-                message = make_message(metadata, error=error(BAD_REPLY, str(failure)))
         self._confirm(metadata.message_id)
         # What a message says of itself is its sender's word; the SuperLink has checked which one it answers.
         message.metadata.__dict__["_message_id"] = metadata.message_id
@@ -80,9 +203,9 @@ class BoundedGrid:
         from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
         from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
-        client, node, run = self.grid._runtime_client, self.grid.node, self.grid.run.run_id
-        fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
-        taken, lock = 0, Lock()
+        fetch = make_pull_object_fn_protobuf(self.grid._runtime_client.PullObject, self.grid.node, self.grid.run.run_id)
+        taken = 0
+        lock = Lock()
 
         def bounded(object_id: str) -> bytes:
             nonlocal taken
@@ -108,7 +231,7 @@ def _objects(tree: Any, limit: ReplyLimit) -> list[str]:
     """Ids of a reply's objects, each once, children first.
 
     Raises:
-        InputError: when they are too many.
+        InputError: When they are too many.
     """
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
@@ -124,7 +247,7 @@ def _put_together(id: str, contents: dict[str, bytes], limit: ReplyLimit) -> Any
     """The message that objects make.
 
     Raises:
-        InputError: when it would be too large, or is no message.
+        InputError: When it would be too large, or is no message.
     """
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 

@@ -1,6 +1,6 @@
-"""Plans and reports as letters and back: all of them, and nothing else, gets through."""
+"""Plans and reports as payloads and back: all of them, and nothing else, gets through."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import Any
 
 import pytest
@@ -26,11 +26,23 @@ from fedstrata.core import (
     TensorSpec,
 )
 from fedstrata.errors import InputError
-from fedstrata.flower.answers import Answer, Bounds, expected_reply, limit_of, read_answer, write_answer
-from fedstrata.flower.letter import Letter, mask_of, one, several
-from fedstrata.flower.messages import read_letter, write_letter
-from fedstrata.flower.orders import Order, needed, order, read_order, write_order
-from fedstrata.flower.terms import Samples, Terms, read_terms, write_terms
+from fedstrata.flower.payload import Payload, Schema, decode, encode
+from fedstrata.flower.protocol import (
+    Reply,
+    ReplyBounds,
+    Request,
+    RunConfig,
+    Samples,
+    expected_reply,
+    needed_tensors,
+    read_reply,
+    read_request,
+    read_run_config,
+    request_for,
+    write_reply,
+    write_request,
+    write_run_config,
+)
 from fedstrata.models import layout_of
 from turns import same
 
@@ -113,19 +125,19 @@ WHO = st.integers(0, CLIENTS - 1)
 
 @unhurried
 @given(plans(), WHO, OWN, COUNTED)
-def test_an_order_survives_its_letter_and_its_message(
+def test_a_request_survives_its_payload_and_its_message(
     plan: Plan, client: int, own: set[int], counted: set[int]
 ) -> None:
-    written = order(plan, client, LAYOUT, own, counted)
-    letter = write_order(written, LAYOUT)
-    assert same(read_order(letter, LAYOUT), written)
-    assert same(read_order(read_letter(write_letter(letter)), LAYOUT), written)
+    written = request_for(plan, client, LAYOUT, own, counted)
+    payload = write_request(written, LAYOUT)
+    assert same(read_request(payload, LAYOUT), written)
+    assert same(read_request(decode(encode(payload)), LAYOUT), written)
 
 
 @unhurried
 @given(plans(), WHO, OWN)
-def test_an_order_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, client: int, own: set[int]) -> None:
-    mine = order(plan, client, LAYOUT, own)
+def test_a_request_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, client: int, own: set[int]) -> None:
+    mine = request_for(plan, client, LAYOUT, own)
     asked = client in plan.cohort.tolist()
     assert mine.plan.cohort.tolist() == [client] * asked and len(mine.plan.tasks) == len(plan.tasks) * asked
     pieces: list[tuple[LocalTask | Evaluation, LocalTask | Evaluation]] = []
@@ -134,7 +146,9 @@ def test_an_order_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, 
         for name, task in plan.tasks.items():
             own_part = replace(task, candidates=task.candidates[place][None])
             pieces.append((own_part, mine.plan.tasks[name]))
-    for name, evaluation in plan.evaluations.items():
+    scored = {name: each for name, each in plan.evaluations.items() if client in each.clients.tolist()}
+    assert list(mine.plan.evaluations) == list(scored)
+    for name, evaluation in scored.items():
         pieces.append((evaluation.only(evaluation.clients == client), mine.plan.evaluations[name]))
     offered = {model for whole, _ in pieces for model in whole.candidates.flatten().tolist()} - {-1}
     assert set(mine.models) == offered
@@ -146,7 +160,7 @@ def test_an_order_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan, 
         assert torch.equal(row[columns], plan.models[model, columns])
         silent = LAYOUT.columns(tuple(not inside for inside in sent))
         assert not row[silent].any(), "a tensor that the client keeps was sent"
-    assert set(needed(mine.plan, LAYOUT, own)) == set(range(len(mine.models)))
+    assert set(needed_tensors(mine.plan, LAYOUT, own)) == set(range(len(mine.models)))
 
 
 def test_a_pull_needs_the_received_values_of_tensors_that_are_kept() -> None:
@@ -161,15 +175,16 @@ def test_a_pull_needs_the_received_values_of_tensors_that_are_kept() -> None:
         prox_weight=0.1,
     )
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    assert order(plan, 0, LAYOUT, range(4)).sent == ((True, False, False, False),)
-    assert order(replace(plan, tasks={"train": replace(task, prox_weight=0.0)}), 0, LAYOUT, range(4)).sent == (nothing,)
-    assert order(plan, 0, LAYOUT, ()).sent == (everything,)
+    assert request_for(plan, 0, LAYOUT, range(4)).sent == ((True, False, False, False),)
+    free = replace(plan, tasks={"train": replace(task, prox_weight=0.0)})
+    assert request_for(free, 0, LAYOUT, range(4)).sent == (nothing,)
+    assert request_for(plan, 0, LAYOUT, ()).sent == (everything,)
 
 
 @st.composite
-def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
-    given_order = order(draw(plans()), draw(WHO), LAYOUT, ())
-    plan, ids = given_order.plan, torch.tensor([given_order.client])
+def answered(draw: st.DrawFn) -> tuple[Request, Reply]:
+    request = request_for(draw(plans()), draw(WHO), LAYOUT, ())
+    plan, ids = request.plan, torch.tensor([request.client])
 
     def result(task: LocalTask) -> Result:
         models = sorted(set(task.candidates[0].tolist()) - {-1})
@@ -187,8 +202,6 @@ def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
         return Result(Rows(ids, row), taken, torch.tensor([draw(st.integers(1, 9))]), torch.tensor([losses]))
 
     def score(evaluation: Evaluation) -> Score:
-        if not len(evaluation.clients):
-            return Score(evaluation.clients, evaluation.clients, evaluation.clients, torch.empty(0))
         loss = torch.tensor([draw(st.floats(0, 9, width=32))])
         return Score(ids, torch.tensor([draw(st.integers(0, 5))]), torch.tensor([5]), loss)
 
@@ -197,15 +210,15 @@ def answered(draw: st.DrawFn) -> tuple[Order, Answer]:
     scores = {name: score(evaluation) for name, evaluation in plan.evaluations.items()}
     report = Report(results, scores, facts)
     stored = tuple(sorted(draw(OWN)))
-    return given_order, Answer(report, stored, draw(st.booleans()))
+    return request, Reply(report, stored, draw(st.booleans()))
 
 
 @unhurried
 @given(answered())
-def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer]) -> None:
+def test_a_reply_survives_its_payload_and_its_message(case: tuple[Request, Reply]) -> None:
     asked, answer = case
-    letter = read_letter(write_letter(write_answer(answer, asked, LAYOUT, "run")))
-    read = read_answer(letter, asked, LAYOUT, Bounds("run", 9, 5, SIZES))
+    payload = decode(encode(write_reply(answer, asked, LAYOUT, "run")))
+    read = read_reply(payload, asked, LAYOUT, ReplyBounds("run", 9, 5, SIZES))
     results = dict[str, Result]()
     for name, result in answer.report.results.items():
         chosen = [asked.models[int(taken)] for taken in result.chosen]
@@ -216,14 +229,14 @@ def test_an_answer_survives_its_letter_and_its_message(case: tuple[Order, Answer
 
 @unhurried
 @given(answered())
-def test_every_sound_answer_fits_the_limit_that_is_known_before_it_comes(case: tuple[Order, Answer]) -> None:
+def test_every_sound_reply_fits_the_limit_that_is_known_before_it_comes(case: tuple[Request, Reply]) -> None:
     asked, answer = case
-    content = write_letter(write_answer(answer, asked, LAYOUT, "run"))
+    content = encode(write_reply(answer, asked, LAYOUT, "run"))
     expected = expected_reply(asked, LAYOUT, SIZES)
-    assert same(read_letter(content, expected), read_letter(content))
+    assert same(decode(content, expected), decode(content))
     parts = get_all_nested_objects(message_of(content))
     joined = sum(len(array.data) for group in content.array_records.values() for array in group.values())
-    limit = limit_of(expected)
+    limit = expected.limit
     assert sum(len(part.deflate()) for part in parts.values()) + joined <= limit.bytes
     # Every place in the tree counts, also where equal parts are one object.
     assert sum(1 for _ in iterate_object_tree(get_object_tree(message_of(content)))) <= limit.objects
@@ -242,87 +255,114 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
 ) -> None:
     task = replace(whole_fit(), selection_metric="errors", upload=LAYOUT.nothing)
     ids = torch.tensor([0])
-    asked = order(
+    asked = request_for(
         Plan(1, 0, ids, torch.ones(1, LAYOUT.p), {"train": task}, client_stats={"units": torch.tensor([True])}),
         0,
         LAYOUT,
         (),
     )
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[wrong]]))
-    told = Answer(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
+    told = Reply(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
     with pytest.raises(InputError, match=message):
-        read_answer(write_answer(told, asked, LAYOUT, "run"), asked, LAYOUT, Bounds("run", 9, 5, SIZES))
+        read_reply(write_reply(told, asked, LAYOUT, "run"), asked, LAYOUT, ReplyBounds("run", 9, 5, SIZES))
 
 
 def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
-    """A field that is added to one of them has to be added to the letter."""
+    """A field that is added to one of them travels by itself."""
     names = {field.name for kind in (LocalTask, LocalTraining) for field in fields(kind)} - {"training"}
     task = whole_fit()
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    assert set(write_order(order(plan, 0, LAYOUT, ()), LAYOUT).settings["task-train"]) == names
+    assert set(write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT).records["task-train"]) == names
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s.pop("order"), "expected the record order, found evaluation-client, model-0, task-train"),
-        (lambda s: s["order"].update(round="1"), "expected round to be of type int, found '1'"),
-        (lambda s: s["order"].update(models=[0, 1]), "expected the record model-1"),
+        (lambda s: s.pop("request"), "expected the record request, found evaluation-client, model-0, task-train"),
+        (lambda s: s["request"].update(round="1"), "expected round to be of type int, found '1'"),
+        (lambda s: s["request"].update(models=[0, 1]), "expected the record model-1"),
         (lambda s: s["task-train"].update(trainable=[4]), r"expected trainable to name tensors 0 to 3, found \[4\]"),
         (lambda s: s["task-train"].update(candidates=[7]), "a candidate is model 7, but the plan carries 1"),
         (
             lambda s: s["task-train"].update(selection_metric="luck"),
             "expected selection_metric to be loss or errors, found luck",
         ),
-        (lambda s: s["evaluation-client"].update(width=2), "expected candidates of 1 times 2 models, found 1"),
+        (lambda s: s["evaluation-client"].update(clients=1), "expected evaluation client of client 0, found 1"),
     ],
 )
-def test_a_letter_that_is_no_order_is_refused(spoil: Any, message: str) -> None:
+def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> None:
     task = whole_fit()
     evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), LAYOUT.nothing)
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task}, {"client": evaluation})
-    letter = write_order(order(plan, 0, LAYOUT, ()), LAYOUT)
-    settings = {name: dict(record) for name, record in letter.settings.items()}
+    payload = write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT)
+    settings = {name: dict(record) for name, record in payload.records.items()}
     spoil(settings)
     with pytest.raises(InputError, match=message):
-        read_order(Letter(settings, letter.arrays), LAYOUT)
+        read_request(Payload(settings, payload.arrays), LAYOUT)
 
 
 def test_a_tensor_that_was_not_asked_for_is_refused() -> None:
     task = whole_fit()
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    letter = write_order(order(plan, 0, LAYOUT, ()), LAYOUT)
-    arrays = {"model-0": {**letter.arrays["model-0"], "more": torch.ones(1)}}
+    payload = write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT)
+    arrays = {"model-0": {**payload.arrays["model-0"], "more": torch.ones(1)}}
     with pytest.raises(InputError, match="expected no tensor more: it was not asked for"):
-        read_order(Letter(letter.settings, arrays), LAYOUT)
+        read_request(Payload(payload.records, arrays), LAYOUT)
 
 
-def test_values_of_a_letter_keep_their_types() -> None:
-    record: dict[str, Any] = {"flag": True, "count": 1, "list": [1, 2], "mixed": [1, True]}
-    assert one(record, "flag", bool) is True and several(record, "list", int) == [1, 2]
-    for name in ("flag", "no"):
-        with pytest.raises(InputError, match=f"expected {name} to be of type int"):
-            one(record, name, int)
-    with pytest.raises(InputError, match="expected mixed to be a list of int"):
-        several(record, "mixed", int)
-    with pytest.raises(InputError):
-        mask_of({"mask": 1}, "mask", LAYOUT)
+@dataclass(frozen=True)
+class Inner:
+    share: float
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outer:
+    flag: bool
+    count: int
+    inner: Inner
+    numbers: tuple[int, ...]
+    mask: Mask
+
+
+def test_a_schema_reads_what_it_wrote_and_keeps_types() -> None:
+    schema = Schema(Outer)
+    record = schema.write(Outer(True, 1, Inner(0.5, ("a",)), (1, 2), (False, True)))
+    assert record == {"flag": True, "count": 1, "share": 0.5, "texts": ["a"], "numbers": [1, 2], "mask": [1]}
+    assert schema.read(record, 2) == Outer(True, 1, Inner(0.5, ("a",)), (1, 2), (False, True))
+    for changes, message in (
+        ({"flag": 1}, "expected flag to be of type bool, found 1"),
+        ({"count": True}, "expected count to be of type int, found True"),
+        ({"count": None}, "expected count to be of type int, found None"),
+        ({"numbers": [1, True]}, "expected numbers to be a list of int"),
+        ({"texts": "a"}, "expected texts to be a list of str"),
+        ({"mask": [2]}, r"expected mask to name tensors 0 to 1, found \[2\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            schema.read({**record, **changes}, 2)  # type: ignore[dict-item]  # None stands for a missing value
+
+
+def test_a_field_that_no_codec_fits_and_a_name_that_two_fields_have_are_refused() -> None:
+    with pytest.raises(TypeError, match="values: expected a type that has a codec"):
+        Schema(make_dataclass("Unknown", [("values", torch.Tensor)]))
+    with pytest.raises(TypeError, match="expected each name once, found share"):
+        Schema(make_dataclass("Twice", [("share", float), ("inner", Inner)]))
 
 
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-def test_terms_survive_their_message() -> None:
-    terms = Terms("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
-    letter = write_terms(terms, layout_of(terms.network(0)))
-    assert read_terms(read_letter(write_letter(letter))) == terms
-    assert terms.facts == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}
+def test_a_run_config_survives_its_message() -> None:
+    config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
+    payload = write_run_config(config, layout_of(config.network(0)))
+    assert read_run_config(decode(encode(payload))) == config
+    assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}
 
 
 def test_another_network_than_the_senders_is_refused() -> None:
-    terms = Terms("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
+    config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
     with pytest.raises(InputError, match=r"the tensors conv.weight \(2, 3\), .*, found linear1"):
-        read_terms(write_terms(terms, LAYOUT))
+        read_run_config(write_run_config(config, LAYOUT))
 
 
 @pytest.mark.parametrize(

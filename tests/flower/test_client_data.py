@@ -11,14 +11,13 @@ import torch
 from fedstrata.config import load
 from fedstrata.core import FOLDS
 from fedstrata.errors import DataError
-from fedstrata.flower.cut import cut, cut_public
-from fedstrata.flower.samples import holdings_of, no_client_data
-from fedstrata.flower.terms import Samples, Terms
+from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
+from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.runner.build import build_run
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)
-TERMS = Terms("run", 5, 0, "mlp", "{}", "float32", SAMPLES)
+CONFIG = RunConfig("run", 5, 0, "mlp", "{}", "float32", SAMPLES)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2, 6)).astype("float32")
 Y = np.arange(12) % 2
@@ -31,7 +30,7 @@ def write(path: Path, **arrays: Any) -> Path:
 
 def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:])
-    client_data = holdings_of(path, 3, TERMS)
+    client_data = read_client_data(path, 3, CONFIG)
     assert [len(client_data.train(c)) for c in range(5)] == [0, 0, 0, 8, 0]
     inputs, labels = client_data.samples(client_data.test(3))
     assert labels.tolist() == Y[8:].tolist()
@@ -41,13 +40,13 @@ def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=Y)
-    held = [holdings_of(path, client, TERMS).test(client).tolist() for client in (0, 0, 1)]
+    held = [read_client_data(path, client, CONFIG).test(client).tolist() for client in (0, 0, 1)]
     assert held[0] == held[1] != held[2] and len(held[0]) == 3
 
 
 def test_units_are_never_cut_through(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=Y, trial=np.arange(12) // 3)
-    client_data = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    client_data = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
     assert len({index // 3 for index in client_data.test(0).tolist()}) == 1
     for half in ("A", "B"):
         assert len(client_data.train(0, half)) % 3 == 0
@@ -56,14 +55,14 @@ def test_units_are_never_cut_through(tmp_path: Path) -> None:
 def test_both_splits_bring_their_units(tmp_path: Path) -> None:
     trials = {"trial": np.arange(8) // 2, "trial_test": np.arange(4) + 9}
     path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:], **trials)
-    client_data = holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, unit="trial")))
+    client_data = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
     assert len(client_data.train(0, "A")) == 4
 
 
 def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
-    terms = replace(TERMS, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
-    client_data = holdings_of(path, 0, terms)
+    config = replace(CONFIG, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
+    client_data = read_client_data(path, 0, config)
     labels = client_data.samples(torch.arange(12))[1]
     assert labels.tolist() == [2 - y for y in Y.tolist()]
 
@@ -83,20 +82,20 @@ def test_data_that_do_not_fit_are_refused(
 ) -> None:
     path = write(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        holdings_of(path, 0, replace(TERMS, samples=replace(SAMPLES, **changes)))
+        read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, **changes)))
 
 
 def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     images = RNG.integers(0, 255, size=(6, 3, 28, 28)).astype("uint8")
     path = write(tmp_path / "a.npz", x=images, y=Y[:6])
     samples = Samples((3, 32, 32), 2, (0.0,) * 3, (1.0,) * 3)
-    client_data = holdings_of(path, 0, replace(TERMS, model="vgg11", samples=samples))
+    client_data = read_client_data(path, 0, replace(CONFIG, model="vgg11", samples=samples))
     assert client_data.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_a_server_holds_nothing(dtype: str) -> None:
-    client_data = no_client_data(replace(TERMS, samples=replace(SAMPLES, dtype=dtype)))
+    client_data = no_client_data(replace(CONFIG, samples=replace(SAMPLES, dtype=dtype)))
     assert len(client_data) == 5 and all(not len(client_data.train(client)) for client in range(5))
 
 
@@ -106,10 +105,10 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     data = {"name": str(source), "clients": 2, "samples": 16, "test": 0.25, "unit": "trial"}
     experiment = load({"data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}})
     setup, paths = build_run(experiment), [tmp_path / "nodes" / f"{client}.npz" for client in range(2)]
-    samples = cut(experiment, setup, paths)
-    assert samples.unit == "trial" and cut_public(setup, tmp_path / "public.npz") == ""
+    samples = export_client_data(experiment, setup, paths)
+    assert samples.unit == "trial" and export_public_data(setup, tmp_path / "public.npz") == ""
     for client, path in enumerate(paths):
-        own = holdings_of(path, client, replace(TERMS, clients=2, samples=samples))
+        own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
         for part in FOLDS:
             pairs = [each.samples(each.train(client, part)) for each in (setup.client_data, own)]
             assert same(pairs[0], pairs[1]), part

@@ -1,0 +1,181 @@
+"""The data of one client, as its device has them; and a simulated federation exported as one file for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstrata import data
+from fedstrata.data import Dataset
+from fedstrata.engine import ClientData
+from fedstrata.errors import DataError
+from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.models import side
+from fedstrata.partition import hold_out, holdout_rng
+
+if TYPE_CHECKING:
+    from fedstrata.config import Experiment
+    from fedstrata.runner.build import RunSetup
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A deal in which only one of n clients holds anything: all that `ClientData` reads of a `Deal`.
+
+    Attributes:
+        train: The positions of each client's training samples, (n,).
+        test: The positions of each client's test samples, (n,).
+        turns: No turns, (n,): samples come as the client sees them.
+        relabel: No new labels, (n, classes), likewise.
+    """
+
+    train: tuple[Indices, ...]
+    test: tuple[Indices, ...]
+    turns: Indices
+    relabel: Indices
+
+
+def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
+    """Read the data of one client.
+
+    Args:
+        path: A ``.npz`` file, or a folder of Parquet. Without a test split a share of it is held out.
+        client: The id of the client in the run.
+        config: The config of the run.
+
+    Raises:
+        DataError: When the data are not there or do not fit.
+    """
+    train = _fitting(data.load(str(path.resolve())), path, config)
+    test = _fitting(data.load(str(path.resolve()), split="test"), path, config) if _has_test(path) else None
+    if test is None:
+        held = _held_out(train, client, config)
+        return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
+    columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}
+    both = replace(
+        train,
+        inputs=torch.cat([train.inputs, test.inputs]),
+        labels=torch.cat([train.labels, test.labels]),
+        columns=columns,
+    )
+    return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
+
+
+def no_client_data(config: RunConfig) -> ClientData:
+    """What the server has of the clients' data."""
+    samples = config.samples
+    dtype = torch.uint8 if samples.dtype == "uint8" else torch.float32
+    nothing = torch.zeros(1, *samples.shape, dtype=dtype)
+    label = torch.zeros(1, dtype=torch.int64)
+    dataset = Dataset("nothing", nothing, label, samples.classes, samples.mean, samples.std)
+    return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
+
+
+def _has_test(path: Path) -> bool:
+    return bool(data.find(str(path.resolve())).test)
+
+
+def _client_data(dataset: Dataset, train: Indices, test: Indices, client: int, config: RunConfig) -> ClientData:
+    empty = [np.arange(0)] * config.clients
+    portion = Portion(
+        (*empty[:client], train, *empty[client + 1 :]),
+        (*empty[:client], test, *empty[client + 1 :]),
+        np.zeros(config.clients, dtype=np.int64),
+        np.tile(np.arange(config.samples.classes), (config.clients, 1)),
+    )
+    # A Deal gives every client something; of the others' data a device has none.
+    return ClientData(dataset, portion, config.seed)
+
+
+def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
+    """The data set with what all clients have in common, if it fits."""
+    samples = config.samples
+    wanted = side(config.model)
+    if wanted is not None and dataset.inputs.dtype == torch.uint8:
+        dataset = dataset.resized(wanted)
+    found = str(dataset.inputs.dtype).removeprefix("torch.")
+    if (dataset.shape, found) != (samples.shape, samples.dtype):
+        raise DataError(
+            f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
+            "give this client's node data of the federation's kind"
+        )
+    labels = _numbered(dataset, path, samples)
+    unit = samples.unit or None
+    if unit is not None and unit not in dataset.columns:
+        raise DataError(f"{path}: expected the column {unit}, found {', '.join(dataset.columns) or 'none'}")
+    return replace(
+        dataset,
+        labels=labels,
+        classes=samples.classes,
+        mean=samples.mean,
+        std=samples.std,
+        columns={} if unit is None else {unit: dataset.columns[unit]},
+        unit=unit,
+        class_names=(),
+    )
+
+
+def _numbered(dataset: Dataset, path: Path, samples: Samples) -> torch.Tensor:
+    """Classes by the federation's numbers, whatever classes this client's files happen to hold."""
+    if strange := [name for name in dataset.class_names if samples.names and name not in samples.names]:
+        raise DataError(f"{path}: expected classes of {', '.join(samples.names)}; found {', '.join(strange)}")
+    if dataset.class_names and samples.names:
+        return torch.tensor([samples.names.index(name) for name in dataset.class_names])[dataset.labels]
+    if int(dataset.labels.max()) >= samples.classes:
+        raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(dataset.labels.max())}")
+    return dataset.labels
+
+
+def _held_out(dataset: Dataset, client: int, config: RunConfig) -> NDArray[np.bool_]:
+    """Which samples are the client's test split; drawn as `deal` draws that of a simulated client."""
+    return hold_out(len(dataset), config.samples.test, holdout_rng(config.seed, client), dataset.units)
+
+
+def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[Path]) -> Samples:
+    """Write what each client holds, as it sees it: turned, relabelled and normalised.
+
+    Args:
+        experiment: The experiment that is simulated.
+        setup: What is built from it.
+        paths: The ``.npz`` file of each client.
+
+    Returns:
+        What all these samples have in common.
+    """
+    client_data = setup.client_data
+    source = data.load(experiment.data.name, experiment.data.root)
+    unit = experiment.data.unit or source.unit
+    for client, path in enumerate(paths):
+        parts = {"": client_data.train(client), "_test": client_data.test(client)}
+        arrays: dict[str, np.ndarray] = {}
+        for split, index in parts.items():
+            inputs, labels = client_data.samples(index)
+            arrays[f"x{split}"] = inputs.contiguous().numpy()
+            arrays[f"y{split}"] = labels.numpy()
+            if unit is not None:
+                arrays[f"{unit}{split}"] = source.columns[unit][index.numpy()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
+    shape = tuple(client_data.samples(torch.tensor([0]))[0].shape[1:])
+    # They are normalised already: these leave every bit of them as it is.
+    mean = (0.0,) * shape[0]
+    std = (1.0,) * shape[0]
+    return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=experiment.data.test)
+
+
+def export_public_data(setup: RunSetup, path: Path) -> str:
+    """Write the unlabelled samples of the server, normalised; the file's name, or "" when there are none."""
+    if setup.problem.public is None:
+        return ""
+    with path.open("wb") as file:
+        np.savez(file, x=setup.problem.public.contiguous().numpy())
+    return path.name

@@ -1,0 +1,270 @@
+"""The other `Clients`: real devices behind Flower's grid."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import CLIENT, Plan, Report
+from fedstrata.engine import ClientStore, Loop
+from fedstrata.engine.parallel.sharding import merge_reports
+from fedstrata.errors import EngineError, InputError, check_rules
+from fedstrata.flower.client_data import no_client_data
+from fedstrata.flower.grid import WORK, Clock, Grid, failure_reason, message_to, replies
+from fedstrata.flower.payload import Payload, ReplyLimit, content_bytes, decode, encode, largest
+from fedstrata.flower.protocol import (
+    ADDRESS,
+    MISSING_TENSORS,
+    Address,
+    NotFiniteError,
+    Reply,
+    ReplyBounds,
+    Request,
+    RunConfig,
+    expected_reply,
+    read_reply,
+    request_for,
+    write_request,
+    write_run_config,
+)
+from fedstrata.flower.registry import NO_NODE, ClientRegistry
+from fedstrata.flower.text import one_line, without_paths
+from fedstrata.models import layout_of
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """When a round is over.
+
+    Attributes:
+        deadline: The seconds from its messages on after which a client that has not replied is absent.
+        min_reply_fraction: The share of the selected clients whose sound replies end the round at once, in (0, 1].
+            Below 1, the work of the others is lost.
+        min_replies: The number of sound replies without which the round is repeated.
+        max_attempts: How often a round is sent at most.
+    """
+
+    deadline: float = 600.0
+    min_reply_fraction: float = 1.0
+    min_replies: int = 1
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        rules = {
+            "deadline is above 0": self.deadline > 0,
+            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
+            "min_replies is at least 1": self.min_replies >= 1,
+            "max_attempts is at least 1": self.max_attempts >= 1,
+        }
+        check_rules("rounds", rules, self)
+
+
+@dataclass(frozen=True)
+class RoundTraffic:
+    """What became of one plan on the network.
+
+    Attributes:
+        absent: Why each absent client did not reply, by its id.
+        rejected: Why each rejected reply was not taken, by the id of its client.
+        down: The bytes of the messages' contents.
+        up: The bytes of the replies' contents, with those that were not taken.
+    """
+
+    absent: Mapping[int, str] = field(default_factory=dict)
+    rejected: Mapping[int, str] = field(default_factory=dict)
+    down: int = 0
+    up: int = 0
+
+
+@dataclass
+class _Attempt:
+    """What has come in of one attempt at a round so far."""
+
+    replies: dict[int, Reply] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
+    rejected: dict[int, str] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    not_finite: set[int] = field(default_factory=set)
+    down: int = 0
+    up: int = 0
+
+    @property
+    def traffic(self) -> RoundTraffic:
+        """The traffic, by client in the order of their ids."""
+        return RoundTraffic(dict(sorted(self.absent.items())), dict(sorted(self.rejected.items())), self.down, self.up)
+
+
+class FlowerClients:
+    """Clients on a network, bit for bit as `Loop` has them.
+
+    Args:
+        grid: Flower's grid.
+        config: The config of the run.
+        registry: The registered clients.
+        rules: When a round is over.
+        tell: Takes a line for people.
+        clock: Tells the time.
+
+    Attributes:
+        store: What is known of the devices' own stores. An empty tensor stands for one that is there, nan for one that
+            is of no use.
+        registry: The registered clients; replaced when somebody comes.
+        traffic: What became of the last plan.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: RunConfig,
+        registry: ClientRegistry,
+        rules: RoundRules | None = None,
+        tell: Callable[[str], None] = print,
+        clock: Clock | None = None,
+    ) -> None:
+        """Send nothing yet."""
+        self.store = ClientStore()
+        self.registry = registry
+        self.traffic = RoundTraffic()
+        self._grid = grid
+        self._config = config
+        self._rules = rules or RoundRules()
+        self._tell = tell
+        self._clock = clock or Clock()
+        module = config.network(0)
+        self._layout = layout_of(module)
+        self._loop = Loop(module, self._layout, no_client_data(config))
+
+    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """As `Loop.predict`, on the server."""
+        return self._loop.predict(models, inputs)
+
+    def run(self, plan: Plan) -> Report:
+        """Ask every client that is scored or works, in one message each; one that does not reply is an absent row.
+
+        Raises:
+            EngineError: When too few reply, however often they are asked.
+        """
+        asked = {*plan.cohort.tolist()}
+        for evaluation in plan.evaluations.values():
+            asked |= {*evaluation.clients.tolist()}
+        # Without a score there is no record of the round before.
+        scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else asked
+        least = min(self._rules.min_replies, len(scored))
+        for _ in range(self._rules.max_attempts):
+            attempt = self._attempt(plan, sorted(asked))
+            self.traffic = attempt.traffic
+            self._tell_losses(plan.round)
+            found = len(scored & attempt.replies.keys())
+            if found >= least:
+                return self._merge(plan, dict(sorted(attempt.replies.items())))
+            self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
+        advice = "see to the nodes, then resume the run"
+        if 2 * len(attempt.not_finite) > len(asked):
+            advice = f"{len(attempt.not_finite)} sent numbers that are not finite: training diverged; lower local.lr"
+        raise EngineError(
+            f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
+            f"of {self._rules.max_attempts} tries; {advice}"
+        )
+
+    def _tell_losses(self, round: int) -> None:
+        for client, reason in self.traffic.absent.items():
+            self._tell(f"round {round}: client {client} is absent: {reason}")
+        for client, reason in self.traffic.rejected.items():
+            self._tell(f"round {round}: client {client} is rejected: {reason}")
+
+    def _attempt(self, plan: Plan, clients: Sequence[int]) -> _Attempt:
+        """Send a plan until there are enough replies or time is up."""
+        end = self._clock.now() + self._rules.deadline
+        attempt = _Attempt()
+        enough = ceil(self._rules.min_reply_fraction * len(clients))
+        counted = _stored_rounds(self.store)
+        requests = {
+            client: request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
+            for client in clients
+        }
+        self._collect(requests, attempt, enough, end)
+        if attempt.missing and len(attempt.replies) < enough:
+            # What a device has lost it is sent again, at once.
+            again = {client: request_for(plan, client, self._layout, ()) for client in attempt.missing}
+            self._collect(again, attempt, enough, end)
+        late = "no answer in time" if len(attempt.replies) < enough else f"the first {enough} had answered"
+        for client in clients:
+            if client not in attempt.replies and client not in attempt.rejected:
+                attempt.absent.setdefault(client, late)
+        return attempt
+
+    def _collect(self, requests: Mapping[int, Request], attempt: _Attempt, enough: int, end: float) -> None:
+        """Send requests and take in the replies."""
+        seconds = max(end - self._clock.now(), 0.0)
+        messages = dict[int, "Message"]()
+        bounds = dict[int, ReplyBounds]()
+        limits = list[ReplyLimit]()
+        stat_sizes = self._config.stat_sizes
+        for client, request in requests.items():
+            found = self.registry.of(client)
+            if found is None or found[1].node == NO_NODE:
+                attempt.absent[client] = "no node speaks for it"
+                continue
+            key, registration = found
+            address = Payload({"client": ADDRESS.write(Address(key))})
+            payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
+            content = encode(payload)
+            # Flower takes 0 seconds for half a day.
+            messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
+            bounds[client] = ReplyBounds(self._config.run, registration.train, registration.test, stat_sizes)
+            limits.append(expected_reply(request, self._layout, stat_sizes).limit)
+            attempt.down += content_bytes(content)
+        for client, message in replies(self._grid, messages, largest(limits), seconds, self._clock):
+            self._take(message, requests[client], bounds[client], attempt)
+            if len(attempt.replies) >= enough:
+                return
+
+    def _take(self, message: Message, request: Request, bounds: ReplyBounds, attempt: _Attempt) -> None:
+        """Note a reply, or why there is none."""
+        client = request.client
+        try:
+            if reason := failure_reason(message):
+                attempt.absent[client] = reason
+                return
+            attempt.up += content_bytes(message.content)
+            payload = decode(message.content, expected_reply(request, self._layout, bounds.stat_sizes))
+            if "missing" in payload.records:
+                names = MISSING_TENSORS.read(payload.record("missing")).tensors
+                attempt.absent[client] = one_line(f"its device has lost {', '.join(names)}")
+                attempt.missing.append(client)
+            else:
+                attempt.replies[client] = read_reply(payload, request, self._layout, bounds)
+                attempt.absent.pop(client, None)
+        except InputError as error:
+            attempt.absent.pop(client, None)
+            attempt.rejected[client] = one_line(without_paths(str(error)))
+            if isinstance(error, NotFiniteError):
+                attempt.not_finite.add(client)
+
+    def _merge(self, plan: Plan, replies: Mapping[int, Reply]) -> Report:
+        """Note what the devices keep, and put the replies together, every row where the simulator has it."""
+        for client, reply in replies.items():
+            mark = torch.tensor([torch.nan]) if reply.spoilt else torch.empty(0)
+            self.store.write(client, plan.round, dict.fromkeys(reply.stored, mark))
+        here = torch.tensor(list(replies), dtype=torch.int64)
+        evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
+        return merge_reports(replace(plan, evaluations=evaluations), [reply.report for reply in replies.values()])
+
+
+def _stored_rounds(store: ClientStore) -> Mapping[int, set[int]]:
+    """The rounds of which each client has tensors."""
+    rounds = defaultdict[int, set[int]](set)
+    for name in store.tensors():
+        client, _, round = map(int, name.split("/"))
+        rounds[client].add(round)
+    return rounds

@@ -1,0 +1,190 @@
+"""Certificates and keys of a test federation, and the signature of its app, without which its nodes run nothing.
+
+openssl and ssh-keygen make the certificates and keys; real ones come from an authority.
+
+A SuperNode that is started with ``--trusted-entities`` runs an app only if one of these keys has signed it. Flower 1.41
+fetches signatures with apps from its own Hub and has none for an app from a folder, so that this one's is handed to the
+SuperLink's database. The key is thrown away once it has signed: no other app can be signed for these nodes by anyone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import sqlite3
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from time import time
+from uuid import uuid4
+from warnings import catch_warnings, simplefilter
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+from fedstrata.errors import EngineError, InputError
+
+DAYS = "365"
+"""The days that the certificates hold."""
+
+CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes")
+"""The kind of their keys."""
+
+SIGNATURE = "app.signature.json"
+"""File of the signature in the folder of a federation, beside the app: inside it would be signed too."""
+
+DATABASE = Path("superlink", "state.db")
+"""The SuperLink's database in the folder of a federation."""
+
+
+def certify(folder: Path, host: str) -> None:
+    """Make an authority and the certificate of a server.
+
+    Args:
+        folder: It gets ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; made if need be.
+        host: The name or address at which nodes reach the server; ``localhost`` and 127.0.0.1 hold as well.
+
+    Raises:
+        InputError: When openssl is not there or fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = ("-keyout", "ca.key", "-out", "ca.crt", "-days", DAYS, "-subj", "/CN=test federation")
+    _do(("openssl", "req", "-x509", *CURVE, *authority), folder)
+    with TemporaryDirectory() as scratch:
+        request = Path(scratch, "server.csr")
+        extensions = Path(scratch, "names")
+        extensions.write_text(f"subjectAltName={','.join(_names(host))}\n")
+        _do(("openssl", "req", *CURVE, "-keyout", "server.key", "-out", str(request), "-subj", f"/CN={host}"), folder)
+        signed = ("-in", str(request), "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.crt")
+        _do(("openssl", "x509", "-req", *signed, "-days", DAYS, "-extfile", str(extensions)), folder)
+
+
+def keys(folder: Path, name: str) -> None:
+    """Make the keys of a node: ``<name>`` and ``<name>.pub`` in a folder, which is made if need be.
+
+    Raises:
+        InputError: When ssh-keygen is not there or fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _do(("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", name), folder)
+
+
+def certify_node(folder: Path) -> None:
+    """Make the certificate of a node: ``tls.crt`` and ``tls.key`` in a folder, which is made if need be.
+
+    The certificate is its own authority. The server's proxy lets in exactly those that it has been given, and the
+    node's own proxy shows it to the SuperNode as well. Its name is random: a proxy sends the names of all that it lets
+    in to whoever connects.
+
+    Raises:
+        InputError: When openssl is not there or fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    named = ("-subj", f"/CN={token_hex(8)}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    signed = ("-addext", "basicConstraints=critical,CA:FALSE", "-days", DAYS)
+    _do(("openssl", "req", "-x509", *CURVE, "-keyout", "tls.key", "-out", "tls.crt", *named, *signed), folder)
+
+
+def read_public_keys(folder: Path) -> dict[str, str]:
+    """The public keys by which the operator knows the nodes, as Flower tells them.
+
+    Args:
+        folder: The folder of the federation; a client's key is in ``nodes/<client>/key.pub``.
+
+    Returns:
+        The public key in hexadecimal digits by the client's key, of those clients that have such a file.
+
+    Raises:
+        InputError: When a file is no public key.
+    """
+    return {path.parent.name: _public_key(path) for path in sorted(folder.glob("nodes/*/key.pub"))}
+
+
+def sign_app(folder: Path) -> str:
+    """Sign the app of a federation by a key that is then forgotten.
+
+    Args:
+        folder: The folder of the federation; its ``app`` is there.
+
+    Returns:
+        The text of a file for ``--trusted-entities``: the name of the key and the public key.
+    """
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+
+    with catch_warnings():
+        # Flower's own packing calls what its libraries have deprecated.
+        simplefilter("ignore", DeprecationWarning)
+        digest = hashlib.sha256(build_fab_from_disk(folder / "app"))
+    key = Ed25519PrivateKey.generate()
+    signed_at = int(time())
+    name = f"fpk_{uuid4()}"
+    signature = key.sign(create_message_to_sign(digest.digest(), signed_at))
+    proof = {"signed_at": signed_at, "signature": base64.urlsafe_b64encode(signature).decode()}
+    verifications = {name: json.dumps(proof), "valid_license": "Valid"}
+    signed = {"fab": digest.hexdigest(), "verifications": verifications}
+    (folder / SIGNATURE).write_text(json.dumps(signed, indent=1) + "\n", encoding="utf-8")
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return json.dumps({name: public}) + "\n"
+
+
+def hand_over_signature(folder: Path) -> None:
+    """Put the signature beside the app in the SuperLink's database, from which nodes fetch both.
+
+    Nothing happens in a federation without a signature or a database: its nodes trust any app, or none.
+
+    Args:
+        folder: The folder of the federation.
+
+    Raises:
+        EngineError: When the app that runs is not the one that was signed.
+    """
+    if not (folder / SIGNATURE).exists() or not (folder / DATABASE).exists():
+        return
+    signed = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
+    database = sqlite3.connect(folder / DATABASE, timeout=30.0)
+    try:
+        with database:
+            change = "UPDATE fab SET verifications = ? WHERE fab_hash = ?"
+            found = database.execute(change, (json.dumps(signed["verifications"]), signed["fab"])).rowcount
+    except sqlite3.Error as error:
+        raise EngineError(f"expected the database of Flower 1.41's SuperLink, found {error}") from None
+    finally:
+        database.close()
+    if not found:
+        raise EngineError(
+            "expected the app that was signed when the federation was made, found another, which its nodes will not "
+            "run; undo the change in its folder app, or make the federation anew by: fedstrata deploy init DIR"
+        )
+
+
+def _public_key(path: Path) -> str:
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
+    except (ValueError, OSError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{path}: expected a public key as ssh-keygen writes it: {error}") from None
+
+
+def _names(host: str) -> list[str]:
+    names = ["DNS:localhost", "IP:127.0.0.1"]
+    try:
+        own = f"IP:{ipaddress.ip_address(host)}"
+    except ValueError:
+        own = f"DNS:{host}"
+    return names if own in names else [*names, own]
+
+
+def _do(command: Sequence[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise InputError(f"expected the program {command[0]}, found none; install it") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-300:]
+        raise InputError(f"{' '.join(command[:2])} failed in {folder}: {said}")

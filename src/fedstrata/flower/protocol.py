@@ -1,0 +1,545 @@
+"""What server and clients say to each other: every message, its fields and what an honest one keeps to.
+
+Every message is a dataclass, which is the only list of its fields: its schema writes and reads them. A new message is
+added here alone, and a new field of a task or of its training travels by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isnan, prod
+
+import torch
+from torch import Tensor, nn
+
+from fedstrata.core import (
+    SINGULAR_VECTORS,
+    Evaluation,
+    Layout,
+    LocalTask,
+    Mask,
+    Plan,
+    Report,
+    Result,
+    Rows,
+    Score,
+)
+from fedstrata.engine.parallel.sharding import empty_result
+from fedstrata.errors import ContractError, InputError, check_rules
+from fedstrata.flower.payload import (
+    ID_ROW,
+    MASK,
+    ONE_FLOAT,
+    ONE_INT,
+    OPTIONAL_IDS,
+    OPTIONAL_MASK,
+    TEXTS,
+    ExpectedReply,
+    Payload,
+    Record,
+    Schema,
+    choice,
+    mask_tensors,
+    row_of_tensors,
+    tensors_of_row,
+)
+from fedstrata.models import layout_of, make
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the samples of all clients have in common.
+
+    Attributes:
+        shape: The shape of one sample, (channels, ...).
+        classes: The number of classes. A client need not have all of them.
+        mean: The mean of each channel, (channels,); for uint8 samples on the scale where 255 is 1. All clients
+            normalise by the same mean: the model would see another scale at each of them otherwise.
+        std: The standard deviation of each channel, (channels,), likewise.
+        dtype: The type of the samples in the files, "uint8" or "float32".
+        names: The names of the classes, (classes,), where the files of the clients have texts; else empty.
+        unit: The column whose equal values are not independent samples; empty where there is none.
+        test: The share of its samples that a client without a test split holds out.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    dtype: str = "uint8"
+    names: tuple[str, ...] = ()
+    unit: str = ""
+    test: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        channels = self.shape[0] if self.shape else 0
+        rules = {
+            "shape names channels and at least one more axis, each above 0": len(self.shape) > 1
+            and min(self.shape) > 0,
+            "classes is at least 2": self.classes >= 2,
+            "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
+            "std is above 0": min(self.std, default=1) > 0,
+            'dtype is "uint8" or "float32"': self.dtype in ("uint8", "float32"),
+            "names are none or one for each class": len(self.names) in (0, self.classes),
+            "test is above 0 and below 1": 0 < self.test < 1,
+        }
+        check_rules("samples", rules, self)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a device must know of a run besides its request. It comes with every message and never changes.
+
+    Attributes:
+        run: The name of the run. A device keeps a client's own layers by run.
+        clients: The number of clients n.
+        seed: The seed of the run.
+        model: The name of the network.
+        options: The options of the network, as JSON.
+        precision: The precision of training, as `Loop` takes it.
+        samples: What the samples of all clients have in common.
+    """
+
+    run: str
+    clients: int
+    seed: int
+    model: str
+    options: str
+    precision: str
+    samples: Samples
+
+    def network(self, start: int) -> nn.Module:
+        """The network with the initial weights of a seed."""
+        return make(self.model, self.samples.shape, self.samples.classes, start, **json.loads(self.options))
+
+    @property
+    def stat_sizes(self) -> dict[str, int]:
+        """How many numbers each client statistic consists of."""
+        subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.shape)
+        return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
+
+
+RUN_CONFIG = Schema(RunConfig)
+
+
+def write_run_config(config: RunConfig, layout: Layout) -> Payload:
+    """The payload of a run config, with the tensors of the network: a device can tell whether it has the same."""
+    return Payload({"config": RUN_CONFIG.write(config), "network": {"tensors": _tensor_names(layout)}})
+
+
+def read_run_config(payload: Payload) -> RunConfig:
+    """The run config in a payload.
+
+    Raises:
+        InputError: When it is not there, or the network is another one here than at the sender.
+    """
+    config = RUN_CONFIG.read(payload.record("config"))
+    here = _tensor_names(layout_of(config.network(0)))
+    there = list(TEXTS.read("tensors", payload.record("network").get("tensors"), 0))
+    if here != there:
+        raise InputError(f"expected a network with the tensors {', '.join(there)}, found {', '.join(here)}")
+    return config
+
+
+def _tensor_names(layout: Layout) -> list[str]:
+    return [f"{spec.name} {spec.shape}" for spec in layout.tensors]
+
+
+@dataclass(frozen=True)
+class Address:
+    """The client that a request is for: its key, which the device compares with its own."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a node says of itself when it registers.
+
+    Attributes:
+        key: The key of its client.
+        train: The number of training samples.
+        test: The number of test samples.
+    """
+
+    key: str
+    train: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a device could not do what it was asked, in one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class MissingTensors:
+    """The tensors that the server expects on a device and that are not there, by name."""
+
+    tensors: tuple[str, ...]
+
+
+ADDRESS = Schema(Address)
+CLIENT_INFO = Schema(ClientInfo)
+FAILURE = Schema(Failure)
+MISSING_TENSORS = Schema(MissingTensors)
+
+EXPECTED_REGISTRATION = ExpectedReply(frozenset({"client", "failed"}), {}, 0)
+"""What the reply of a node that registers may hold."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one client is asked in a round.
+
+    Attributes:
+        client: Its id.
+        plan: The plan for it alone. Its models are only those that it is offered, zero in the tensors that are not
+            sent. Its evaluations are those that the client takes part in.
+        models: The index in the plan for everyone of each model of `plan`, (k',) ascending.
+        sent: The tensors of each model that the client does not have itself, (k', l).
+        counted: The rounds whose tensors the server expects on the device, ascending. The device may have others, of
+            a reply that came late. With these, the client would be another one than the server knows.
+    """
+
+    client: int
+    plan: Plan
+    models: tuple[int, ...]
+    sent: tuple[Mask, ...]
+    counted: tuple[int, ...] = ()
+
+
+def request_for(
+    plan: Plan, client: int, layout: Layout, own: Collection[int], counted: Collection[int] = ()
+) -> Request:
+    """What one client is asked, out of the plan for everyone.
+
+    Args:
+        plan: The plan for everyone.
+        client: The id of the client.
+        layout: The layout of the network.
+        own: The tensors that are on its device.
+        counted: The rounds that these are of.
+    """
+    mine = plan.only(plan.cohort == client)
+    evaluations = {name: each.only(each.clients == client) for name, each in plan.evaluations.items()}
+    mine = replace(
+        mine,
+        tasks=mine.tasks if len(mine.cohort) else {},
+        evaluations={name: each for name, each in evaluations.items() if len(each.clients)},
+        client_stats={name: asked for name, asked in mine.client_stats.items() if bool(asked.any())},
+    )
+    wanted = needed_tensors(mine, layout, own)
+    models = tuple(sorted(wanted))
+    places = torch.full((len(plan.models) + 1,), -1)  # the last one is where a candidate of -1 looks
+    places[list(models)] = torch.arange(len(models))
+    rows = plan.models.new_zeros(len(models), layout.p)
+    for row, model in zip(rows, models, strict=True):
+        columns = layout.columns(wanted[model])
+        row[columns] = plan.models[model, columns]
+    tasks = {name: replace(task, candidates=places[task.candidates]) for name, task in mine.tasks.items()}
+    evaluations = {name: replace(each, candidates=places[each.candidates]) for name, each in mine.evaluations.items()}
+    mine = replace(mine, models=rows, tasks=tasks, evaluations=evaluations)
+    return Request(client, mine, models, tuple(wanted[model] for model in models), tuple(sorted(counted)))
+
+
+def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int, Mask]:
+    """The tensors of each model that a client has to be sent: model -> mask (l,)."""
+    wanted: dict[int, Mask] = {}
+    pieces: tuple[LocalTask | Evaluation, ...] = (*plan.tasks.values(), *plan.evaluations.values())
+    for piece in pieces:
+        # The proximal term pulls towards the received values, so that they are needed beside a client's own.
+        pulled = piece.trainable if isinstance(piece, LocalTask) and piece.prox_weight else layout.nothing
+        mask = tuple(
+            not (load and tensor in own) or pull
+            for tensor, (load, pull) in enumerate(zip(piece.load_local, pulled, strict=True))
+        )
+        for model in set(piece.candidates.flatten().tolist()) - {-1}:
+            before = wanted.get(model, layout.nothing)
+            wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
+    return wanted
+
+
+TASK = Schema(
+    LocalTask,
+    candidates=ID_ROW,
+    max_samples=OPTIONAL_IDS,
+    selection_metric=choice("loss", "errors"),
+    upload_values=OPTIONAL_MASK,
+)
+
+EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
+
+
+@dataclass(frozen=True)
+class _RequestHead:
+    """The plain values of a request and its plan, with the names of its parts."""
+
+    client: int
+    round: int
+    seed: int
+    in_cohort: bool
+    tasks: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    client_stats: tuple[str, ...]
+    models: tuple[int, ...]
+    counted: tuple[int, ...]
+
+
+REQUEST_HEAD = Schema(_RequestHead)
+
+
+def write_request(request: Request, layout: Layout) -> Payload:
+    """The payload of a request."""
+    plan = request.plan
+    head = _RequestHead(
+        client=request.client,
+        round=plan.round,
+        seed=plan.seed,
+        in_cohort=bool(len(plan.cohort)),
+        tasks=tuple(plan.tasks),
+        evaluations=tuple(plan.evaluations),
+        client_stats=tuple(plan.client_stats),
+        models=request.models,
+        counted=request.counted,
+    )
+    records: dict[str, Record] = {"request": REQUEST_HEAD.write(head)}
+    records |= {f"task-{name}": TASK.write(task) for name, task in plan.tasks.items()}
+    records |= {f"evaluation-{name}": EVALUATION.write(each) for name, each in plan.evaluations.items()}
+    arrays = dict[str, Mapping[str, Tensor]]()
+    for place, (row, sent) in enumerate(zip(plan.models, request.sent, strict=True)):
+        records[f"model-{place}"] = {"sent": MASK.write(sent)}
+        arrays[f"model-{place}"] = tensors_of_row(row, sent, layout)
+    return Payload(records, arrays)
+
+
+def read_request(payload: Payload, layout: Layout) -> Request:
+    """The request in a payload.
+
+    Raises:
+        InputError: When it is none.
+    """
+    tensors = len(layout.tensors)
+    head = REQUEST_HEAD.read(payload.record("request"))
+    sent = list[Mask]()
+    rows = torch.zeros(len(head.models), layout.p)
+    for place in range(len(head.models)):
+        sent.append(MASK.read("sent", payload.record(f"model-{place}").get("sent"), tensors))
+        rows[place] = row_of_tensors(payload.arrays.get(f"model-{place}", {}), sent[place], layout)
+    tasks = {name: TASK.read(payload.record(f"task-{name}"), tensors) for name in head.tasks}
+    evaluations = {name: EVALUATION.read(payload.record(f"evaluation-{name}"), tensors) for name in head.evaluations}
+    for name, evaluation in evaluations.items():
+        if int(evaluation.clients) != head.client:
+            raise InputError(f"expected evaluation {name} of client {head.client}, found {int(evaluation.clients)}")
+    try:
+        plan = Plan(
+            round=head.round,
+            seed=head.seed,
+            cohort=torch.tensor([head.client] if head.in_cohort else [], dtype=torch.int64),
+            models=rows,
+            tasks=tasks,
+            evaluations=evaluations,
+            client_stats={name: torch.tensor([True]) for name in head.client_stats},
+        )
+    except ContractError as error:
+        raise InputError(str(error)) from None
+    return Request(head.client, plan, head.models, tuple(sent), head.counted)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client replies.
+
+    Attributes:
+        report: The report of it alone. Its chosen candidates are models of the plan for everyone.
+        stored: The tensors that this round left on its device.
+        spoilt: Whether these are not finite, so that the device has none at all.
+    """
+
+    report: Report
+    stored: tuple[int, ...] = ()
+    spoilt: bool = False
+
+
+class NotFiniteError(InputError):
+    """An update holds a number that is not finite: the training of this client diverged, or it is malicious."""
+
+
+@dataclass(frozen=True)
+class ReplyBounds:
+    """What the replies of one client have to keep to.
+
+    Attributes:
+        run: The name of the run.
+        train: The number of training samples that the client registered with.
+        test: The number of test samples that it registered with.
+        stat_sizes: How many numbers each client statistic consists of, by its name.
+    """
+
+    run: str
+    train: int
+    test: int
+    stat_sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _ReplyHead:
+    """The plain values of a reply. `stored` is a mask, (l,)."""
+
+    run: str
+    round: int
+    client: int
+    stored: Mask
+    spoilt: bool
+
+
+@dataclass(frozen=True)
+class _ResultRecord:
+    """A result beside its update: the chosen model of the request, the samples, and the loss of each candidate."""
+
+    chosen: int
+    size: int
+    losses: tuple[float, ...]
+
+
+REPLY_HEAD = Schema(_ReplyHead)
+RESULT = Schema(_ResultRecord)
+SCORE = Schema(Score, clients=ONE_INT, correct=ONE_INT, samples=ONE_INT, loss=ONE_FLOAT)
+
+
+def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Payload:
+    """The payload of a reply, whose chosen candidates are models of the request."""
+    stored = tuple(tensor in reply.stored for tensor in range(len(layout.tensors)))
+    head = _ReplyHead(run, request.plan.round, request.client, stored, reply.spoilt)
+    records: dict[str, Record] = {"reply": REPLY_HEAD.write(head)}
+    arrays = dict[str, Mapping[str, Tensor]]()
+    for name, result in reply.report.results.items():
+        upload = request.plan.tasks[name].upload
+        if len(result.sizes):
+            losses = tuple(result.losses[0].tolist())
+            records[f"result-{name}"] = RESULT.write(_ResultRecord(int(result.chosen), int(result.sizes), losses))
+            if any(upload):
+                arrays[f"update-{name}"] = tensors_of_row(result.updates.values[0], upload, layout)
+    records |= {f"score-{name}": SCORE.write(score) for name, score in reply.report.scores.items()}
+    if reply.report.client_stats:
+        arrays["client_stats"] = {name: rows.values[0] for name, rows in reply.report.client_stats.items()}
+    return Payload(records, arrays)
+
+
+def expected_reply(request: Request, layout: Layout, stat_sizes: Mapping[str, int]) -> ExpectedReply:
+    """What the reply to a request may hold.
+
+    Args:
+        request: The request.
+        layout: The layout of the network.
+        stat_sizes: How many numbers each client statistic consists of, by its name.
+    """
+    plan = request.plan
+    arrays: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, task in plan.tasks.items():
+        sent = zip(layout.tensors, task.upload, strict=True)
+        arrays[f"update-{name}"] = {spec.name: spec.shape for spec, inside in sent if inside}
+    arrays["client_stats"] = {name: (stat_sizes[name],) for name in plan.client_stats}
+    records = {"reply", "missing", "failed"}
+    records |= {f"result-{name}" for name in plan.tasks}
+    records |= {f"score-{name}" for name in plan.evaluations}
+    longest = max(len(layout.tensors), *(task.candidates.shape[1] for task in plan.tasks.values()), 0)
+    return ExpectedReply(frozenset(records), arrays, longest)
+
+
+def read_reply(payload: Payload, request: Request, layout: Layout, bounds: ReplyBounds) -> Reply:
+    """The reply in a payload, in terms of the plan for everyone.
+
+    Raises:
+        InputError: When it does not answer this request, or holds anything that no honest reply would.
+    """
+    plan = request.plan
+    head = REPLY_HEAD.read(payload.record("reply"), len(layout.tensors))
+    for name, found, expected in (
+        ("run", head.run, bounds.run),
+        ("round", head.round, plan.round),
+        ("client", head.client, request.client),
+    ):
+        if found != expected:
+            raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
+    _refuse_other_parts(payload, plan)
+    results = {name: _read_result(payload, name, request, layout, bounds) for name in plan.tasks}
+    scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
+    client_stats = _read_client_stats(payload, request, bounds)
+    return Reply(Report(results, scores, client_stats), tuple(mask_tensors(head.stored)), head.spoilt)
+
+
+def _refuse_other_parts(payload: Payload, plan: Plan) -> None:
+    """Refuse parts that were not asked for; they would pass unread."""
+    records = {"reply"} | {f"result-{name}" for name in plan.tasks} | {f"score-{name}" for name in plan.evaluations}
+    # An update without its result would pass unread as well.
+    arrays = {"client_stats"} | {f"update-{name}" for name in plan.tasks if f"result-{name}" in payload.records}
+    strange = sorted((set(payload.records) - records) | (set(payload.arrays) - arrays))
+    if strange:
+        raise InputError(f"expected no part {strange[0]}: it was not asked for")
+
+
+def _read_result(payload: Payload, name: str, request: Request, layout: Layout, bounds: ReplyBounds) -> Result:
+    task = request.plan.tasks[name]
+    if f"result-{name}" not in payload.records:
+        # A client without a sample in the fold that it was to train on has nothing to say.
+        return empty_result(task, layout.p)
+    found = RESULT.read(payload.record(f"result-{name}"))
+    width = task.candidates.shape[1]
+    if found.chosen < 0 or found.chosen not in task.candidates[0].tolist():
+        raise InputError(f"expected result {name} to be trained from an offered model, found {found.chosen}")
+    if not 1 <= found.size <= bounds.train:
+        raise InputError(f"expected result {name} to be of 1 to {bounds.train} samples, found {found.size}")
+    most = 1.0 if task.selection_metric == "errors" else inf
+    if len(found.losses) != width or any(not (isnan(loss) or 0 <= loss <= most) for loss in found.losses):
+        raise InputError(
+            f"expected result {name} to have {width} {task.selection_metric}, each of 0 to {most:g}, "
+            f"found {list(found.losses)}"
+        )
+    row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), task.upload, layout)
+    for spec, span in zip(layout.tensors, layout.spans, strict=True):
+        if not bool(row[span].isfinite().all()):
+            raise NotFiniteError(f"expected finite numbers in {spec.name}, found others")
+    return Result(
+        updates=Rows(torch.tensor([request.client]), row[None]),
+        chosen=torch.tensor([request.models[found.chosen]]),
+        sizes=torch.tensor([found.size]),
+        losses=torch.tensor([found.losses]),
+    )
+
+
+def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBounds) -> Score:
+    score = SCORE.read(payload.record(f"score-{name}"))
+    client = int(score.clients)
+    correct = int(score.correct)
+    samples = int(score.samples)
+    if client != request.client:
+        raise InputError(f"expected a score of client {request.client}, found one of client {client}")
+    if samples != bounds.test or not 0 <= correct <= samples:
+        raise InputError(f"expected a score of {bounds.test} test samples, found {correct} right of {samples}")
+    if float(score.loss) < 0:
+        raise InputError(f"expected a loss of at least 0, found {float(score.loss):g}")
+    return score
+
+
+def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) -> dict[str, Rows]:
+    asked = request.plan.client_stats
+    found = payload.arrays.get("client_stats", {})
+    if set(found) != set(asked):
+        raise InputError(f"expected the client statistics {sorted(asked)}, found {sorted(found)}")
+    for name, values in found.items():
+        shape = (bounds.stat_sizes[name],)
+        if values.dtype != torch.float32 or tuple(values.shape) != shape or not bool(values.isfinite().all()):
+            raise InputError(
+                f"expected the statistic {name} to be finite torch.float32 {shape}, "
+                f"found {values.dtype} {tuple(values.shape)}"
+            )
+        # A client that claims more samples than it has could make any two clients look different.
+        if name == "units" and not 0 <= float(values) <= bounds.train:
+            raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
+    return {name: Rows(torch.tensor([request.client]), found[name][None]) for name in asked}

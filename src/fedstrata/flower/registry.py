@@ -1,0 +1,399 @@
+"""The client registry: a client's own key, its id in the run and the node that speaks for it; and how nodes register.
+
+Nodes are asked who they are before the first round, and whenever one comes that is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedstrata.core import Layout
+from fedstrata.errors import EngineError, InputError, RecordError
+from fedstrata.files import parse_json, read_file, replace_file
+from fedstrata.flower.grid import REGISTER, Clock, Grid, Node, message_to, payload_of
+from fedstrata.flower.payload import ReplyLimit, encode
+from fedstrata.flower.protocol import CLIENT_INFO, EXPECTED_REGISTRATION, RunConfig, write_run_config
+from fedstrata.flower.text import one_line, without_paths
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+NEVER = 2**31
+"""A round that does not come."""
+
+NO_NODE = 0
+"""Instead of a node's id: no node speaks for the client."""
+
+MAX_KEY = 100
+"""The largest number of characters of a client's key."""
+
+FIRST_WAIT = 60.0
+"""Seconds after which a node that has not registered is asked again; twice as many each further time."""
+
+LONGEST_WAIT = 3600.0
+"""The longest time between two questions to a silent node, in seconds."""
+
+LIMIT = ReplyLimit(bytes=64 * 2**10, objects=8)
+"""What the reply of a node that registers may take."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One registered client of a run.
+
+    Attributes:
+        client: Its id.
+        node: The id of the node that speaks for it; `NO_NODE` when the node has shown another key than the client's.
+        public: The public key of the node, in hexadecimal digits.
+        registered: Whether the server's operator has registered the node under the client's key.
+        joined: The round of its first cohort.
+        train: The number of training samples that it claims; nobody can count them.
+        test: The number of test samples that it claims.
+    """
+
+    client: int
+    node: int
+    public: str
+    registered: bool
+    joined: int
+    train: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a node says of itself, and what Flower says of the node.
+
+    Attributes:
+        key: The key of the client that it speaks for.
+        node: Its id.
+        public: Its public key, in hexadecimal digits; made anew at every start where nodes need not have one.
+        name: The name under which the server's operator has registered it; empty where nodes need not be registered.
+        train: The number of training samples of the client.
+        test: The number of its test samples.
+    """
+
+    key: str
+    node: int
+    public: str
+    name: str
+    train: int
+    test: int
+
+
+@dataclass(frozen=True)
+class ClientRegistry:
+    """The clients that have registered, by key. No client is ever forgotten.
+
+    Attributes:
+        known: The keys whose place is their id; others get the next free one.
+        clients: The number of clients n, with those that join later.
+        registrations: The registration of each key.
+        max_samples: The number of samples that a client may claim, of either kind; 0 for any number. Its weight in the
+            mean is what it claims.
+        public_keys: The public key of each client's node, in hexadecimal digits, as the operator has it. A client that
+            is not listed here is bound to the public key with which a registered node has first spoken for it.
+    """
+
+    known: tuple[str, ...]
+    clients: int
+    registrations: Mapping[str, Registration] = field(default_factory=dict)
+    max_samples: int = 0
+    public_keys: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse more keys than clients, and a key twice."""
+        if len(set(self.known)) < len(self.known) or len(self.known) > self.clients:
+            raise InputError(
+                f"clients = {list(self.known)}: expected at most {self.clients} different keys, as data.clients says"
+            )
+
+    def register(self, claim: Claim, round: int, online: Collection[int]) -> ClientRegistry:
+        """The registry once a node has said who it is.
+
+        Args:
+            claim: What it says.
+            round: The round of the first cohort that the client could be in, if it is new.
+            online: The ids of the nodes that are there now.
+
+        Raises:
+            InputError: When the key is another node's, or the node another client's, or the samples cannot be so many.
+        """
+        self._check_claim(claim)
+        self._check_owner(claim, online)
+        held = self.registrations.get(claim.key)
+        registration = Registration(
+            client=self._free_id(claim.key) if held is None else held.client,
+            node=claim.node,
+            public=claim.public,
+            registered=bool(claim.name),
+            joined=round if held is None else held.joined,
+            train=claim.train,
+            test=claim.test,
+        )
+        return replace(self, registrations={**self.registrations, claim.key: registration})
+
+    def _check_claim(self, claim: Claim) -> None:
+        """Refuse a claim that could not hold for any node.
+
+        Raises:
+            InputError: With the reason.
+        """
+        if not claim.key or one_line(claim.key, MAX_KEY) != claim.key:
+            shown = one_line(claim.key, MAX_KEY)
+            raise InputError(f"expected a key of 1 to {MAX_KEY} visible characters, found one like {shown!r}")
+        who = f"node {claim.node} claims the client {claim.key}"
+        for kind, count in (("training", claim.train), ("test", claim.test)):
+            if count < 1 or 0 < self.max_samples < count:
+                expected = f"1 to {self.max_samples}" if self.max_samples else "at least 1"
+                raise InputError(f"{who} with {count} {kind} samples: expected {expected}")
+        if claim.name not in ("", claim.key):
+            raise InputError(f"{who}, but is registered as {claim.name}")
+        if claim.public != self.public_keys.get(claim.key, claim.public):
+            raise InputError(
+                f"{who} with another public key than nodes/{claim.key}/key.pub in the federation's folder; "
+                "if its machine is new, put its key.pub there and register it"
+            )
+
+    def _check_owner(self, claim: Claim, online: Collection[int]) -> None:
+        """Refuse a key that another node holds, and a node that speaks for another client.
+
+        Raises:
+            InputError: With the reason.
+        """
+        who = f"node {claim.node} claims the client {claim.key}"
+        for key, other in self.registrations.items():
+            if key != claim.key and (claim.node == other.node or claim.public == other.public):
+                raise InputError(f"{who}, but is the client {key}")
+        held = self.registrations.get(claim.key)
+        if held is None or claim.public == held.public:
+            return
+        if held.node in online:
+            raise InputError(f"{who}, for whom node {held.node} speaks")
+        if held.registered and claim.key not in self.public_keys:
+            raise InputError(
+                f"{who}, whose node has come with another public key; if its machine is new, put its key.pub into "
+                f"nodes/{claim.key} in the federation's folder and register it"
+            )
+
+    def without_changed_keys(self, online: Mapping[int, str]) -> tuple[ClientRegistry, list[str]]:
+        """The registry in which no node speaks for a client whose node has another public key than it should have.
+
+        Args:
+            online: The public key of each node that is there, in hexadecimal digits, by the node's id.
+
+        Returns:
+            The registry, and a reason for each client that has lost its node.
+        """
+        registrations = dict(self.registrations)
+        reasons = list[str]()
+        for key, held in self.registrations.items():
+            expected = self.public_keys.get(key, held.public)
+            if held.node != NO_NODE and {held.public, online.get(held.node, expected)} != {expected}:
+                registrations[key] = replace(held, node=NO_NODE)
+                reasons.append(f"node {held.node} does not speak for {key} any more: its public key has changed")
+        return replace(self, registrations=registrations), reasons
+
+    def of(self, client: int) -> tuple[str, Registration] | None:
+        """The key and the registration of a client; None of one that has not registered."""
+        return next(((key, held) for key, held in self.registrations.items() if held.client == client), None)
+
+    def joins(self) -> dict[int, int]:
+        """The round of each client's first cohort, `NEVER` for one that has not registered."""
+        rounds = {held.client: held.joined for held in self.registrations.values()}
+        return {client: rounds.get(client, NEVER) for client in range(self.clients)}
+
+    def _free_id(self, key: str) -> int:
+        if key in self.known:
+            return self.known.index(key)
+        taken = {held.client for held in self.registrations.values()}
+        free = [client for client in range(len(self.known), self.clients) if client not in taken]
+        if not free:
+            raise InputError(f"a node claims the client {key}: expected one of {', '.join(self.known)}; no id is left")
+        return free[0]
+
+
+def save_registry(path: Path, registry: ClientRegistry) -> None:
+    """Write the registrations."""
+    registrations = {key: asdict(held) for key, held in registry.registrations.items()}
+    replace_file(path, (json.dumps(registrations, indent=1) + "\n").encode(), private=True)
+
+
+def load_registry(path: Path, registry: ClientRegistry) -> ClientRegistry:
+    """The registry with the registrations of a file; as it is where there is no file.
+
+    Raises:
+        RecordError: When the file is damaged.
+    """
+    try:
+        registrations = {key: Registration(**held) for key, held in parse_json(read_file(path)).items()}
+    except FileNotFoundError:
+        return registry
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path}: expected the registered clients, found {error}; start a new run") from None
+    return replace(registry, registrations=registrations)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question that a node has not answered.
+
+    Attributes:
+        node: The id of the node.
+        until: The time after which no answer can come.
+    """
+
+    node: int
+    until: float
+
+
+@dataclass(frozen=True)
+class _NextQuestion:
+    """When a silent node is asked again.
+
+    Attributes:
+        time: The time from which on it is asked.
+        wait: The seconds from the last question to then.
+    """
+
+    time: float
+    wait: float
+
+
+class Registrar:
+    """Keeps the registry up to date. Nobody waits for a node that is silent.
+
+    Args:
+        grid: Flower's grid.
+        config: The config of the run.
+        layout: The layout of the network.
+        wait_seconds: How long to wait for enough clients before the first round.
+        tell: Takes a line for people.
+        clock: Tells the time.
+        between: The seconds that may pass between two calls of `update`, as long as a round may last. An answer is
+            kept that long.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: RunConfig,
+        layout: Layout,
+        wait_seconds: float,
+        tell: Callable[[str], None],
+        clock: Clock,
+        between: float = 0.0,
+    ) -> None:
+        """Ask no node yet."""
+        self._grid = grid
+        self._question = write_run_config(config, layout)
+        self._wait_seconds = wait_seconds
+        self._tell = tell
+        self._clock = clock
+        self._lifetime = FIRST_WAIT + between
+        self._open: dict[str, _Question] = {}
+        self._next: dict[int, _NextQuestion] = {}
+        self._refused: dict[int, frozenset[int]] = {}
+        self._told: dict[int, str] = {}
+
+    def wait_for(self, registry: ClientRegistry, wanted: int, round: int) -> ClientRegistry:
+        """Wait for clients.
+
+        Args:
+            registry: The registry so far.
+            wanted: How many clients must be there.
+            round: The round of the first cohort of those who come.
+
+        Raises:
+            EngineError: When they do not come.
+        """
+        end = self._clock.now() + self._wait_seconds
+        while True:
+            registry = self.update(registry, round)
+            here = self._here()
+            found = sorted(key for key, held in registry.registrations.items() if held.node in here)
+            if len(found) >= wanted:
+                return registry
+            if self._clock.now() >= end:
+                raise EngineError(
+                    f"expected {wanted} clients within {self._wait_seconds:g} s, found {', '.join(found) or 'none'}; "
+                    "start the other nodes, or lower min_clients in the federation's file"
+                )
+            self._clock.pause(1.0)
+
+    def update(self, registry: ClientRegistry, round: int) -> ClientRegistry:
+        """Ask the nodes that the registry does not know, and register those that have answered an earlier question.
+
+        A claim that does not hold is told and left out. A node that was refused is asked again once other nodes are
+        there: the one that held its key may be gone.
+        """
+        here = self._here()
+        registry, reasons = registry.without_changed_keys({id: node.public_key.hex() for id, node in here.items()})
+        for reason in reasons:
+            self._tell(reason)
+        self._ask(registry, here, round)
+        for node, message in self._answers():
+            if node not in here:
+                continue
+            if not message.has_error():
+                # One that has answered is not silent; what Flower reports in its place is no answer.
+                self._next.pop(node, None)
+                self._refused[node] = frozenset(here)
+            try:
+                registry = registry.register(_claim(here[node], message), round, frozenset(here))
+            except InputError as error:
+                self._tell_once(node, f"node {node} is refused: {one_line(without_paths(str(error)))}")
+        return registry
+
+    def _ask(self, registry: ClientRegistry, here: Mapping[int, Node], round: int) -> None:
+        """Send the question to the nodes that are due."""
+        now = self._clock.now()
+        online = frozenset(here)
+        known = {held.node for held in registry.registrations.values() if held.node != NO_NODE}
+        # One that was away is asked at once when it is back.
+        self._next = {node: due for node, due in self._next.items() if node in online}
+        messages: dict[int, Message] = {}
+        for node in sorted(online - known):
+            due = self._next.get(node, _NextQuestion(now, FIRST_WAIT / 2))
+            if now >= due.time and self._refused.get(node) != online:
+                messages[node] = message_to(node, REGISTER, encode(self._question), round, self._lifetime)
+                wait = min(2 * due.wait, LONGEST_WAIT)
+                self._next[node] = _NextQuestion(now + wait, wait)
+        ids = self._grid.push_messages(list(messages.values())) if messages else []
+        for id, node in zip(ids, messages, strict=False):
+            if id is not None:
+                self._open[id] = _Question(node, now + self._lifetime)
+
+    def _answers(self) -> Iterator[tuple[int, Message]]:
+        """The nodes that have answered by now, with what."""
+        now = self._clock.now()
+        waiting = list(self._open)
+        for message in self._grid.pull_messages(waiting, LIMIT) if waiting else ():
+            question = self._open.pop(message.metadata.reply_to_message_id, None)
+            if question is not None:
+                yield question.node, message
+        self._open = {id: question for id, question in self._open.items() if question.until > now}
+
+    def _tell_once(self, node: int, line: str) -> None:
+        """Tell something of a node, unless it was the last thing told of it."""
+        if self._told.get(node) != line:
+            self._told[node] = line
+            self._tell(line)
+
+    def _here(self) -> dict[int, Node]:
+        """The nodes that are there now."""
+        return {node.node_id: node for node in self._grid.get_nodes()}
+
+
+def _claim(node: Node, message: Message) -> Claim:
+    """What a node says of itself, and what Flower says of it.
+
+    Raises:
+        InputError: When it says nothing that makes sense.
+    """
+    info = CLIENT_INFO.read(payload_of(message, EXPECTED_REGISTRATION).record("client"))
+    return Claim(info.key, node.node_id, node.public_key.hex(), node.name, info.train, info.test)
