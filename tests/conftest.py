@@ -30,12 +30,11 @@ def made_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def forked_workers() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from one that has imported torch, where a test is not about how they start."""
     from fedstrata.engine.workers import processes
     from forked import forking
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "subprocess", forking())
-        yield
+    if request.node.get_closest_marker("real_workers") is None:
+        monkeypatch.setattr(processes, "subprocess", forking())
