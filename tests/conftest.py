@@ -1,6 +1,4 @@
 import os
-from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
@@ -19,15 +17,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def made_once() -> Iterator[None]:
-    """Compiled templates and the digits, which take longer to make than most tests, are made once for all tests."""
-    from fedstrata.data import digits
-    from fedstrata.report import sheet
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sheet, "environment", cache(sheet.environment))
-        patch.setattr(digits, "read_digits", cache(digits.read_digits))
-        yield
+def made_once() -> None:
+    """Compiled templates and the digits are made once for all tests."""
+    import made_once  # noqa: F401 (which computes, and needs the lines above)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ from multiprocessing.process import BaseProcess
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+import pytest
+
 PRELOAD = (
     "fedstrata.cli",
     "fedstrata.comparison",
@@ -127,7 +129,7 @@ def command(*arguments: str) -> None:
     from fedstrata import cli
     from fedstrata.engine.workers import processes
 
-    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment]  # all that is used of the module
+    pytest.MonkeyPatch().setattr(processes, "subprocess", forking(get_context("fork")))
     cli.main(arguments)
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,6 @@ def stop() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a worker that is stopped is over at once, and that of others never."""
-    wait = processes.wait
 
     def remaining(worker: processes._Worker) -> float:
         state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]

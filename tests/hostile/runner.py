@@ -1,17 +1,20 @@
 """Call a function in a child process that may hang, die or eat memory, and say what it did.
 
-A server process imports the heavy libraries once. It forks a child for every call, so that a call costs no imports:
+A server process imports the heavy libraries once. It forks a child that does one call after the other, so that a call
+costs neither imports nor a process:
 
     with Runner() as runner:
         outcome = runner.call("fedstrata.cli:main", [["run", "wrong.toml"]], folder=here)
     assert complaints(outcome) == []
 
-A call runs in its own process group, which is killed after `seconds`. Its address space is limited, so that a bomb ends
-in a MemoryError and does not take the machine with it.
+A child runs in its own process group, which is killed when a call takes longer than `seconds`. Its address space is
+limited, so that a bomb ends in a MemoryError and does not take the machine with it. After a call that took much memory,
+or that was killed, the next one has a new child.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -40,6 +43,9 @@ MOST_MEMORY = 1 * GIB
 CEILING = 3 * GIB
 """Bytes of address space that a call gets beyond what the imports have taken; a larger request fails."""
 
+SPENT = GIB // 8
+"""Bytes that a child has grown by when the next call gets a new one."""
+
 PRELOAD = (
     "fedstrata.cli",
     "fedstrata.config",
@@ -50,6 +56,7 @@ PRELOAD = (
     "fedstrata.report",
     "fedstrata.runner.rounds",
     "PIL.Image",
+    "made_once",
     "scipy.cluster.hierarchy",
 )
 """Modules that the server imports before the first call."""
@@ -81,7 +88,7 @@ class Outcome:
 
 
 class Runner:
-    """A warm server process that forks a child for every call.
+    """A server process that has imported what calls need, and whose children do them.
 
     Args:
         preload: modules that the server imports before the first call.
@@ -118,7 +125,7 @@ class Runner:
         writable: Iterable[Path] = (),
         environment: Mapping[str, str | None] | None = None,
     ) -> Outcome:
-        """Call a function in a new process.
+        """Call a function in a child of the server.
 
         Args:
             function: ``"package.module:name"``.
@@ -227,101 +234,146 @@ def _serve(preload: Sequence[str]) -> None:
     """Answer requests, one JSON object a line, until standard input ends."""
     for name in preload:
         importlib.import_module(name)
+    # Children share the memory of what is there now, as long as no garbage collection touches it.
+    gc.collect()
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     # Nothing that a library prints in this process may be taken for an answer.
     os.dup2(2, 1)
+    child: _Child | None = None
     for line in sys.stdin:
-        answers.write(json.dumps(asdict(_observe(json.loads(line)))) + "\n")
+        child = child or _Child()
+        outcome = child.perform(json.loads(line))
+        if child.spent:
+            child.end()
+            child = None
+        answers.write(json.dumps(asdict(outcome)) + "\n")
         answers.flush()
+    if child:
+        child.end()
 
 
-def _observe(request: dict[str, Any]) -> Outcome:
-    """Fork a child for a request, and wait until it ends or its time is over."""
-    out, err = (os.memfd_create(name) for name in ("out", "err"))
-    read, write = os.pipe()
-    began = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _perform(request, out, err, write)
-    os.close(write)
-    deadline = began + request["seconds"]
-    killed = not _ended(child, deadline)
-    if killed:
-        os.killpg(child, signal.SIGKILL)
-    _, raw, usage = os.wait4(child, 0)
-    seconds = time.monotonic() - began
-    _kill_group(child)
-    # The child writes two short lines, far less than a pipe holds; one that was killed has written only the first.
-    with os.fdopen(read) as lines:
-        said = {key: value for line in lines for key, value in json.loads(line).items()}
-    return Outcome(
-        status=os.waitstatus_to_exitcode(raw),
-        out=_text(out),
-        err=_text(err),
-        error=said.get("error", ""),
-        killed=killed,
-        peak_bytes=max(0, usage.ru_maxrss * 1024 - said.get("resident", 0)),
-        seconds=seconds,
-    )
+class _Child:
+    """A forked process that does one call after the other.
+
+    Attributes:
+        spent: Whether the next call needs another one.
+    """
+
+    def __init__(self) -> None:
+        """Fork it."""
+        self.spent = False
+        self._out, self._err = (os.memfd_create(name) for name in ("out", "err"))
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._requests)
+            os.close(self._answers)
+            _work(requests, answers, self._out, self._err)
+        os.close(requests)
+        os.close(answers)
+        self._handle = os.pidfd_open(self._pid)
+
+    def perform(self, request: dict[str, Any]) -> Outcome:
+        """Have it do a call, and wait until it has, has ended, or its time is over."""
+        for stream in (self._out, self._err):
+            os.ftruncate(stream, 0)
+        began = time.monotonic()
+        content = json.dumps(request).encode()
+        while content:
+            content = content[os.write(self._requests, content) :]
+        os.write(self._requests, b"\n")
+        ready, _, _ = select.select([self._answers, self._handle], [], [], request["seconds"])
+        killed = not ready
+        answer = os.read(self._answers, 2**16) if self._answers in ready else b""
+        if answer:
+            said = json.loads(answer)
+        else:
+            os.killpg(self._pid, signal.SIGKILL)
+            _, raw, usage = os.wait4(self._pid, 0)
+            said = {"status": os.waitstatus_to_exitcode(raw), "error": "", "peak_bytes": usage.ru_maxrss * 1024}
+        self.spent = not answer or said.pop("spent")
+        return Outcome(
+            **said, out=_text(self._out), err=_text(self._err), killed=killed, seconds=time.monotonic() - began
+        )
+
+    def end(self) -> None:
+        """End it, and what it has started and left behind."""
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # It has ended in a call.
+        for file in (self._out, self._err, self._requests, self._answers, self._handle):
+            os.close(file)
 
 
-def _ended(child: int, deadline: float) -> bool:
-    """Whether a child ends before a deadline of the monotonic clock."""
-    handle = os.pidfd_open(child)
-    try:
-        ready, _, _ = select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
-        return bool(ready)
-    finally:
-        os.close(handle)
-
-
-def _kill_group(leader: int) -> None:
-    """End what a child has started and left behind."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _perform(request: dict[str, Any], out: int, err: int, said: int) -> NoReturn:
-    """In the child: do what was asked, say how it ended, and exit."""
+def _work(requests: int, answers: int, out: int, err: int) -> NoReturn:
+    """In the child: do what is asked, line by line."""
     os.setsid()
-    page = resource.getpagesize()
-    size, resident = (int(pages) * page for pages in Path("/proc/self/statm").read_text().split()[:2])
-    os.write(said, json.dumps({"resident": resident}).encode() + b"\n")
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    first = _memory("VmRSS")
+    with os.fdopen(requests) as lines:
+        for line in lines:
+            said = _perform(json.loads(line))
+            said["spent"] = said["peak_bytes"] > SPENT or _memory("VmRSS") - first > SPENT or _has_children()
+            os.write(answers, json.dumps(said).encode())
+    os._exit(0)
+
+
+def _perform(request: dict[str, Any]) -> dict[str, Any]:
+    """In the child: do one call, and say how it ended."""
+    environment, path = dict(os.environ), list(sys.path)
+    for stream in (1, 2):
+        os.lseek(stream, 0, os.SEEK_SET)
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", errors="backslashreplace")
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", errors="backslashreplace")
+    Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+    resident = _memory("VmRSS")
     status, error = 0, ""
     try:
         os.chdir(request["folder"])
         for name, value in request["environment"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        most = size + request["ceiling"]
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        path, _, name = request["function"].partition(":")
-        getattr(importlib.import_module(path), name)(*request["arguments"])
+        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + request["ceiling"], resource.RLIM_INFINITY))
+        module, _, name = request["function"].partition(":")
+        getattr(importlib.import_module(module), name)(*request["arguments"])
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BaseException:
         status = 1
         error = traceback.format_exc(limit=-3)[-4000:]
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(said, json.dumps({"error": error}).encode() + b"\n")
-    os._exit(status)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    return {"status": status, "error": error, "peak_bytes": max(0, _memory("VmHWM") - resident)}
+
+
+def _memory(field: str) -> int:
+    """Bytes that this process has, by a field of its status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise KeyError(field)
+
+
+def _has_children() -> bool:
+    """Whether a call has left processes behind."""
+    return any(task.read_text() for task in Path("/proc/self/task").glob("*/children"))
 
 
 def _text(handle: int) -> str:
     """What was written to an anonymous file, cut after a megabyte."""
-    text = os.pread(handle, 2**20, 0).decode("utf-8", errors="backslashreplace")
-    os.close(handle)
-    return text
+    return os.pread(handle, 2**20, 0).decode("utf-8", errors="backslashreplace")
 
 
 if __name__ == "__main__":
