@@ -133,6 +133,11 @@ def command(*arguments: str) -> None:
     cli.main(arguments)
 
 
+def script(source: str) -> None:
+    """Be a script."""
+    exec(source, {"__name__": "__main__"})
+
+
 class Worker:
     """Stands in for `subprocess.Popen` where worker processes are started, and forks them instead.
 
@@ -214,4 +219,4 @@ def _work(line: Connection, program: str, path: str, shared: str, *more: str) ->
     """In a worker process: run the program as a new Python would."""
     os.setsid()
     sys.argv = ["-c", path, str(line.fileno()), *more]
-    exec(program, {"__name__": "__main__"})
+    script(program)
