@@ -13,9 +13,11 @@ from __future__ import annotations
 import io
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -29,10 +31,14 @@ PRELOAD = (
     "fedstrata.cli",
     "fedstrata.comparison",
     "fedstrata.config",
+    "fedstrata.data.cache",
     "fedstrata.data.digits",
+    "fedstrata.data.npz",
+    "fedstrata.data.parquet",
     "fedstrata.engine.workers.processes",
     "fedstrata.report",
     "fedstrata.runner.rounds",
+    "PIL.Image",
     "pytest",
     "scipy.cluster.hierarchy",
 )
@@ -81,8 +87,9 @@ class Process:
         return _wait(self._process, timeout)
 
     def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
+        """End it at once, and what it has started in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def communicate(self, text: str = "") -> tuple[str, str]:
         """Write to its standard input, close it, and read all output, which has to fit into a pipe."""

@@ -1,7 +1,6 @@
 """Call a function in a child process that may hang, die or eat memory, and say what it did.
 
-A server process imports the heavy libraries once. It forks a child that does one call after the other, so that a call
-costs neither imports nor a process:
+A child does one call after the other, so that most calls cost neither imports nor a process:
 
     with Runner() as runner:
         outcome = runner.call("fedstrata.cli:main", [["run", "wrong.toml"]], folder=here)
@@ -14,23 +13,24 @@ or that was killed, the next one has a new child.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
 import json
 import os
 import resource
 import select
-import signal
-import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
+
+from forked import Process
 
 GIB = 2**30
 
@@ -45,21 +45,6 @@ CEILING = 3 * GIB
 
 SPENT = GIB // 8
 """Bytes that a child has grown by when the next call gets a new one."""
-
-PRELOAD = (
-    "fedstrata.cli",
-    "fedstrata.config",
-    "fedstrata.data.cache",
-    "fedstrata.data.digits",
-    "fedstrata.data.npz",
-    "fedstrata.data.parquet",
-    "fedstrata.report",
-    "fedstrata.runner.rounds",
-    "PIL.Image",
-    "made_once",
-    "scipy.cluster.hierarchy",
-)
-"""Modules that the server imports before the first call."""
 
 
 @dataclass(frozen=True)
@@ -88,32 +73,17 @@ class Outcome:
 
 
 class Runner:
-    """A server process that has imported what calls need, and whose children do them.
+    """Calls functions in a child, and in a new one where the last one is spent.
 
     Args:
-        preload: modules that the server imports before the first call.
         seconds: a call that takes longer is killed.
-        ceiling: bytes of address space that a call gets beyond what the imports have taken.
+        ceiling: bytes of address space that a call gets beyond what its child has when it begins.
     """
 
-    def __init__(self, preload: Sequence[str] = PRELOAD, *, seconds: float = SECONDS, ceiling: int = CEILING) -> None:
-        """Start the server."""
-        self._limits = {"seconds": seconds, "ceiling": ceiling}
-        # One thread: a forked child has only the thread that forked it.
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONWARNINGS": "ignore",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        self._server = subprocess.Popen(
-            # Without -P the names of the files beside this one would hide libraries.
-            [sys.executable, "-P", __file__, *preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
+    def __init__(self, *, seconds: float = SECONDS, ceiling: int = CEILING) -> None:
+        """Start nothing yet."""
+        self._seconds, self._ceiling = seconds, ceiling
+        self._child: _Child | None = None
 
     def call(
         self,
@@ -141,29 +111,28 @@ class Runner:
             "arguments": list(arguments),
             "folder": str(folder),
             "environment": dict(environment or {}),
-            **self._limits,
+            "ceiling": self._ceiling,
         }
-        assert self._server.stdin and self._server.stdout
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
+        self._child = self._child or _Child()
+        found = self._child.perform(request, self._seconds)
+        if self._child.spent:
+            self.close()
         after = snapshot(surroundings, writable)
         paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-        return Outcome(**{**answer, "changed": tuple(paths)})
+        return Outcome(**found, changed=tuple(paths))
 
     def close(self) -> None:
-        """End the server."""
-        assert self._server.stdin and self._server.stdout
-        self._server.stdin.close()
-        self._server.wait()
-        self._server.stdout.close()
+        """End the child."""
+        if self._child:
+            self._child.end()
+            self._child = None
 
     def __enter__(self) -> Self:
         """The runner itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the server."""
+        """End the child."""
         self.close()
 
 
@@ -230,100 +199,64 @@ def snapshot(folder: Path | None, without: Iterable[Path] = ()) -> dict[str, tup
     return found
 
 
-def _serve(preload: Sequence[str]) -> None:
-    """Answer requests, one JSON object a line, until standard input ends."""
-    for name in preload:
-        importlib.import_module(name)
-    # Children share the memory of what is there now, as long as no garbage collection touches it.
-    gc.collect()
-    gc.freeze()
-    answers = os.fdopen(os.dup(1), "w")
-    # Nothing that a library prints in this process may be taken for an answer.
-    os.dup2(2, 1)
-    child: _Child | None = None
-    for line in sys.stdin:
-        child = child or _Child()
-        outcome = child.perform(json.loads(line))
-        if child.spent:
-            child.end()
-            child = None
-        answers.write(json.dumps(asdict(outcome)) + "\n")
-        answers.flush()
-    if child:
-        child.end()
-
-
 class _Child:
-    """A forked process that does one call after the other.
+    """A process that does one call after the other.
 
     Attributes:
         spent: Whether the next call needs another one.
     """
 
     def __init__(self) -> None:
-        """Fork it."""
+        """Start it."""
         self.spent = False
-        self._out, self._err = (os.memfd_create(name) for name in ("out", "err"))
-        requests, self._requests = os.pipe()
-        self._answers, answers = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.close(self._requests)
-            os.close(self._answers)
-            _work(requests, answers, self._out, self._err)
-        os.close(requests)
-        os.close(answers)
-        self._handle = os.pidfd_open(self._pid)
+        # Its output goes to memory, where it is found even when the process was killed.
+        self._out, self._err = (Connection(os.memfd_create(name)) for name in ("out", "err"))
+        self._process = Process(_work, self._out, self._err)
+        assert self._process.stdout.readline() == "ready\n"
 
-    def perform(self, request: dict[str, Any]) -> Outcome:
-        """Have it do a call, and wait until it has, has ended, or its time is over."""
+    def perform(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Have it do a call, and wait until it has, has ended, or its time is over; the fields of the outcome."""
         for stream in (self._out, self._err):
-            os.ftruncate(stream, 0)
+            os.ftruncate(stream.fileno(), 0)
         began = time.monotonic()
-        content = json.dumps(request).encode()
-        while content:
-            content = content[os.write(self._requests, content) :]
-        os.write(self._requests, b"\n")
-        ready, _, _ = select.select([self._answers, self._handle], [], [], request["seconds"])
-        killed = not ready
-        answer = os.read(self._answers, 2**16) if self._answers in ready else b""
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        answer = self._process.stdout.readline() if ready else ""
         if answer:
-            said = json.loads(answer)
+            found = json.loads(answer)
         else:
-            os.killpg(self._pid, signal.SIGKILL)
-            _, raw, usage = os.wait4(self._pid, 0)
-            said = {"status": os.waitstatus_to_exitcode(raw), "error": "", "peak_bytes": usage.ru_maxrss * 1024}
-        self.spent = not answer or said.pop("spent")
-        return Outcome(
-            **said, out=_text(self._out), err=_text(self._err), killed=killed, seconds=time.monotonic() - began
-        )
+            self._process.kill()
+            found = {"status": self._process.wait(), "error": "", "peak_bytes": 0, "spent": True}
+        self.spent = found.pop("spent")
+        output = {"out": _text(self._out), "err": _text(self._err)}
+        return {**found, **output, "killed": not ready, "seconds": time.monotonic() - began}
 
     def end(self) -> None:
         """End it, and what it has started and left behind."""
-        try:
-            os.killpg(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # It has ended in a call.
-        for file in (self._out, self._err, self._requests, self._answers, self._handle):
-            os.close(file)
+        with self._process:
+            self._out.close()
+            self._err.close()
 
 
-def _work(requests: int, answers: int, out: int, err: int) -> NoReturn:
-    """In the child: do what is asked, line by line."""
-    os.setsid()
+def _work(out: Connection, err: Connection) -> None:
+    """In the child: do what is asked, one JSON object a line, until there is nothing more."""
+    import made_once  # noqa: F401 (which computes, and not in the process that reads this file)
+
+    requests, answers = (os.fdopen(os.dup(stream), mode) for stream, mode in ((0, "r"), (1, "w")))
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (out, 1), (err, 2)):
+    for source, target in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
         os.dup2(source, target)
     resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    print("ready", file=answers, flush=True)
     first = _memory("VmRSS")
-    with os.fdopen(requests) as lines:
-        for line in lines:
-            said = _perform(json.loads(line))
-            said["spent"] = said["peak_bytes"] > SPENT or _memory("VmRSS") - first > SPENT or _has_children()
-            os.write(answers, json.dumps(said).encode())
-    os._exit(0)
+    for line in requests:
+        found = _perform(json.loads(line))
+        found["spent"] = found["peak_bytes"] > SPENT or _memory("VmRSS") - first > SPENT or _has_children()
+        print(json.dumps(found), file=answers, flush=True)
 
 
 def _perform(request: dict[str, Any]) -> dict[str, Any]:
@@ -371,10 +304,6 @@ def _has_children() -> bool:
     return any(task.read_text() for task in Path("/proc/self/task").glob("*/children"))
 
 
-def _text(handle: int) -> str:
+def _text(stream: Connection) -> str:
     """What was written to an anonymous file, cut after a megabyte."""
-    return os.pread(handle, 2**20, 0).decode("utf-8", errors="backslashreplace")
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1:])
+    return os.pread(stream.fileno(), 2**20, 0).decode("utf-8", errors="backslashreplace")
