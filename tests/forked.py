@@ -223,7 +223,11 @@ def _enter(
 
 
 def _work(line: Connection, program: str, path: str, shared: str, *more: str) -> None:
-    """In a worker process: run the program as a new Python would."""
+    """In a worker process: run the program as a new Python would, which has no other file of its parent."""
     os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in map(int, os.listdir("/proc/self/fd")):
+        if file not in (1, 2, nothing, line.fileno()):
+            os.dup2(nothing, file)
     sys.argv = ["-c", path, str(line.fileno()), *more]
     script(program)
