@@ -1,6 +1,4 @@
 import os
-from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
@@ -19,23 +17,16 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def made_once() -> Iterator[None]:
-    """Compiled templates and the digits, which take longer to make than most tests, are made once for all tests."""
-    from fedstrata.data import digits
-    from fedstrata.report import template
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template, "templates", cache(template.templates))
-        patch.setattr(digits, "read_digits", cache(digits.read_digits))
-        yield
+def made_once() -> None:
+    """Compiled templates and the digits are made once for all tests."""
+    import made_once  # noqa: F401 (which computes, and needs the lines above)
 
 
-@pytest.fixture(scope="module")
-def forked_workers() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from one that has imported torch, where a test is not about how they start."""
     from fedstrata.engine.parallel import processes
     from forked import forking
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "subprocess", forking())
-        yield
+    if request.node.get_closest_marker("real_workers") is None:
+        monkeypatch.setattr(processes, "subprocess", forking())

@@ -13,9 +13,11 @@ from __future__ import annotations
 import io
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -23,14 +25,20 @@ from multiprocessing.process import BaseProcess
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+import pytest
+
 PRELOAD = (
     "fedstrata.cli",
     "fedstrata.comparison",
     "fedstrata.config",
+    "fedstrata.data.cache",
     "fedstrata.data.digits",
+    "fedstrata.data.npz",
+    "fedstrata.data.parquet",
     "fedstrata.engine.parallel.processes",
     "fedstrata.report",
     "fedstrata.runner.rounds",
+    "PIL.Image",
     "pytest",
     "scipy.cluster.hierarchy",
 )
@@ -79,8 +87,9 @@ class Process:
         return _wait(self._process, timeout)
 
     def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
+        """End it at once, and what it has started in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def communicate(self, text: str = "") -> tuple[str, str]:
         """Write to its standard input, close it, and read all output, which has to fit into a pipe."""
@@ -127,8 +136,13 @@ def command(*arguments: str) -> None:
     from fedstrata import cli
     from fedstrata.engine.parallel import processes
 
-    processes.subprocess = forking(get_context("fork"))  # type: ignore[assignment, attr-defined]  # all that is used of the module
+    pytest.MonkeyPatch().setattr(processes, "subprocess", forking(get_context("fork")))
     cli.main(arguments)
+
+
+def script(source: str) -> None:
+    """Be a script."""
+    exec(source, {"__name__": "__main__"})
 
 
 class Worker:
@@ -209,7 +223,11 @@ def _enter(
 
 
 def _work(line: Connection, program: str, path: str, shared: str, *more: str) -> None:
-    """In a worker process: run the program as a new Python would."""
+    """In a worker process: run the program as a new Python would, which has no other file of its parent."""
     os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in map(int, os.listdir("/proc/self/fd")):
+        if file not in (1, 2, nothing, line.fileno()):
+            os.dup2(nothing, file)
     sys.argv = ["-c", path, str(line.fileno()), *more]
-    exec(program, {"__name__": "__main__"})
+    script(program)

@@ -20,7 +20,8 @@ TABLES: dict[str, Any] = {
     "local": {"lr": 0.2, "batch": 20},
     "engine": {"name": "loop"},
 }
-CONSTANTS = (1.0, 1e3, 1e10, 1e20, 3.4e38)
+CONSTANTS = (1.0, 1e20, 3.4e38)
+"""The square of the second one is no float32 any more, and the third one is nearly none."""
 WHEN = {"once": (3,), "every round": tuple(range(1, ROUNDS + 1))}
 
 

@@ -119,14 +119,12 @@ def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, RunSetup]) 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray itself
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
-    setup = setting_of("ray", workers)
+def test_ray_is_the_loop_in_every_bit() -> None:
+    setup = setting_of("ray", 2)
     for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
         assert same(play(setup, name), by_loop(name)), name
 
 
-@pytest.mark.slow
 def one_round(experiment: Experiment, out: Path) -> None:
     """Go on with a run for one round, and stop."""
     rounds = count()
@@ -140,6 +138,7 @@ def one_round(experiment: Experiment, out: Path) -> None:
             answer = PlanReply(setup.clients.run(ask(running, answer)), 0.0)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_other_workers_changes_no_bit(tmp_path: Path) -> None:
     def lines(folder: str) -> list[dict[str, Any]]:
         read = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]

@@ -143,7 +143,6 @@ def write_experiment(**engine: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("fault", "engine", "reason"),
     [

@@ -1,5 +1,6 @@
 import errno
 import gc
+import math
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def running() -> Iterator[tuple[Parallel, Processes]]:
     engine.close()
 
 
+@pytest.mark.real_workers
 def test_processes_are_the_loop_in_every_bit(running: tuple[Parallel, Processes]) -> None:
     engine, transport = running
     engine.store.restore({})
@@ -133,6 +135,19 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a worker that is stopped is over at once, and that of others never."""
+
+    def remaining(worker: processes._Worker) -> float:
+        state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return 0.0 if state == "T" else math.inf
+
+    monkeypatch.setattr(processes._Worker, "remaining", remaining)
+    monkeypatch.setattr(processes, "wait", lambda lines, seconds: wait(lines, 0.01))
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +159,7 @@ def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
     assert "made no progress for 5 s and is ended; another one does the work of its 40 clients" in said
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     transport = Processes(SITE, 1, timeout=5)
     engine = Parallel(SITE, transport)
@@ -215,6 +231,7 @@ WITHOUT_FILES = (
 
 
 @pytest.mark.slow
+@pytest.mark.real_workers
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
@@ -233,6 +250,7 @@ def test_a_worker_that_cannot_even_listen_says_why_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
     transport = Processes(SITE, 2, timeout=5)
     engine, counts = Parallel(SITE, transport), list[tuple[int, int]]()
@@ -246,6 +264,7 @@ def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
     engine.close()
 
 
+@pytest.mark.real_workers
 def test_a_process_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object, **options: object) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -266,6 +285,7 @@ def interrupt() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real_workers
 def test_an_interrupted_round_leaves_no_process(tmp_path: Path) -> None:
     engine, transport = deadly(interrupt, tmp_path / "interrupted")
     watched = list[int]()

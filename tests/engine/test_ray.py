@@ -135,11 +135,12 @@ def test_full_shared_memory_of_ray_is_told_in_one_line(error: str, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path) -> None:
+def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = tmp_path / "stopped"
     spec = deadly_site(partial(stop, tmp_path / "pid"), stopped)
+    give_up_once_on(tmp_path / "pid", monkeypatch)
     try:
-        found = Parallel(spec, Ray(spec, 2, timeout=15)).run(plain())
+        found = Parallel(spec, Ray(spec, 2)).run(plain())
         assert stopped.exists() and same(found, SITE.loop().run(plain()))
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
@@ -148,6 +149,33 @@ def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path) -> None:
 def stop(pid: Path) -> None:
     pid.write_text(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of a wait be over as soon as the process of that id has stopped, and never again.
+
+    Args:
+        pid: The file that the process writes its id to.
+        monkeypatch: Undoes it.
+    """
+    import ray
+
+    wait, over = ray.wait, list[bool]()
+
+    def has_stopped() -> bool:
+        number = pid.read_text() if pid.exists() else ""
+        return bool(number) and Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def impatient(tasks: list[Any], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
+        while True:
+            done, others = wait(tasks, num_returns=num_returns, timeout=0.1)
+            if done:
+                return done, others
+            if not over and has_stopped():
+                over.append(True)
+                return done, others
+
+    monkeypatch.setattr("ray.wait", impatient)
 
 
 @pytest.mark.slow

@@ -151,22 +151,28 @@ def _pair() -> list[tuple[str, bytes]]:
     return [("x.npy", _saved(_x())), ("y.npy", _saved(_y()))]
 
 
-def _zeros(size: int) -> bytes:
-    """A deflated stream of so many zeros, made without compressing them all."""
+def deflated_zeros(size: int, *, after: bytes = b"") -> bytes:
+    """A deflated stream of so many zeros, made without compressing them all.
+
+    Args:
+        size: of the zeros in bytes.
+        after: what comes before them in the stream.
+    """
     mebibytes, rest = divmod(size, MIB)
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
     # A block may follow itself: a full flush forgets what came before.
+    start = compressor.compress(after) + compressor.flush(zlib.Z_FULL_FLUSH)
     block = compressor.compress(bytes(MIB)) + compressor.flush(zlib.Z_FULL_FLUSH)
-    return block * mebibytes + _deflated(bytes(rest))
+    return start + block * mebibytes + deflated(bytes(rest))
 
 
-def _zlib_zeros(size: int) -> bytes:
+def zlib_zeros(size: int) -> bytes:
     """So many zeros as `zlib.compress` writes them: a header of two bytes, the stream and Adler's checksum."""
     checksum = size % 65521 << 16 | 1
-    return b"\x78\xda" + _zeros(size) + struct.pack(">L", checksum)
+    return b"\x78\xda" + deflated_zeros(size) + struct.pack(">L", checksum)
 
 
-def _raw_zip(path: Path, members: list[tuple[str, bytes, int]], *, shared: bool = False) -> None:
+def raw_zip(path: Path, members: list[tuple[str, bytes, int]], *, shared: bool = False) -> None:
     """A zip file of deflated members whose sizes are as they are said to be.
 
     Args:
@@ -196,7 +202,7 @@ def _header(dtype: str, shape: str, *, version: tuple[int, int] = (1, 0), length
     return npy.magic(*version) + size.to_bytes(2 if version == (1, 0) else 4, "little") + text
 
 
-def _deflated(content: bytes) -> bytes:
+def deflated(content: bytes) -> bytes:
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
     return compressor.compress(content) + compressor.flush()
 
@@ -206,11 +212,10 @@ def _bomb(mebibytes: int, said: int | None = None, *, names: tuple[str, ...] = (
 
     def make(path: Path) -> None:
         header = _header("'|u1'", f"({mebibytes}, 1, 1024, 1024)")
-        compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
-        stream = compressor.compress(header) + compressor.flush(zlib.Z_FULL_FLUSH) + _zeros(mebibytes * MIB)
+        stream = deflated_zeros(mebibytes * MIB, after=header)
         size = len(header) + mebibytes * MIB if said is None else said
         labels = _saved(np.zeros(mebibytes, np.int64))
-        _raw_zip(path, [*((name, stream, size) for name in names), ("y.npy", _deflated(labels), len(labels))])
+        raw_zip(path, [*((name, stream, size) for name in names), ("y.npy", deflated(labels), len(labels))])
 
     return make
 
@@ -255,18 +260,18 @@ def _archives() -> dict[str, Make]:
         return lambda path: _archive(path, _pair(), kind)
 
     def overlapping(path: Path) -> None:
-        labels = _deflated(_saved(_y()))
-        _raw_zip(path, [(f"c{i}.npy", labels, len(_saved(_y()))) for i in range(500)], shared=True)
+        labels = deflated(_saved(_y()))
+        raw_zip(path, [(f"c{i}.npy", labels, len(_saved(_y()))) for i in range(500)], shared=True)
 
     def twice(path: Path) -> None:
         # zipfile warns of it.
-        content = _deflated(_saved(_x()))
-        _raw_zip(path, [("x.npy", content, len(_saved(_x())))] * 2)
+        content = deflated(_saved(_x()))
+        raw_zip(path, [("x.npy", content, len(_saved(_x())))] * 2)
 
     def stored_as_more(path: Path) -> None:
-        content = _deflated(_saved(_x()))
-        labels = _deflated(_saved(_y()))
-        _raw_zip(path, [("x.npy", content, 2**32 - 2), ("y.npy", labels, len(_saved(_y())))])
+        content = deflated(_saved(_x()))
+        labels = deflated(_saved(_y()))
+        raw_zip(path, [("x.npy", content, 2**32 - 2), ("y.npy", labels, len(_saved(_y())))])
 
     def inside(path: Path) -> None:
         inner = path.with_name("inner.npz")
@@ -661,7 +666,7 @@ def _images() -> dict[str, bytes]:
     jpeg = buffer.getvalue()
     frame = jpeg.find(b"\xff\xc0")
     wide = jpeg[: frame + 5] + b"\xff\xdc\xff\xdc" + jpeg[frame + 9 :]
-    zeros = _zlib_zeros(200 * MIB)
+    zeros = zlib_zeros(200 * MIB)
     rows = b"".join(b"\0" + bytes(8) for _ in range(4))
     return {
         "no bytes": b"",
@@ -674,7 +679,7 @@ def _images() -> dict[str, bytes]:
         "a PNG of no pixels": _drawn(0, 0),
         "a PNG of 60,000 x 60,000 pixels": _drawn(60_000, 60_000, pixels=zeros),
         "a PNG of 2**31 - 1 pixels a side": _drawn(2**31 - 1, 2**31 - 1),
-        "a PNG of 6,000 x 6,000 pixels": _drawn(6000, 6000, pixels=_zlib_zeros(6001 * 6000)),
+        "a PNG of 6,000 x 6,000 pixels": _drawn(6000, 6000, pixels=zlib_zeros(6001 * 6000)),
         "a PNG of 12,000 x 8,000 pixels": _drawn(12_000, 8000, pixels=zeros),
         "a PNG with a text of 200 MiB": _drawn(4, 4, _chunk(b"zTXt", b"a\0\0" + zeros)),
         "a PNG with colours of 200 MiB": _drawn(4, 4, _chunk(b"iCCP", b"a\0\0" + zeros)),
@@ -688,7 +693,7 @@ def _images() -> dict[str, bytes]:
 def _tolerated_images() -> dict[str, bytes]:
     """Images that are not as they should be, and of which Pillow reads what it needs."""
     sound = _png()
-    zeros = _zlib_zeros(200 * MIB)
+    zeros = zlib_zeros(200 * MIB)
     return {
         "a PNG with 200 MiB for 16 pixels": _drawn(4, 4, pixels=zeros),
         "a PNG without a palette": _drawn(4, 4, pixels=zlib.compress(bytes(20)), colour=3),

@@ -24,6 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
+from hostile.datasets import deflated_zeros, raw_zip
 
 REPORT = ("report", "run")
 FIGURES = ("report", "run", "--figures", "svg")
@@ -403,7 +404,7 @@ def _arrays() -> list[Case]:
         table("with a client twice", scores, **{**good, "client": [0] * n}),
         table("of infinities", scores, **{**good, "accuracy": [float("inf")] * n, "loss": [float("nan")] * n}),
         table("of 1e308", scores, **{**good, "accuracy": [1e308] * n, "loss": [-1e308] * n}),
-        table("of 100 million equal rows", scores, **{name: _equal(10**8) for name in good}),
+        table("of 40 million equal rows", scores, **{name: _equal(4 * 10**7) for name in good}),
         table("of HTML", "gaps/00002.parquet", layer=[HTML], measure=[HTML], gap=[1.0]),
         table("of numbers as names", "gaps/00002.parquet", layer=[1], measure=[2], gap=["x"]),
         Case("clients/00004.parquet cut short", _cut(scores), (REPORT, RESUME, COMPARE)),
@@ -441,10 +442,9 @@ def _npy(shape: tuple[int, ...]) -> bytes:
 
 
 def _bomb(path: Path) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("0|dcos|all|clients.npy", "w") as entry:
-        entry.write(_npy((2**29,)))
-        for _ in range(64):
-            entry.write(bytes(2**24))
+    """Write an archive whose member says that it holds 4 GiB, and holds one, of zeros."""
+    header = _npy((2**29,))
+    raw_zip(path, [("0|dcos|all|clients.npy", deflated_zeros(GIB, after=header), len(header) + GIB)])
 
 
 # Checkpoints whose checksums are right.

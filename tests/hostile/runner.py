@@ -1,13 +1,14 @@
 """Call a function in a child process that may hang, die or eat memory, and say what it did.
 
-A server process imports the heavy libraries once. It forks a child for every call, so that a call costs no imports:
+A child does one call after the other, so that most calls cost neither imports nor a process:
 
     with Runner() as runner:
         outcome = runner.call("fedstrata.cli:main", [["run", "wrong.toml"]], folder=here)
     assert complaints(outcome) == []
 
-A call runs in its own process group, which is killed after `seconds`. Its address space is limited, so that a bomb ends
-in a MemoryError and does not take the machine with it.
+A child runs in its own process group, which is killed when a call takes longer than `seconds`. Its address space is
+limited, so that a bomb ends in a MemoryError and does not take the machine with it. After a call that took much memory,
+or that was killed, the next one has a new child.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import json
 import os
 import resource
 import select
-import signal
-import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
+
+from forked import Process
 
 GIB = 2**30
 
@@ -40,19 +43,8 @@ MOST_MEMORY = 1 * GIB
 CEILING = 3 * GIB
 """Bytes of address space that a call gets beyond what the imports have taken; a larger request fails."""
 
-PRELOAD = (
-    "fedstrata.cli",
-    "fedstrata.config",
-    "fedstrata.data.cache",
-    "fedstrata.data.digits",
-    "fedstrata.data.npz",
-    "fedstrata.data.parquet",
-    "fedstrata.report",
-    "fedstrata.runner.rounds",
-    "PIL.Image",
-    "scipy.cluster.hierarchy",
-)
-"""Modules that the server imports before the first call."""
+SPENT = GIB // 8
+"""Bytes that a child has grown by when the next call gets a new one."""
 
 
 @dataclass(frozen=True)
@@ -81,32 +73,17 @@ class Outcome:
 
 
 class Runner:
-    """A warm server process that forks a child for every call.
+    """Calls functions in a child, and in a new one where the last one is spent.
 
     Args:
-        preload: modules that the server imports before the first call.
         seconds: a call that takes longer is killed.
-        ceiling: bytes of address space that a call gets beyond what the imports have taken.
+        ceiling: bytes of address space that a call gets beyond what its child has when it begins.
     """
 
-    def __init__(self, preload: Sequence[str] = PRELOAD, *, seconds: float = SECONDS, ceiling: int = CEILING) -> None:
-        """Start the server."""
-        self._limits = {"seconds": seconds, "ceiling": ceiling}
-        # One thread: a forked child has only the thread that forked it.
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONWARNINGS": "ignore",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        self._server = subprocess.Popen(
-            # Without -P the names of the files beside this one would hide libraries.
-            [sys.executable, "-P", __file__, *preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
+    def __init__(self, *, seconds: float = SECONDS, ceiling: int = CEILING) -> None:
+        """Start nothing yet."""
+        self._seconds, self._ceiling = seconds, ceiling
+        self._child: _Child | None = None
 
     def call(
         self,
@@ -118,7 +95,7 @@ class Runner:
         writable: Iterable[Path] = (),
         environment: Mapping[str, str | None] | None = None,
     ) -> Outcome:
-        """Call a function in a new process.
+        """Call a function in a child of the server.
 
         Args:
             function: ``"package.module:name"``.
@@ -134,29 +111,28 @@ class Runner:
             "arguments": list(arguments),
             "folder": str(folder),
             "environment": dict(environment or {}),
-            **self._limits,
+            "ceiling": self._ceiling,
         }
-        assert self._server.stdin and self._server.stdout
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
+        self._child = self._child or _Child()
+        found = self._child.perform(request, self._seconds)
+        if self._child.spent:
+            self.close()
         after = snapshot(surroundings, writable)
         paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-        return Outcome(**{**answer, "changed": tuple(paths)})
+        return Outcome(**found, changed=tuple(paths))
 
     def close(self) -> None:
-        """End the server."""
-        assert self._server.stdin and self._server.stdout
-        self._server.stdin.close()
-        self._server.wait()
-        self._server.stdout.close()
+        """End the child."""
+        if self._child:
+            self._child.end()
+            self._child = None
 
     def __enter__(self) -> Self:
         """The runner itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the server."""
+        """End the child."""
         self.close()
 
 
@@ -223,106 +199,111 @@ def snapshot(folder: Path | None, without: Iterable[Path] = ()) -> dict[str, tup
     return found
 
 
-def _serve(preload: Sequence[str]) -> None:
-    """Answer requests, one JSON object a line, until standard input ends."""
-    for name in preload:
-        importlib.import_module(name)
-    answers = os.fdopen(os.dup(1), "w")
-    # Nothing that a library prints in this process may be taken for an answer.
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        answers.write(json.dumps(asdict(_observe(json.loads(line)))) + "\n")
-        answers.flush()
+class _Child:
+    """A process that does one call after the other.
+
+    Attributes:
+        spent: Whether the next call needs another one.
+    """
+
+    def __init__(self) -> None:
+        """Start it."""
+        self.spent = False
+        # Its output goes to memory, where it is found even when the process was killed.
+        self._out, self._err = (Connection(os.memfd_create(name)) for name in ("out", "err"))
+        self._process = Process(_work, self._out, self._err)
+        assert self._process.stdout.readline() == "ready\n"
+
+    def perform(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Have it do a call, and wait until it has, has ended, or its time is over; the fields of the outcome."""
+        for stream in (self._out, self._err):
+            os.ftruncate(stream.fileno(), 0)
+        began = time.monotonic()
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        answer = self._process.stdout.readline() if ready else ""
+        if answer:
+            found = json.loads(answer)
+        else:
+            self._process.kill()
+            found = {"status": self._process.wait(), "error": "", "peak_bytes": 0, "spent": True}
+        self.spent = found.pop("spent")
+        output = {"out": _text(self._out), "err": _text(self._err)}
+        return {**found, **output, "killed": not ready, "seconds": time.monotonic() - began}
+
+    def end(self) -> None:
+        """End it, and what it has started and left behind."""
+        with self._process:
+            self._out.close()
+            self._err.close()
 
 
-def _observe(request: dict[str, Any]) -> Outcome:
-    """Fork a child for a request, and wait until it ends or its time is over."""
-    out, err = (os.memfd_create(name) for name in ("out", "err"))
-    read, write = os.pipe()
-    began = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _perform(request, out, err, write)
-    os.close(write)
-    deadline = began + request["seconds"]
-    killed = not _ended(child, deadline)
-    if killed:
-        os.killpg(child, signal.SIGKILL)
-    _, raw, usage = os.wait4(child, 0)
-    seconds = time.monotonic() - began
-    _kill_group(child)
-    # The child writes two short lines, far less than a pipe holds; one that was killed has written only the first.
-    with os.fdopen(read) as lines:
-        said = {key: value for line in lines for key, value in json.loads(line).items()}
-    return Outcome(
-        status=os.waitstatus_to_exitcode(raw),
-        out=_text(out),
-        err=_text(err),
-        error=said.get("error", ""),
-        killed=killed,
-        peak_bytes=max(0, usage.ru_maxrss * 1024 - said.get("resident", 0)),
-        seconds=seconds,
-    )
+def _work(out: Connection, err: Connection) -> None:
+    """In the child: do what is asked, one JSON object a line, until there is nothing more."""
+    import made_once  # noqa: F401 (which computes, and not in the process that reads this file)
 
-
-def _ended(child: int, deadline: float) -> bool:
-    """Whether a child ends before a deadline of the monotonic clock."""
-    handle = os.pidfd_open(child)
-    try:
-        ready, _, _ = select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
-        return bool(ready)
-    finally:
-        os.close(handle)
-
-
-def _kill_group(leader: int) -> None:
-    """End what a child has started and left behind."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _perform(request: dict[str, Any], out: int, err: int, said: int) -> NoReturn:
-    """In the child: do what was asked, say how it ended, and exit."""
-    os.setsid()
-    page = resource.getpagesize()
-    size, resident = (int(pages) * page for pages in Path("/proc/self/statm").read_text().split()[:2])
-    os.write(said, json.dumps({"resident": resident}).encode() + b"\n")
+    requests, answers = (os.fdopen(os.dup(stream), mode) for stream, mode in ((0, "r"), (1, "w")))
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (out, 1), (err, 2)):
+    for source, target in ((nothing, 0), (out.fileno(), 1), (err.fileno(), 2)):
         os.dup2(source, target)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    print("ready", file=answers, flush=True)
+    first = _memory("VmRSS")
+    for line in requests:
+        found = _perform(json.loads(line))
+        found["spent"] = found["peak_bytes"] > SPENT or _memory("VmRSS") - first > SPENT or _has_children()
+        print(json.dumps(found), file=answers, flush=True)
+
+
+def _perform(request: dict[str, Any]) -> dict[str, Any]:
+    """In the child: do one call, and say how it ended."""
+    environment, path = dict(os.environ), list(sys.path)
+    for stream in (1, 2):
+        os.lseek(stream, 0, os.SEEK_SET)
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", errors="backslashreplace")
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", errors="backslashreplace")
+    Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+    resident = _memory("VmRSS")
     status, error = 0, ""
     try:
         os.chdir(request["folder"])
         for name, value in request["environment"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        most = size + request["ceiling"]
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        path, _, name = request["function"].partition(":")
-        getattr(importlib.import_module(path), name)(*request["arguments"])
+        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + request["ceiling"], resource.RLIM_INFINITY))
+        module, _, name = request["function"].partition(":")
+        getattr(importlib.import_module(module), name)(*request["arguments"])
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BaseException:
         status = 1
         error = traceback.format_exc(limit=-3)[-4000:]
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(said, json.dumps({"error": error}).encode() + b"\n")
-    os._exit(status)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    return {"status": status, "error": error, "peak_bytes": max(0, _memory("VmHWM") - resident)}
 
 
-def _text(handle: int) -> str:
+def _memory(field: str) -> int:
+    """Bytes that this process has, by a field of its status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise KeyError(field)
+
+
+def _has_children() -> bool:
+    """Whether a call has left processes behind."""
+    return any(task.read_text() for task in Path("/proc/self/task").glob("*/children"))
+
+
+def _text(stream: Connection) -> str:
     """What was written to an anonymous file, cut after a megabyte."""
-    text = os.pread(handle, 2**20, 0).decode("utf-8", errors="backslashreplace")
-    os.close(handle)
-    return text
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1:])
+    return os.pread(stream.fileno(), 2**20, 0).decode("utf-8", errors="backslashreplace")

@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +16,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     good_run(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as made:
-        yield made
 
 
 def tried(runner: Runner, command: tuple[str, ...], place: Path) -> Outcome:
@@ -47,13 +40,13 @@ def test_there_are_enough_cases_of_different_names() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_a_hostile_run_folder_ends_in_a_page_or_in_one_line(
-    case: Case, good: Path, runner: Runner, tmp_path: Path
+    case: Case, good: Path, warm: Runner, tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
     shutil.copytree(good, place)
     case.change(place / "run")
     for command in case.commands:
-        outcome = tried(runner, command, place)
+        outcome = tried(warm, command, place)
         assert wrong(outcome, command) == [], f"{command}: {outcome.err}"
         page = place / "run" / "report.html"
         if page.is_file() and not page.is_symlink():

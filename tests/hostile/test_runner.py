@@ -10,7 +10,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(["fedstrata.cli", "fedstrata.config"], seconds=5) as made:
+    with Runner(seconds=5) as made:
         yield made
 
 
@@ -28,7 +28,7 @@ def test_an_exception_is_a_traceback_in_the_outcome(runner: Runner, tmp_path: Pa
 
 
 def test_a_call_without_an_end_is_killed(tmp_path: Path) -> None:
-    with Runner([], seconds=0.2) as impatient:
+    with Runner(seconds=1) as impatient:
         outcome = impatient.call("signal:pause", [], folder=tmp_path)
         assert outcome.killed and outcome.status == -9
         assert impatient.call("builtins:int", ["7"], folder=tmp_path).status == 0

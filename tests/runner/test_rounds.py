@@ -15,9 +15,8 @@ import fedstrata as fs
 from fedstrata import data
 from fedstrata.errors import InputError
 from fedstrata.files import replace_file
-from fedstrata.records import checkpoint, save
+from fedstrata.records import save
 from fedstrata.records.folder import Folder
-from fedstrata.runner import rounds
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.progress import Progress
 from forked import run as run_forked
@@ -117,14 +116,14 @@ def run_and_die(place: str, count: int) -> None:
 
         return wrapped
 
-    if place == "before checkpoint":
-        setattr(rounds, "save", dying(save, False))  # noqa: B010 - its type would have to be the same
-    elif place == "after checkpoint":
-        setattr(rounds, "save", dying(save, True))  # noqa: B010 - its type would have to be the same
-    elif place == "inside checkpoint":
-        setattr(checkpoint, "replace_file", dying(replace_file, True))  # noqa: B010 - its type would have to be the same
-    elif place == "after records":
-        Folder.add = dying(Folder.add, True)  # type: ignore[method-assign]  # which ends with the process
+    places: dict[str, tuple[str, Callable[..., object], bool]] = {
+        "before checkpoint": ("fedstrata.runner.rounds.save", save, False),
+        "after checkpoint": ("fedstrata.runner.rounds.save", save, True),
+        "inside checkpoint": ("fedstrata.records.checkpoint.replace_file", replace_file, True),
+        "after records": ("fedstrata.records.folder.Folder.add", Folder.add, True),
+    }
+    name, function, after = places[place]
+    pytest.MonkeyPatch().setattr(name, dying(function, after))
     fs.run("experiment.toml", "broken", quiet=True)
 
 
