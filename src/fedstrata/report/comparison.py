@@ -320,7 +320,7 @@ COLUMNS: Mapping[str, Column] = {
 }
 """The columns of the table, by the name of their measure."""
 
-TITLES = ("algorithm", "seeds", *(column.title for column in COLUMNS.values()), "lower than with fedavg")
+TITLES = ("algorithm", "seeds", *(column.title for column in COLUMNS.values()), "clients below fedavg")
 TITLE_TEXTS = (
     "",
     "Number of finished runs.",
