@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
 ]
 RUNS = Path(__file__).parent / "runs"
-PATIENCE = 300_000
+TIMEOUT = 300_000
 """Milliseconds until a page counts as never opened: nothing is timed here, and machines are busy."""
 EVIL = '<img src=x onerror="window.ran=1"></script><script>window.ran=1</script>'
 
@@ -53,7 +53,7 @@ Open = Callable[..., Opened]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, timeout=PATIENCE)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, timeout=TIMEOUT)
         yield chromium
         chromium.close()
 
@@ -71,7 +71,7 @@ def opened(browser: Browser) -> Iterator[Open]:
         """The page that is made of a folder, or the one at an address."""
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         pages.append(page)
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT)
         found = Opened(page)
         page.on("console", lambda said: found.errors.append(said.text))
         page.on("pageerror", lambda error: found.errors.append(str(error)))
@@ -146,7 +146,7 @@ def test_a_pointer_over_a_picture_is_told_what_is_there(plot: str, told: str, op
     page = opened(kept("strata", tmp_path)).page
     place = page.locator(f"#{plot} .nsewdrag").first
     place.hover(position={"x": 60, "y": 60})
-    expect(page.locator(f"#{plot} .hoverlayer")).to_contain_text(told, timeout=PATIENCE)
+    expect(page.locator(f"#{plot} .hoverlayer")).to_contain_text(told, timeout=TIMEOUT)
 
 
 def test_a_click_on_a_heading_sorts_by_it_and_a_second_one_the_other_way(opened: Open, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) 
     found = opened(folder)
     page = found.page
     page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})
-    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=PATIENCE)
+    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=TIMEOUT)
     assert EVIL in page.locator("h1").inner_text()
     assert page.evaluate("window.ran") is None
     assert page.locator("main img").count() == 0
@@ -248,7 +248,7 @@ def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, 
     assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 4
     assert page.evaluate(FITS)
     page.locator("#accuracy-by-bytes .nsewdrag").first.hover(position={"x": 200, "y": 100})
-    expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=PATIENCE)
+    expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=TIMEOUT)
     page.locator("summary").click()
     assert page.locator("details li").count() == 3
     page.set_viewport_size({"width": 390, "height": 800})
@@ -272,7 +272,7 @@ def test_html_in_the_names_of_a_comparison_never_runs(opened: Open, tmp_path: Pa
     found = opened(file.parent, make=comparison.build)
     page = found.page
     page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})
-    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=PATIENCE)
+    expect(page.locator("#accuracy .hoverlayer")).to_contain_text("<img src=", timeout=TIMEOUT)
     assert EVIL in page.locator("h1").inner_text()
     assert page.evaluate("window.ran") is None and page.locator("main img").count() == 0
     assert (found.errors, found.fetched) == ([], [])
@@ -294,7 +294,7 @@ def test_a_watched_page_renews_itself_where_the_reader_is(
 ) -> None:
     found = opened(server.url, width=width)
     frame = found.page.frame_locator("iframe:not(.next)")
-    expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=PATIENCE)
+    expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=TIMEOUT)
     frame.locator("#round").focus()
     found.page.keyboard.press("ArrowRight")
     chosen = frame.locator("#slider output").inner_text()
@@ -302,7 +302,7 @@ def test_a_watched_page_renews_itself_where_the_reader_is(
     assert chosen != "1" and before > 0
     write(tmp_path / "more", count=9, finished=False)
     shutil.copytree(tmp_path / "more", tmp_path / "run", dirs_exist_ok=True)
-    expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=PATIENCE)
+    expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=TIMEOUT)
     assert frame.locator("#slider output").inner_text() == chosen
     assert found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY") == before
     assert found.page.title().startswith("layercfl on digits")
@@ -317,9 +317,9 @@ def test_a_page_whose_server_has_ended_says_so_and_stays(opened: Open, tmp_path:
         thread.start()
         page = opened(server.url).page
         frame = page.frame_locator("iframe:not(.next)")
-        expect(frame.locator(".lead")).to_contain_text("20 clients", timeout=PATIENCE)
+        expect(frame.locator(".lead")).to_contain_text("20 clients", timeout=TIMEOUT)
         expect(page.locator("#stopped")).to_be_hidden()
         server.shutdown()
         thread.join()
-    expect(page.locator("#stopped")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("#stopped")).to_be_visible(timeout=TIMEOUT)
     expect(frame.locator(".lead")).to_contain_text("20 clients")

@@ -13,7 +13,7 @@ from fedstrata.report.charts.membership import cluster_count
 from fedstrata.report.charts.metrics import metric_charts, p_value_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import GREY, PALETTE, blend
-from fedstrata.report.reader import Metric, Records, node_metrics, read, round_metrics
+from fedstrata.report.reader import Decision, Metric, Records, last_decision, read, round_metrics
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +139,8 @@ def test_the_names_of_metrics_say_their_node_or_layer(records: Records) -> None:
         Metric("stability", 2, None, None),
     )
     decided = changed(records.tree[0], layer="fc", criteria={"cut 1": 0.5, "groups": 2.0})
-    assert node_metrics(decided) == (
-        Metric("cut", 0, "fc of pre-cluster 1", 0.5),
-        Metric("groups", 0, None, 2.0),
-    )
+    values = (Metric("cut", 0, "fc of pre-cluster 1", 0.5), Metric("groups", 0, None, 2.0))
+    assert last_decision(decided) == Decision("fc", values, decided.why)
 
 
 FIGURES: dict[str, float | None] = {

@@ -40,13 +40,11 @@ def test_a_name_becomes_part_of_a_files_name() -> None:
 
 def test_a_sentence_begins_with_a_capital_and_leaves_names_as_they_are() -> None:
     assert words.capital("node 0 split on Conv1") == "Node 0 split on Conv1"
-    assert words.measure_text("dcos") == words.MEASURES["dcos"].text
-    assert words.measure_text("own") == "own"
 
 
-def test_an_unknown_metric_has_no_text_and_every_threshold_is_explained() -> None:
-    assert words.metric_text("own") == ""
-    assert all(not metric.threshold or metric.threshold in words.METRICS for metric in words.METRICS.values())
+def test_every_threshold_and_every_measure_is_explained() -> None:
+    assert set(words.THRESHOLDS) | set(words.THRESHOLDS.values()) <= set(words.METRICS)
+    assert set(words.COMPARABLE) <= set(words.SIMILARITIES) <= set(words.MEASURES)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Clusters:
     def clustered(self) -> bool:
         """Whether the algorithm clusters clients at all: it has several clusters, or decided against it."""
         several = len(self.records.tree) > 1 or any(each.clusters > 1 for each in self.records.rounds)
-        return several or any(node.why for node in self.records.tree)
+        return several or any(decision.text for decision in self.records.decisions.values())
 
     @cached_property
     def rows(self) -> tuple[TreeRow, ...]:
@@ -112,7 +112,6 @@ class Clusters:
         """One for each node that has matrices."""
         by_round = {each.round: each for each in self.records.rounds}
         splits = {event.node: (each, event) for each in self.records.rounds for event in each.splits}
-        layers = {node.id: node.layer for node in self.records.tree}
         by_node: dict[int, list[Matrix]] = {}
         for matrix in self.records.matrices:
             by_node.setdefault(matrix.node, []).append(matrix)
@@ -124,7 +123,8 @@ class Clusters:
             if not before:
                 continue
             matrices = tuple(matrix for matrix in by_node[node] if matrix.round == max(before))
-            layer = split.layer if split else layers.get(node)
+            decided = split or self.records.decisions.get(node)
+            layer = decided.layer if decided else None
             found.append(Comparison(node, at or by_round[max(before)], split, layer, matrices))
         return tuple(found)
 

@@ -198,7 +198,7 @@ class Curves(NamedTuple):
         return min(self.runs, key=len, default=())
 
 
-class Folder(NamedTuple):
+class ComparisonFolder(NamedTuple):
     """What the folder of a comparison and those of its runs hold.
 
     Attributes:
@@ -214,7 +214,7 @@ class Folder(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_comparison(folder: Path) -> Folder:
+def read_comparison(folder: Path) -> ComparisonFolder:
     """Read what the page needs from the folder of a comparison and from those of its runs.
 
     A run whose rounds or keys cannot be read is left out of the charts, and noted.
@@ -240,7 +240,7 @@ def read_comparison(folder: Path) -> Folder:
     notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
     algorithms = _read_algorithms(folder, document.runs, notes)
     curves = _read_curves(folder, document.runs, notes)
-    return Folder(document, algorithms, curves, tuple(notes))
+    return ComparisonFolder(document, algorithms, curves, tuple(notes))
 
 
 def _read_algorithms(folder: Path, runs: Sequence[Run], notes: list[str]) -> dict[str, Mapping[str, Any]]:
@@ -320,7 +320,7 @@ COLUMNS: Mapping[str, Column] = {
 }
 """The columns of the table, by the name of their measure."""
 
-TITLES = ("algorithm", "seeds", *(column.title for column in COLUMNS.values()), "lower than with fedavg")
+TITLES = ("algorithm", "seeds", *(column.title for column in COLUMNS.values()), "clients below fedavg")
 TITLE_TEXTS = (
     "",
     "Number of finished runs.",
@@ -533,7 +533,7 @@ def write(folder: Path) -> Path:
     return page
 
 
-def render(folder: Folder) -> str:
+def render(folder: ComparisonFolder) -> str:
     """The page as text."""
     document = folder.document
     rows = document.table

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import chain, pairwise
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,24 +15,10 @@ from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import Records, read, read_experiment
 from fedstrata.report.template import render_page
-from fedstrata.report.words import capital, duration, event_text, number, plural, ranges, size, warnings
+from fedstrata.report.words import DASH, TILES, capital, duration, event_text, number, plural, ranges, size, warnings
 
 IN_SLIDER = "unsplit"
 """The section whose charts are not on the page, because the slider shows them."""
-
-
-class Tile(NamedTuple):
-    """A number that the page shows large.
-
-    Attributes:
-        name: Its title.
-        value: The number with its unit.
-        text: What it means, and which values are good.
-    """
-
-    name: str
-    value: str
-    text: str
 
 
 def build(folder: Path) -> Path:
@@ -144,55 +130,26 @@ def _clients_and_clusters(clusters: Clusters) -> str:
     return text + (f" ({len(last.pending)} pending)" if last.pending else "")
 
 
-def tiles(clusters: Clusters) -> list[Tile]:
-    """The numbers that the page shows large; unknown ones are left out."""
+def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
+    """The numbers at the top of the page: name, value, and what it means. Unknown ones are left out."""
     records = clusters.records
-    found = [
-        Tile(
-            "Mean accuracy",
-            number(records.final("acc_client")),
-            "mean over clients, each on its own test data; from 0 to 1, higher is better",
-        ),
-        Tile(
-            "Worst client",
-            number(records.final("acc_worst")),
-            "lowest accuracy of a client; good is close to the mean accuracy",
-        ),
-        Tile(
-            "By samples",
-            number(records.final("acc_weighted")),
-            "mean accuracy weighted by test samples; higher is better",
-        ),
-    ]
+    numbers = {"Mean accuracy": "acc_client", "Worst client": "acc_worst", "By samples": "acc_weighted"}
+    values = {name: records.final(field) for name, field in numbers.items()}
     others = records.last.other_accuracies if records.last else {}
-    found += [
-        Tile(capital(name), number(value), f"mean accuracy with the {name} model; higher is better")
-        for name, value in others.items()
-    ]
-    if records.fedavg_reference is not None:
-        text = "mean accuracy of FedAvg, in the run in a folder next to this one; the mean accuracy should be higher"
-        found.append(Tile("FedAvg reference", number(records.fedavg_reference), text))
+    values |= {capital(name): value for name, value in others.items()}
+    values["FedAvg reference"] = records.fedavg_reference
     if clusters.clustered:
-        purity = records.summary.purity if records.summary else None
-        found += [
-            Tile("By cluster", number(records.final("acc_cluster")), "mean accuracy of the clusters; higher is better"),
-            Tile(
-                "ARI",
-                number(records.final("ari")),
-                "agreement with the ground truth: 1 is the same partition, 0 is chance",
-            ),
-            Tile(
-                "Purity",
-                number(purity),
-                "share of clients in the commonest true group of their cluster; 1 is best, and usual for tiny clusters",
-            ),
-        ]
-    found += _costs(records)
-    return [tile for tile in found if tile.value != number(None)]
+        values |= {"By cluster": records.final("acc_cluster"), "ARI": records.final("ari")}
+        values["Purity"] = records.summary.purity if records.summary else None
+    found = [
+        (name, number(value), TILES.get(name, "mean accuracy with this model; higher is better"))
+        for name, value in values.items()
+    ]
+    return [tile for tile in [*found, *_costs(records)] if tile[1] != DASH]
 
 
-def _costs(records: Records) -> list[Tile]:
-    """The bytes and the seconds of the run."""
+def _costs(records: Records) -> list[tuple[str, str, str]]:
+    """The bytes and the seconds of the run, as tiles."""
     down, up, data = (records.total(name) for name in ("bytes_down", "bytes_up", "bytes_data"))
     text = f"{size(down)} down to the clients, {size(up)} up; tensors only"
     if data:
@@ -202,7 +159,7 @@ def _costs(records: Records) -> list[Tile]:
         named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))
         parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
     seconds = duration(records.total("seconds"))
-    return [Tile("Traffic", size(down + up + data), text), Tile("Time", seconds, ", ".join(parts))]
+    return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
 
 
 def independence_assumption(records: Records) -> str:

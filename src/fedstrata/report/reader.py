@@ -40,6 +40,20 @@ class Metric(NamedTuple):
     value: float | None
 
 
+class Decision(NamedTuple):
+    """The last decision about a tree node.
+
+    Attributes:
+        layer: The layers that were compared, if any were.
+        values: The values that decided.
+        text: What was decided, in one sentence; empty before the first decision.
+    """
+
+    layer: str | None
+    values: tuple[Metric, ...]
+    text: str
+
+
 @dataclass(frozen=True)
 class Records:
     """What a run folder holds.
@@ -81,9 +95,9 @@ class Records:
         return {each.round: round_metrics(each) for each in self.rounds}
 
     @cached_property
-    def decision_values(self) -> Mapping[int, tuple[Metric, ...]]:
-        """The values of the last decision about each tree node."""
-        return {node.id: node_metrics(node) for node in self.tree}
+    def decisions(self) -> Mapping[int, Decision]:
+        """The last decision about each tree node."""
+        return {node.id: last_decision(node) for node in self.tree}
 
     def final(self, name: str) -> Any:
         """A value of the summary, or of the newest round where the summary has none."""
@@ -116,15 +130,15 @@ def round_metrics(record: Round) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def node_metrics(node: TreeNode) -> tuple[Metric, ...]:
-    """The values of the last decision about a node; "cut 2" is the cut in pre-cluster 2."""
-    found = []
+def last_decision(node: TreeNode) -> Decision:
+    """The last decision about a node; the value "cut 2" is the cut in pre-cluster 2."""
+    values = []
     for name, value in node.criteria.items():
         if cut := re.fullmatch(r"cut (\d{1,9})", name):
-            found.append(Metric("cut", node.id, f"{node.layer} of pre-cluster {cut[1]}", value))
+            values.append(Metric("cut", node.id, f"{node.layer} of pre-cluster {cut[1]}", value))
         else:
-            found.append(Metric(name, node.id, None, value))
-    return tuple(found)
+            values.append(Metric(name, node.id, None, value))
+    return Decision(node.layer, tuple(values), node.why.removeprefix("not split: "))
 
 
 def read(folder: Path) -> Records:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedstrata.report.drawing import Chart
-from fedstrata.report.words import brief, duration, metric_text, number, plural, ranges, size
+from fedstrata.report.words import METRICS, brief, duration, number, plural, ranges, size
 
 
 @cache
@@ -27,7 +27,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": number, "brief": brief, "size": size, "duration": duration, "ranges": ranges}
-    made.globals |= {"plural": plural, "metric_text": metric_text}
+    made.globals |= {"plural": plural, "metrics": METRICS}
     return made
 
 

@@ -3,110 +3,85 @@
 import re
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedstrata.report.decisions import sentence
 
 DASH = "\N{EN DASH}"
 
 
-class Measure(NamedTuple):
-    """What two clients are compared by.
-
-    Attributes:
-        text: What it is, with its unit and its range.
-        similarity: Whether a larger value means that the clients are closer.
-        comparable: Whether a value means the same in every round, so that all matrices can share one colour scale.
-    """
-
-    text: str
-    similarity: bool = False
-    comparable: bool = False
-
-
-MEASURES: Mapping[str, Measure] = {
-    "cos": Measure("Cosine similarity of the models, from -1 to 1 (same direction)", True, True),
-    "dcos": Measure("Cosine similarity of the updates, from -1 to 1 (same direction)", True, True),
-    "l2": Measure("Euclidean distance of the models; 0 means equal models"),
-    "dl2": Measure("Euclidean distance of the updates; 0 means equal updates"),
-    "js": Measure("Jensen-Shannon divergence of the predictions, in nats; 0 means equal predictions"),
-    "angle": Measure("Angle between the predictions, in degrees; 0 means equal predictions"),
-    "smallest angle": Measure("Smallest angle between the data's subspaces, in degrees; 0 means a shared direction"),
-    "mean angle": Measure("Mean angle between the data's subspaces, in degrees; 0 means equal subspaces"),
-    "likeness": Measure("Cosine similarity of the updates without their common part, over all folds of the data", True),
+MEASURES: Mapping[str, str] = {
+    "cos": "Cosine similarity of the models, from -1 to 1 (same direction)",
+    "dcos": "Cosine similarity of the updates, from -1 to 1 (same direction)",
+    "l2": "Euclidean distance of the models; 0 means equal models",
+    "dl2": "Euclidean distance of the updates; 0 means equal updates",
+    "js": "Jensen-Shannon divergence of the predictions, in nats; 0 means equal predictions",
+    "angle": "Angle between the predictions, in degrees; 0 means equal predictions",
+    "smallest angle": "Smallest angle between the data's subspaces, in degrees; 0 means a shared direction",
+    "mean angle": "Mean angle between the data's subspaces, in degrees; 0 means equal subspaces",
+    "likeness": "Cosine similarity of the updates without their common part, over all folds of the data",
 }
-"""The measures of the matrices and gaps, by their names in the records."""
+"""What clients are compared by in matrices and gaps, with its unit and range."""
 
+SIMILARITIES = ("cos", "dcos", "likeness")
+"""Measures of which a larger value means that clients are closer."""
 
-class Metric(NamedTuple):
-    """What a metric of an algorithm means.
+COMPARABLE = ("cos", "dcos")
+"""Measures whose values mean the same in every round, so that all matrices share one colour scale."""
 
-    Attributes:
-        text: What it is, with its unit and which values are good.
-        threshold: The hyper-parameter that it is compared with; empty where there is none.
-    """
-
-    text: str
-    threshold: str = ""
-
-
-METRICS: Mapping[str, Metric] = {
-    "stability": Metric(
-        "How much the direction of a layer's updates changes between rounds, from 0 to 2. The layer is stable below "
-        "the threshold.",
-        "epsilon",
-    ),
-    "weights_used": Metric("Share of the weights that stability is computed from, from 0 to 1."),
-    "mean_norm": Metric(
-        "Norm of the mean update of a node's clients. Training has converged where it is below the threshold.", "eps1"
-    ),
-    "max_norm": Metric(
-        "Largest norm of an update in a node. Above the threshold, the node may hold several groups.", "eps2"
-    ),
-    "hopkins": Metric(
-        "Hopkins statistic of the predictions, from 0 to 1: about 0.5 without clusters, near 1 with clear ones. Above "
-        "the threshold, clients are clustered.",
-        "threshold",
-    ),
-    "shared_layers": Metric("Number of layers that the clients of a cluster share; the others are personal."),
-    "triggers": Metric("Number of clusterings so far."),
-    "groups_first": Metric("Number of groups that the first stage found."),
-    "radius1": Metric("Radius of the first stage, in nats of Jensen-Shannon divergence."),
-    "radius2": Metric("Largest radius of the second stage, a distance of models."),
-    "chosen": Metric("Number of models that at least one client chose."),
-    "moved": Metric("Number of clients that changed their cluster."),
-    "left_out": Metric(
-        "Number of updates that were not averaged, because they were not trained from the model of the client's "
-        "cluster. 0 is usual."
-    ),
-    "p": Metric("p-value of the test: how often chance alone gives such a result. A split needs p at most the level."),
-    "level": Metric("Significance level of this test; the tests of a cluster share alpha."),
-    "floor": Metric("Smallest p-value that two clear groups of so many clients are sure to reach."),
-    "z": Metric("Test statistic in standard deviations of chance: about 0 for clients of one group."),
-    "contrast": Metric("Mean similarity inside the two proposed clusters minus that between them. Larger is clearer."),
-    "gain": Metric("Decrease of the mean loss by a model for each group, in nats. A split needs more than 0."),
-    "eps1": Metric("Threshold for mean_norm."),
-    "eps2": Metric("Threshold for max_norm."),
-    "cross_max": Metric("Largest cosine similarity between the two proposed clusters. Lower is a clearer split."),
-    "cross_mean": Metric("Mean cosine similarity between the two proposed clusters. Lower is a clearer split."),
-    "bound": Metric("sqrt((1 - cross_max) / 2). A split needs more than gamma."),
-    "gamma": Metric("Threshold for the bound."),
-    "max_stability": Metric("Largest stability of a client, from 0 to 2. Lower is more stable."),
-    "epsilon": Metric("Threshold for stability, or for the distance of a new client."),
-    "ratio": Metric("mean_norm divided by max_norm, from 0 to 1. It is compared with rho."),
-    "rho": Metric("Threshold for the ratio."),
-    "reference": Metric("The most stable client, around which the node is split."),
-    "t_statistic": Metric(
-        "How many standard errors the cosines with the reference's side lie above those between the sides. Larger is "
-        "clearer."
-    ),
-    "cut": Metric("Distance up to which clusters merge, in the unit of the compared matrix."),
-    "groups": Metric("Number of clusters that were found."),
-    "clients": Metric("Number of clients that were clustered."),
-    "distance": Metric("Distance of a new client to the nearest cluster. It joins where this is at most epsilon."),
-    "threshold": Metric("Threshold for the Hopkins statistic."),
+METRICS: Mapping[str, str] = {
+    "stability": "Change of direction of a layer's updates from round to round, 0 to 2. Stable is below the threshold.",
+    "weights_used": "Share of the weights that stability is computed from, from 0 to 1.",
+    "mean_norm": "Norm of the mean update of a node's clients. Training has converged where it is below the threshold.",
+    "max_norm": "Largest norm of an update in a node. Above the threshold, the node may hold several groups.",
+    "hopkins": "Hopkins statistic of the predictions: 0.5 without clusters, near 1 with clear ones; see threshold.",
+    "shared_layers": "Number of layers that the clients of a cluster share; the others are personal.",
+    "triggers": "Number of clusterings so far.",
+    "groups_first": "Number of groups that the first stage found.",
+    "radius1": "Radius of the first stage, in nats of Jensen-Shannon divergence.",
+    "radius2": "Largest radius of the second stage, a distance of models.",
+    "chosen": "Number of models that at least one client chose.",
+    "moved": "Number of clients that changed their cluster.",
+    "left_out": "Number of updates that were not averaged: they started from another cluster's model. 0 is usual.",
+    "p": "p-value of the test: how often chance alone gives such a result. A split needs p at most the level.",
+    "level": "Significance level of this test; the tests of a cluster share alpha.",
+    "floor": "Smallest p-value that two clear groups of so many clients are sure to reach.",
+    "z": "Test statistic in standard deviations of chance: about 0 for clients of one group.",
+    "contrast": "Mean similarity inside the two proposed clusters minus that between them. Larger is clearer.",
+    "gain": "Decrease of the mean loss by a model for each group, in nats. A split needs more than 0.",
+    "eps1": "Threshold for mean_norm.",
+    "eps2": "Threshold for max_norm.",
+    "cross_max": "Largest cosine similarity between the two proposed clusters. Lower is a clearer split.",
+    "cross_mean": "Mean cosine similarity between the two proposed clusters. Lower is a clearer split.",
+    "bound": "sqrt((1 - cross_max) / 2). A split needs more than gamma.",
+    "gamma": "Threshold for the bound.",
+    "max_stability": "Largest stability of a client, from 0 to 2. Lower is more stable.",
+    "epsilon": "Threshold for stability, or for the distance of a new client.",
+    "ratio": "mean_norm divided by max_norm, from 0 to 1. It is compared with rho.",
+    "rho": "Threshold for the ratio.",
+    "reference": "The most stable client, around which the node is split.",
+    "t_statistic": "Mean cosine inside the reference's side minus that across, in standard errors. Larger is clearer.",
+    "cut": "Distance up to which clusters merge, in the unit of the compared matrix.",
+    "groups": "Number of clusters that were found.",
+    "clients": "Number of clients that were clustered.",
+    "distance": "Distance of a new client to the nearest cluster. It joins where this is at most epsilon.",
+    "threshold": "Threshold for the Hopkins statistic.",
 }
-"""The metrics of the rounds and the values of the decisions, in the order in which charts show them."""
+"""The metrics of the rounds and the values of the decisions, with their units, in the order of the charts."""
+
+TILES: Mapping[str, str] = {
+    "Mean accuracy": "mean over clients, each on its own test data; from 0 to 1, higher is better",
+    "Worst client": "lowest accuracy of a client; good is close to the mean accuracy",
+    "By samples": "mean accuracy weighted by test samples; higher is better",
+    "By cluster": "mean accuracy of the clusters; higher is better",
+    "FedAvg reference": "mean accuracy of FedAvg, run in a folder next to this one; the mean accuracy should be higher",
+    "ARI": "agreement with the ground truth: 1 is the same partition, 0 is chance",
+    "Purity": "share of clients in the commonest true group of their cluster; 1 is best, and usual for tiny clusters",
+}
+"""The numbers at the top of the page: what each is, and which values are good."""
+
+THRESHOLDS = {"stability": "epsilon", "mean_norm": "eps1", "max_norm": "eps2", "hopkins": "threshold"}
+"""The hyper-parameter that a metric is compared with."""
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -171,16 +146,6 @@ def joined(items: Iterable[object]) -> str:
 def capital(text: str) -> str:
     """A text as the start of a sentence."""
     return text[:1].upper() + text[1:]
-
-
-def measure_text(name: str) -> str:
-    """What a measure is; the name itself where it is not known."""
-    return MEASURES[name].text if name in MEASURES else name
-
-
-def metric_text(name: str) -> str:
-    """What a metric means; empty where it is not known."""
-    return METRICS[name].text if name in METRICS else ""
 
 
 def split_text(event: Mapping[str, Any]) -> str:

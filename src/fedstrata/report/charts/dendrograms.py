@@ -10,7 +10,7 @@ from fedstrata.report.arrays import Matrix
 from fedstrata.report.charts.matrices import is_similarity
 from fedstrata.report.clusters import Clusters, Comparison
 from fedstrata.report.drawing import RULE, Chart, Figure, axis, client_ticks, figure, rounded, threshold
-from fedstrata.report.words import measure_text, slug
+from fedstrata.report.words import MEASURES, slug
 
 LINKAGES = ("average", "complete", "single", "ward", "weighted")
 """The methods of agglomerative clustering that can be drawn."""
@@ -27,13 +27,13 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
         for matrix in comparison.matrices:
             if len(matrix.clients) < 2 or is_similarity(matrix) or not np.isfinite(matrix.values).all():
                 continue
-            values = records.decision_values.get(matrix.node, ())
-            cuts = {value.layer: value.value for value in values if value.name == "cut"}
+            decision = records.decisions.get(matrix.node)
+            cuts = {each.layer: each.value for each in decision.values if each.name == "cut"} if decision else {}
             cut = cuts.get(matrix.layer, cuts.get(None))
             rule = "Clients that merge below the cut form one cluster."
             if cut is None:
                 rule = "No step is clear enough to cut."
-            text = f"{measure_text(matrix.measure)}; {method} linkage. {rule}"
+            text = f"{MEASURES.get(matrix.measure, matrix.measure)}; {method} linkage. {rule}"
             name = f"dendrogram-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
             title = f"Round {matrix.round}, {matrix.layer}: dendrogram of the clients"
             charts.append(Chart(name, title, text, _dendrogram(clusters, comparison, matrix, method, cut)))

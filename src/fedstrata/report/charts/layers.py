@@ -15,7 +15,7 @@ from fedstrata.report.drawing import (
     rounded,
 )
 from fedstrata.report.reader import Records
-from fedstrata.report.words import measure_text, slug
+from fedstrata.report.words import MEASURES, slug
 
 
 def layer_charts(clusters: Clusters) -> list[Chart]:
@@ -23,9 +23,9 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
     records = clusters.records
     charts = []
     for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps):
-        text = f"{measure_text(name)}. A layer above 0 separates the groups; higher is clearer."
+        text = f"{MEASURES.get(name, name)}. A layer above 0 separates the groups; higher is clearer."
         charts.append(Chart(f"gap-{slug(name)}", f"Gap over the rounds: {name}", text, gap_curves(records, name)))
-        text = f"{measure_text(name)}. A layer without a bar (0 or less) does not separate the groups."
+        text = f"{MEASURES.get(name, name)}. A layer without a bar (0 or less) does not separate the groups."
         charts.append(Chart(f"profile-{slug(name)}", f"Layer profile: {name}", text, layer_profile(records, name)))
     return charts
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedstrata.report.arrays import Matrix
 from fedstrata.report.clusters import Clusters, Comparison
 from fedstrata.report.drawing import Chart, Figure, axis, clean, client_ticks, figure, rounded
-from fedstrata.report.words import MEASURES, capital, joined, measure_text, slug, split_text
+from fedstrata.report.words import COMPARABLE, MEASURES, SIMILARITIES, capital, joined, slug, split_text
 
 MOST_SHOWN = 6
 """Matrices of one decision that are shown; with more, the one that decided would be hard to find."""
@@ -73,7 +73,7 @@ def matrix_slider(clusters: Clusters) -> dict[str, Any] | None:
 def is_similarity(matrix: Matrix) -> bool:
     """Whether more is closer. For an unknown measure the diagonal tells: the distance to oneself is 0."""
     if matrix.measure in MEASURES:
-        return MEASURES[matrix.measure].similarity
+        return matrix.measure in SIMILARITIES
     return bool(np.nan_to_num(np.diagonal(matrix.values)).sum() > len(matrix.values) / 2)
 
 
@@ -124,7 +124,7 @@ def _decision_chart(clusters: Clusters, matrix: Matrix, comparison: Comparison, 
     return Chart(
         name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
         title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
-        text=f"{measure_text(matrix.measure)}. Darker is closer.{seen}{more}",
+        text=f"{MEASURES.get(matrix.measure, matrix.measure)}. Darker is closer.{seen}{more}",
         figure=_square(trace, clients, shapes),
     )
 
@@ -134,7 +134,7 @@ def _colour_range(clusters: Clusters, matrix: Matrix) -> tuple[float, float] | N
 
     Cosines share one scale on the whole page, so that a group without a pattern looks even next to one that was split.
     """
-    if matrix.measure in MEASURES and MEASURES[matrix.measure].comparable:
+    if matrix.measure in COMPARABLE:
         return _span([other for other in clusters.records.matrices if other.measure == matrix.measure])
     return _span([matrix])
 
@@ -220,13 +220,12 @@ def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
 def _view(matrices: Sequence[Matrix], layer: str, measure: str) -> Figure:
     """How the slider shows the matrices of a layer and a measure."""
     similarity = is_similarity(next(each for each in matrices if (each.layer, each.measure) == (layer, measure)))
-    shared = measure in MEASURES and MEASURES[measure].comparable
     return {
         "name": f"{layer}, {measure}",
-        "text": measure_text(measure),
+        "text": MEASURES.get(measure, measure),
         "hover": clean(measure),
         "similar": similarity,
-        "range": _span([each for each in matrices if each.measure == measure]) if shared else None,
+        "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
         "colorscale": CLOSE_IS_HIGH if similarity else CLOSE_IS_LOW,
     }
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import BLUE, RULE, Chart, Figure, axis, figure, layer_colour, line, round_axis
 from fedstrata.report.reader import Metric
-from fedstrata.report.words import METRICS, capital, metric_text, slug
+from fedstrata.report.words import METRICS, THRESHOLDS, capital, slug
 
 OF_TESTS = ("p", "level")
 """Metrics that the chart of the tests shows."""
@@ -34,7 +34,7 @@ def metric_charts(clusters: Clusters) -> list[Chart]:
     for name in dict.fromkeys([*known, *names]):
         if name not in tested and any(metric.value for metric in metrics if metric.name == name):
             title = capital(name.replace("_", " "))
-            charts.append(Chart(f"metric-{slug(name)}", title, metric_text(name), metric_curves(clusters, name)))
+            charts.append(Chart(f"metric-{slug(name)}", title, METRICS.get(name, ""), metric_curves(clusters, name)))
     return charts
 
 
@@ -55,7 +55,7 @@ def metric_curves(clusters: Clusters, name: str) -> Figure:
             traces[-1]["mode"] = "lines+markers"  # a single point between two gaps makes no line
     bound = _threshold(clusters, name)
     if bound is not None:
-        label = f"{METRICS[name].threshold} = {bound:.4g}"
+        label = f"{THRESHOLDS[name]} = {bound:.4g}"
         traces.append(line(rounds, [bound] * len(rounds), label, RULE, dash="dash", hoverinfo="skip"))
     return figure(traces, 300, xaxis=round_axis(rounds), yaxis=axis(rangemode="tozero"))
 
@@ -79,12 +79,12 @@ def _has_lone_point(values: list[float | None]) -> bool:
 
 def _threshold(clusters: Clusters, name: str) -> float | None:
     """The threshold of a metric, as it is set or as all nodes had it; None where there is none, or where it is 0."""
-    key = METRICS[name].threshold if name in METRICS else ""
+    key = THRESHOLDS.get(name, "")
     setting = clusters.records.setting("algorithm", key)
     if isinstance(setting, int | float):
         return float(setting) or None
-    decisions = clusters.records.decision_values.values()
-    found = {each.value for values in decisions for each in values if each.name == key and each.value is not None}
+    values = [value for decision in clusters.records.decisions.values() for value in decision.values]
+    found = {each.value for each in values if each.name == key and each.value is not None}
     return found.pop() if len(found) == 1 else None
 
 
@@ -127,7 +127,7 @@ def find_tests(clusters: Clusters) -> list[NodeTest]:
         found = [(number, metrics) for number, metrics in records.metrics.items()]
     else:
         rounds = {each.node: each.matrices[0].round for each in clusters.comparisons}
-        found = [(rounds[node], values) for node, values in records.decision_values.items() if node in rounds]
+        found = [(rounds[node], each.values) for node, each in records.decisions.items() if node in rounds]
     return [test for number, metrics in found for test in _tests(number, metrics)]
 
 
