@@ -9,6 +9,20 @@ from fedstrata.errors import ExperimentError
 from fedstrata.quoting import dotted
 
 RENAMED: Mapping[tuple[str, str | None, str], str] = {
+    ("algorithm", "cfl", "proof"): "split_guard",
+    ("algorithm", "layercfl", "proof"): "split_guard",
+    ("algorithm", "hicfl", "proof"): "split_guard",
+    ("algorithm", "hicfl", "clear"): "min_t_statistic",
+    ("algorithm", "hicfl", "select"): "weight_selection",
+    ("algorithm", "strata", "when"): "test_schedule",
+    ("algorithm", "strata", "settle"): "reassignment_rounds",
+    ("algorithm", "strata", "benefit"): "holdout_check",
+    ("algorithm", "fedtsdp", "least"): "min_samples",
+    ("algorithm", "fedtsdp", "amend"): "weight_gain",
+    ("algorithm", "fedtsdp", "psi_mode"): "shrink_mode",
+    ("algorithm", "fedtsdp", "confirm"): "require_split",
+    ("algorithm", "ifca", "least"): "min_share",
+    ("algorithm", "ifca", "restarts"): "max_restarts",
     ("events.change", None, "holds"): "takes_data_of",
     ("federation", None, "start"): "min_clients",
     ("federation", None, "patience"): "wait_seconds",

@@ -89,7 +89,7 @@ class Turn:
 
     def decision(self, node: int = 0) -> Decision:
         """What was last decided about a node."""
-        return self.state.tree[node].decision or Decision()
+        return self.state.tree[node].decision or Decision("")
 
 
 def drive(

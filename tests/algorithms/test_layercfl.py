@@ -259,7 +259,7 @@ def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Pa
     half, _ = train(setup, algorithm, 2)
     save(tmp_path, half, {}, {})
     found = restore(tmp_path, type(half))
-    assert found is not None and torch.equal(found[0].evidence.layers.alike, half.evidence.layers.alike)
+    assert found is not None and torch.equal(found[0].evidence.layers.similarity, half.evidence.layers.similarity)
     unbroken, resumed = (train(setup, algorithm, 2, state)[0] for state in (half, found[0]))
     assert unbroken.layers == resumed.layers != () and torch.equal(unbroken.models, resumed.models)
     assert torch.equal(unbroken.labels, resumed.labels)

@@ -39,7 +39,7 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
     # Four steps of each client.
     why = "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
     assert choice == EngineChoice("processes", "cpu", 2, why)
-    assert [name for name, _ in clock.asked] == ["Loop", "Loop", "Batched", "Workers"]
+    assert [name for name, _ in clock.asked] == ["Loop", "Loop", "Vectorized", "Parallel"]
     pilot, *trials = [plan for _, plan in clock.asked]
     assert pilot.cohort.tolist() == [0, 19]
     # 0.3 s of the loop are 7 clients, spread over all ids.

@@ -236,7 +236,7 @@ WITHOUT_FILES = (
     ("start", "reason"),
     [
         (WITHOUT_MEMORY + processes.START, "Error: .*; if memory ran out, free some"),
-        (processes.START.replace("    serve(", f"    {WITHOUT_FILES}\n    serve("), "OSError: .*Too many open files"),
+        (processes.START.replace("    run_worker(", f"    {WITHOUT_FILES}\n    run_worker("), "OSError: .*Too many open files"),
     ],
 )
 def test_a_worker_that_cannot_even_listen_says_why_in_one_line(

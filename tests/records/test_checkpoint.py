@@ -22,7 +22,7 @@ TORN = torch.tensor([[3.0, 0, 0, 0, 0, 0], [3.0, 0.1, 0, 0, 0, 0], [-3.0, 0, 0, 
 
 def record_of(round: int, n: int = 3, **changes: Any) -> dict[str, Any]:
     """What is known of a round before its models are scored."""
-    numbers = {"round": round, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "figures": {}}
+    numbers = {"round": round, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "metrics": []}
     lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
     return {**numbers, **lists, "labels": [0] * n, "cohort": list(range(n)), **changes}
 

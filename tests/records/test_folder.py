@@ -21,7 +21,7 @@ def record_of(round: int, **changes: Any) -> dict[str, Any]:
     measures = ("acc_client", "acc_weighted", "acc_cluster", "acc_worst", "loss", "ari", "seconds")
     lists: dict[str, list[int]] = {name: [] for name in ("pending", "cohort", "absent", "rejected", "events")}
     counts = {"round": round, "clusters": 2, "bytes_down": 8, "bytes_up": 8}
-    return {**counts, **dict.fromkeys(measures, 0.5), **lists, "labels": [0, 0, 7], "figures": {}, **changes}
+    return {**counts, **dict.fromkeys(measures, 0.5), **lists, "labels": [0, 0, 7], "metrics": [], **changes}
 
 
 def folder_with(path: Path, rounds: int) -> Folder:
@@ -48,7 +48,7 @@ def test_the_records_of_a_round_can_be_read_by_anyone(tmp_path: Path) -> None:
 
 def test_what_is_not_finite_is_null_for_every_reader_of_json(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 0)
-    folder.add(record_of(1, loss=float("nan"), figures={"x": float("inf")}), SCORE)
+    folder.add(record_of(1, loss=float("nan"), metrics=[{"name": "x", "value": float("inf")}]), SCORE)
     assert json.loads((folder.path / "rounds.jsonl").read_text())["loss"] is None
     assert "NaN" not in (folder.path / "rounds.jsonl").read_text()
 

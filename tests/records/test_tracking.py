@@ -18,7 +18,7 @@ from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] 
 import fedstrata as fs
 from fedstrata.config import load
 from fedstrata.errors import ExperimentError
-from fedstrata.records.tracking import require, track
+from fedstrata.records.tracking import metric_name, require, track
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.progress import Progress
 
@@ -99,7 +99,14 @@ def texts(name: str, folder: Path) -> list[str]:
 
 
 def record(round: int, **changes: Any) -> dict[str, Any]:
-    return {"round": round, "acc_client": round / 8, "labels": [0, 1], "figures": {}, **changes}
+    return {"round": round, "acc_client": round / 8, "labels": [0, 1], "metrics": [], **changes}
+
+
+METRICS = [
+    {"name": "left_out", "value": 3.0},
+    {"name": "p", "value": 0.5, "node": 3},
+    {"name": "z", "value": float("inf")},
+]
 
 
 @pytest.mark.parametrize("name", TRACKERS)
@@ -108,13 +115,14 @@ def test_every_finite_number_of_a_record_is_logged_at_its_round_and_the_experime
 ) -> None:
     with track(name, tmp_path / "tracking", TEXT, []) as log:
         log(record(1, ari=None, loss=float("nan"), clusters=1))
-        log(record(2, ari=0.5, figures={"left_out": 3.0, "z": float("inf")}))
+        log(record(2, ari=0.5, metrics=METRICS))
     assert logged(name, tmp_path / "tracking") == {
         ("acc_client", 1): [0.125],
         ("clusters", 1): [1.0],
         ("acc_client", 2): [0.25],
         ("ari", 2): [0.5],
-        ("figures/left_out", 2): [3.0],
+        ("metrics/left_out", 2): [3.0],
+        ("metrics/p/node 3" if name != "tensorboard" else "metrics/p/node_3", 2): [0.5],
     }
     (text,) = texts(name, tmp_path / "tracking")
     assert TEXT in text
@@ -155,10 +163,8 @@ def test_a_run_that_is_stopped_and_goes_on_has_logged_what_its_records_say(name:
         for key in ("acc_client", "acc_worst", "acc_cluster", "loss", "clusters", "ari", "bytes_down", "seconds"):
             assert found[key, each["round"]] == [pytest.approx(each[key])], key
         # TensorBoard has no blanks in names.
-        figures = {
-            f"figures/{figure}".replace(" ", "_" if name == "tensorboard" else " ") for figure in each["figures"]
-        }
-        assert figures == {key for key, round in found if key.startswith("figures/") and round == each["round"]}
+        names = {metric_name(metric).replace(" ", "_" if name == "tensorboard" else " ") for metric in each["metrics"]}
+        assert names == {key for key, round in found if key.startswith("metrics/") and round == each["round"]}
     assert 'name = "digits"' in texts(name, tmp_path / "run" / "tracking")[0]
 
 

@@ -1,6 +1,7 @@
 """A run folder as the training loop writes it: clients in 4 true groups, splits in rounds 4, 7 and 7."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedstrata.records.schema import Record
+from fedstrata.records.schema import MetricRecord, Record
 
 R = TypeVar("R", bound=Record)
 
@@ -97,7 +98,7 @@ def rounds(count: int, n: int = CLIENTS) -> list[dict[str, Any]]:
                 "absent": [19] if number in (7, 8) else [],
                 "rejected": [5] if number == 12 else [],
                 "events": events(number),
-                "figures": {"left_out": 1.0 if number == 9 else 0.0, "cross_max": 0.5 - 0.01 * number},
+                "metrics": metrics_of({"left_out": 1.0 if number == 9 else 0.0, "cross_max": 0.5 - 0.01 * number}),
             }
         )
     return lines
@@ -197,6 +198,22 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
         }
         (folder / "summary.json").write_text(json.dumps(summary | shared), encoding="utf-8")
     return folder
+
+
+def metrics_of(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    """Records of metrics; ``"p of node 3"`` is of a node, ``"stability conv1"`` of a layer."""
+    found = []
+    for name, value in values.items():
+        text, _, node = name.partition(" of node ")
+        of_layer = text.startswith("stability ")
+        record = {"name": "stability" if of_layer else text, "value": value, "node": int(node) if node else None}
+        found.append({**record, "layer": text.removeprefix("stability ") if of_layer else None})
+    return found
+
+
+def with_metrics_of(record: R, values: Mapping[str, float | None]) -> R:
+    """A record of a round with other metrics."""
+    return changed(record, metrics=[MetricRecord(**each) for each in metrics_of(values)])
 
 
 def changed(record: R, **changes: object) -> R:

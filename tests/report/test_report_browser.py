@@ -227,7 +227,10 @@ def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) 
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     split = [{"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}]
     for line in lines:
-        line |= {"figures": {EVIL: 1.0, f"{EVIL} of node 1": 2.0}, "events": split if line["round"] == 4 else []}
+        line |= {
+            "metrics": [{"name": EVIL, "value": 1.0}, {"name": EVIL, "value": 2.0, "node": 1}],
+            "events": split if line["round"] == 4 else [],
+        }
         line[f"acc_{EVIL}"] = 0.5
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "experiment.toml").write_text(f"rounds = 10\n[data]\nname = '''{EVIL}'''\n")

@@ -4,7 +4,7 @@ from math import nan
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from synthetic_run import TRUTH, changed, write
+from synthetic_run import TRUTH, changed, with_metrics_of, write
 
 from fedstrata.records.schema import Gap, Round, Scores
 from fedstrata.report.charts import all_charts, curves
@@ -29,7 +29,7 @@ def test_every_figure_is_one_that_plotly_accepts_under_a_name_of_its_own(records
 
 
 def test_names_that_make_the_same_file_get_numbers(records: Records) -> None:
-    rounds = tuple(changed(each, figures={"a b": 1.0, "a-b": 2.0}) for each in records.rounds)
+    rounds = tuple(with_metrics_of(each, {"a b": 1.0, "a-b": 2.0}) for each in records.rounds)
     names = [plot.name for plot in all_charts(Clusters(replace(records, rounds=rounds)))["metrics"]]
     assert names == ["metric-a-b", "metric-a-b-no-2"]
 
@@ -131,8 +131,8 @@ def test_the_profile_of_the_layers_ends_at_zero_and_keeps_what_is_below(records:
 
 
 def test_the_names_of_metrics_say_their_node_or_layer(records: Records) -> None:
-    figures = {"left_out": 0.0, "p of node 3": 0.01, "stability conv1": 0.1, "stability of node 2": None}
-    assert round_metrics(changed(records.rounds[0], figures=figures)) == (
+    metrics = {"left_out": 0.0, "p of node 3": 0.01, "stability conv1": 0.1, "stability of node 2": None}
+    assert round_metrics(with_metrics_of(records.rounds[0], metrics)) == (
         Metric("left_out", None, None, 0.0),
         Metric("p", 3, None, 0.01),
         Metric("stability", None, "conv1", 0.1),
@@ -143,7 +143,7 @@ def test_the_names_of_metrics_say_their_node_or_layer(records: Records) -> None:
     assert last_decision(decided) == Decision("fc", values, decided.why)
 
 
-FIGURES: dict[str, float | None] = {
+METRICS: dict[str, float | None] = {
     "left_out": 0.0,
     "own": 3.0,
     "mean_norm of node 3": 0.2,
@@ -155,7 +155,7 @@ FIGURES: dict[str, float | None] = {
 
 def with_metrics(records: Records, first: float = 0.05, **keys: object) -> Clusters:
     """A run with metrics in all rounds but the second; its tree has epsilon = 0.05, but for the first node's."""
-    rounds = tuple(changed(each, figures=FIGURES if each.round != 2 else {}) for each in records.rounds)
+    rounds = tuple(with_metrics_of(each, METRICS if each.round != 2 else {}) for each in records.rounds)
     tree = [changed(node, criteria={"epsilon": 0.05}) for node in records.tree]
     tree[0] = changed(tree[0], criteria={"epsilon": first})
     return Clusters(replace(records, rounds=rounds, tree=tuple(tree), settings={"algorithm": {"name": "x", **keys}}))
@@ -196,9 +196,9 @@ def test_the_tests_are_the_last_ones_of_the_tree_where_rounds_do_not_record_them
 
 def test_the_tests_that_rounds_record_are_all_shown_and_not_twice(records: Records) -> None:
     first: dict[str, float | None] = {"p of node 3": 0.2, "level of node 3": 0.025, "p of node 4": None, "q": 1.0}
-    rounds = [changed(each, figures={}) for each in records.rounds]
-    rounds[8] = changed(rounds[8], figures=first)
-    rounds[11] = changed(rounds[11], figures={"p of node 3": 0.1, "level of node 3": 0.008, "p of node 5": 0.5})
+    rounds = [with_metrics_of(each, {}) for each in records.rounds]
+    rounds[8] = with_metrics_of(rounds[8], first)
+    rounds[11] = with_metrics_of(rounds[11], {"p of node 3": 0.1, "level of node 3": 0.008, "p of node 5": 0.5})
     clusters = Clusters(replace(records, rounds=tuple(rounds)))
     (chart,) = p_value_charts(clusters)
     assert chart.figure["data"][0]["x"] == [9, 12]

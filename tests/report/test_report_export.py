@@ -52,7 +52,9 @@ def test_a_chart_is_large_enough_to_print(folder: Path) -> None:
 
 def test_text_stays_text_and_names_are_shown_letter_by_letter(folder: Path) -> None:
     rounds = folder / "rounds.jsonl"
-    lines = [json.loads(line) | {"figures": {"<b>$x$": 1.5}} for line in rounds.read_text().splitlines()]
+    lines = [
+        json.loads(line) | {"metrics": [{"name": "<b>$x$", "value": 1.5}]} for line in rounds.read_text().splitlines()
+    ]
     rounds.write_text("".join(json.dumps(line) + "\n" for line in lines))
     save(folder, "svg")
     assert ">worst client</text>" in (folder / "figures" / "accuracy.svg").read_text()

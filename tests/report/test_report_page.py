@@ -156,7 +156,7 @@ def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> 
     evil: dict[str, Any] = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
     (folder / "tree.json").write_text(json.dumps([node | evil for node in nodes]), encoding="utf-8")
     split = {"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}
-    edit_rounds(folder, events=[split, {"kind": EVIL, EVIL: EVIL}], figures={EVIL: 1.0})
+    edit_rounds(folder, events=[split, {"kind": EVIL, EVIL: EVIL}], metrics=[{"name": EVIL, "value": 1.0}])
     (folder / "experiment.toml").write_text(f"rounds = 30\n# {EVIL}\n", encoding="utf-8")
     text = page(folder)
     tags = Tags()
@@ -217,7 +217,7 @@ def test_a_plain_run_without_clusters_truth_or_probe_has_a_page(folder: Path) ->
     alone = root | {"split": None, "layer": None, "criteria": {}, "why": "", "members": []}
     (folder / "tree.json").write_text(json.dumps([alone]), encoding="utf-8")
     nothing: dict[str, Any] = {name: [] for name in ("events", "absent", "rejected", "pending")}
-    edit_rounds(folder, **nothing, labels=[0] * 20, clusters=1, ari=None, figures={})
+    edit_rounds(folder, **nothing, labels=[0] * 20, clusters=1, ari=None, metrics=[])
     edit(folder / "summary.json", ari=None, purity=None, truth=None, clusters=1, rounds_to_partition=1, versions={})
     text = page(folder)
     assert "20 clients; mean accuracy 0.86, worst client 0.78." in text

@@ -232,8 +232,9 @@ def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_receive
 
 def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
     finished = run(tmp_path / "run", rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
-    verdict = finished.tree[0].decision
-    assert verdict and verdict.why == "2 of 4 asked members answered; 3 and a share of 0.5 are needed"
+    decision = finished.tree[0].decision
+    assert decision and decision.kind == "too_few_members"
+    assert (decision.values["answered"], decision.values["asked"], decision.values["min_split"]) == (2, 4, 3)
 
 
 def test_a_probe_refuses_a_partition_without_truth(tmp_path: Path) -> None:

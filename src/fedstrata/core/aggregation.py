@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from typing import TypeAlias
 
 from fedstrata.core.rows import Rows
 from fedstrata.lazy_torch import torch
@@ -70,7 +71,7 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     return means
 
 
-Aggregation = Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]
+Aggregation: TypeAlias = "Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]"
 """A rule as `weighted_mean` is one: updates (m, p), weights (m,), clusters (m,) and their number k -> (k, p)."""
 
 AGGREGATIONS: Mapping[str, Aggregation] = {"mean": weighted_mean}

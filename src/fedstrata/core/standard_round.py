@@ -188,18 +188,15 @@ def _waiting(state: State, labels: torch.Tensor, tree: Tree) -> torch.Tensor:
 
 
 def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that was split in this round."""
-    return tuple(
-        {
-            "kind": "split",
-            "node": node.id,
-            "into": [child.id for child in tree if child.parent == node.id],
-            "layer": node.decision and node.decision.layer,
-            "why": node.decision and node.decision.why,
-        }
-        for node in tree
-        if node.split == round and any(child.parent == node.id for child in tree)
-    )
+    """An event for every cluster that was split in this round, with the values of the decision."""
+    events: list[dict[str, object]] = []
+    for node in tree:
+        into = [child.id for child in tree if child.parent == node.id]
+        if node.split == round and into:
+            decision = node.decision or Decision("")
+            cause = {"layer": decision.layer, "why": decision.kind, "values": dict(decision.values)}
+            events.append({"kind": "split", "node": node.id, "into": into, **cause})
+    return tuple(events)
 
 
 def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:

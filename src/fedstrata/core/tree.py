@@ -9,19 +9,17 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a cluster in one round.
+    """What was decided about a cluster in one round. `fedstrata.report.decisions` has a sentence for every kind.
 
     Attributes:
-        why: A sentence. Decisions that have a `kind` need none: `fedstrata.report.decisions` has its words.
+        kind: What was decided, as a snake_case name.
         layer: The layers that were compared; None if none were.
         values: The numbers that decided, by name.
-        kind: What was decided, as a snake_case name.
     """
 
-    why: str = ""
+    kind: str
     layer: str | None = None
     values: Mapping[str, float] = field(default_factory=dict)
-    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ class Folder:
                 "split": node.split,
                 "layer": node.decision.layer if node.decision else None,
                 "criteria": dict(node.decision.values) if node.decision else {},
-                "why": node.decision.why if node.decision else "",
+                "why": node.decision.kind if node.decision else "",
             }
             for node in tree
         ]

@@ -123,6 +123,7 @@ class Event(Record):
         layer: The layer that decided.
         clients: The clients that it happened to.
         nodes: The tree nodes that it happened to, where there are several.
+        values: The values of the decision behind a split.
     """
 
     __pydantic_extra__: dict[str, Scalar | list[Scalar | list[Scalar]]]
@@ -133,6 +134,23 @@ class Event(Record):
     layer: str | None = None
     clients: list[Id] = []
     nodes: list[Id] = []
+    values: dict[str, Number | None] = {}
+
+
+class MetricRecord(Record):
+    """A metric of the algorithm in a round.
+
+    Attributes:
+        name: The name of the metric.
+        value: Its value; None where it was not finite.
+        node: The tree node that it is about; None where it is about the whole round.
+        layer: The layer that it is about; None where it is about none.
+    """
+
+    name: str
+    value: Number | None
+    node: Id | None = None
+    layer: str | None = None
 
 
 class UnscoredRound(Record):
@@ -140,7 +158,7 @@ class UnscoredRound(Record):
 
     Attributes:
         labels: The tree node of each client, (n,). A pending client has the node at which it waits.
-        figures: The algorithm's own metrics, by name.
+        metrics: The metrics of the algorithm itself.
     """
 
     round: Annotated[int, Interval(ge=1, lt=2**31)]
@@ -154,7 +172,7 @@ class UnscoredRound(Record):
     absent: list[Annotated[Id, Ge(0)]]
     rejected: list[Annotated[Id, Ge(0)]]
     events: list[Event]
-    figures: dict[str, Number | None]
+    metrics: list[MetricRecord]
     seconds_training: Seconds | None = None
     seconds_server: Seconds | None = None
     bytes_data: Count = 0
@@ -191,7 +209,7 @@ class Round(UnscoredRound):
 
 
 class TreeNode(Record):
-    """An entry of ``tree.json``: one cluster that exists or existed."""
+    """An entry of ``tree.json``: one cluster that exists or existed; `why` is the kind of the last decision."""
 
     id: Id
     parent: Id | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 Words = Callable[[str | None, Mapping[str, float]], str]
 """Makes the sentence of a decision from its layer and its values."""
@@ -11,10 +12,19 @@ SENTENCES: dict[str, Words] = {}
 """The sentence of each kind."""
 
 
-def sentence(kind: str, layer: str | None, values: Mapping[str, float]) -> str:
-    """What was decided, in one sentence; of a kind without words its name."""
+def sentence(kind: str, layer: str | None, values: Mapping[str, Any]) -> str:
+    """What was decided, in one sentence.
+
+    Args:
+        kind: The kind of the decision. A kind without a sentence is shown as it is.
+        layer: The layers that were compared.
+        values: The values of the decision. A record that lacks one of them has the kind alone.
+    """
     words = SENTENCES.get(kind)
-    return kind.replace("_", " ") if words is None else words(layer, values)
+    try:
+        return words(layer, values) if words else kind.replace("_", " ")
+    except (KeyError, TypeError, ValueError):
+        return kind.replace("_", " ")
 
 
 # CFL, LayerCFL and HiCFL: recursive bipartition, model stability, the reference split, the split guard, the layer scan.

@@ -15,6 +15,7 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.records.schema import ENTRIES, Gap, Round, Scores, Summary, TreeNode, check
 from fedstrata.report.arrays import DAMAGED, Matrix, read_gaps, read_matrices, read_scores
+from fedstrata.report.decisions import sentence
 from fedstrata.report.words import ranges
 
 MOST_BYTES_OF_LINE = 64 * 2**20
@@ -118,16 +119,8 @@ class Records:
 
 
 def round_metrics(record: Round) -> tuple[Metric, ...]:
-    """The metrics of a round, from names such as "p of node 3" and "stability conv1"."""
-    found = []
-    for name, value in record.figures.items():
-        if of_node := re.fullmatch(r"(.+) of node (\d{1,9})", name):
-            found.append(Metric(of_node[1], int(of_node[2]), None, value))
-        elif name.startswith("stability "):
-            found.append(Metric("stability", None, name.removeprefix("stability "), value))
-        else:
-            found.append(Metric(name, None, None, value))
-    return tuple(found)
+    """The metrics of a round."""
+    return tuple(Metric(each.name, each.node, each.layer, each.value) for each in record.metrics)
 
 
 def last_decision(node: TreeNode) -> Decision:
@@ -138,7 +131,7 @@ def last_decision(node: TreeNode) -> Decision:
             values.append(Metric("cut", node.id, f"{node.layer} of pre-cluster {cut[1]}", value))
         else:
             values.append(Metric(name, node.id, None, value))
-    return Decision(node.layer, tuple(values), node.why.removeprefix("not split: "))
+    return Decision(node.layer, tuple(values), sentence(node.why, node.layer, node.criteria))
 
 
 def read(folder: Path) -> Records:

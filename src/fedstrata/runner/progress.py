@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedstrata.report.decisions import sentence
 from fedstrata.report.words import brief, event_text, ranges
 
 MANY = 0.5
@@ -120,6 +121,8 @@ def _happening(event: Mapping[str, Any]) -> RoundEvent:
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
     who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in CONCERNED]
+    if what == "split":
+        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, event.get("values", {})))
     if what in ("rejected", "diverged", "scout"):
         return RoundEvent(what, " ".join(who), layer if what == "scout" else "", event_text(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.config import Experiment, dumps
-from fedstrata.core import CLIENT, Clients, Diagnostics, Metric, Plan, Report, State, Tree
+from fedstrata.core import CLIENT, Clients, Diagnostics, Plan, Report, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -275,7 +275,7 @@ def _round(
         "absent": sorted({*dropped.tolist(), *reply.absent} & set(cohort.tolist())),
         "rejected": sorted({*validated.rejected, *reply.rejected}),
         "events": [*events, *undone, *(dict(event) for event in diagnostics.events)],
-        "figures": {_metric_name(metric): metric.value for metric in diagnostics.metrics},
+        "metrics": [asdict(metric) for metric in diagnostics.metrics],
         "seconds": planning + reply.seconds + perf_counter() - began,
         "seconds_training": reply.seconds,
         "seconds_server": planning + deciding,
@@ -381,12 +381,6 @@ def _names(experiment: Experiment) -> dict[str, Any]:
         "model": experiment.model.name,
         "seed": experiment.seed,
     }
-
-
-def _metric_name(metric: Metric) -> str:
-    if metric.node is not None:
-        return f"{metric.name} of node {metric.node}"
-    return metric.name if metric.layer is None else f"{metric.name} {metric.layer}"
 
 
 @cache

@@ -137,7 +137,7 @@ def run_tests(
         if len(sent) == 1:
             ids = sent[0].clients
             result = not_tested(len(ids), level, "too_few_members")
-            test = SplitTest(cluster, sent, ids, result, Decision(), level, generator)
+            test = SplitTest(cluster, sent, ids, result, Decision(""), level, generator)
             clusters[cluster] = replace(known, tested=round)
         else:
             similarity = with_round(problem.layout, known.similarity, sent, labels == cluster)
@@ -232,7 +232,7 @@ def propose_groups(
     clients, second = test.clients, test.result.proposal
     tree = single_group(len(clients))
     if test.is_single_fold:
-        return Proposal(tree, torch.zeros_like(second), Decision(), test.level, finer=True)
+        return Proposal(tree, torch.zeros_like(second), Decision(""), test.level, finer=True)
     tree = with_proven_split(tree, 0, ~second, second)
     finer = not test.of_newcomers and not known.sides_only
     tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
