@@ -44,7 +44,9 @@ def test_a_split_moves_each_half_by_its_own_members_and_grows_the_tree() -> None
         (0, (2, 3), 1, None),
     ]
     assert state.tree[0].decision == why
-    assert diagnostics.events == ({"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn", "values": {"cross_max": -0.5}},)
+    assert diagnostics.events == (
+        {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn", "values": {"cross_max": -0.5}},
+    )
 
 
 def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:

@@ -236,7 +236,10 @@ WITHOUT_FILES = (
     ("start", "reason"),
     [
         (WITHOUT_MEMORY + processes.START, "Error: .*; if memory ran out, free some"),
-        (processes.START.replace("    run_worker(", f"    {WITHOUT_FILES}\n    run_worker("), "OSError: .*Too many open files"),
+        (
+            processes.START.replace("    run_worker(", f"    {WITHOUT_FILES}\n    run_worker("),
+            "OSError: .*Too many open files",
+        ),
     ],
 )
 def test_a_worker_that_cannot_even_listen_says_why_in_one_line(
@@ -329,9 +332,9 @@ import os, sys
 sys.path[:0] = sys.argv[1:]
 import signal, torch
 from forty import SITE, plain
-from fedstrata.engine import Processes, Workers
+from fedstrata.engine import Parallel, Processes
 transport = Processes(SITE, 1)
-engine = Workers(SITE, transport)
+engine = Parallel(SITE, transport)
 engine.run(plain())
 print(*transport.pids, flush=True)
 sys.stdin.read()
