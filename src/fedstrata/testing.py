@@ -87,7 +87,9 @@ def play(
         client_stats: as in `Scripted`.
         absent: who of the cohort never answers in every round; by default nobody.
     """
-    clients, state, diagnostics = Scripted(updates, sizes, client_stats), algorithm.init(problem), list[Diagnostics]()
+    clients = Scripted(updates, sizes, client_stats)
+    state = algorithm.init(problem)
+    diagnostics = list[Diagnostics]()
     for round in range(len(updates)):
         cohort = torch.tensor(range(problem.clients) if cohorts is None else cohorts[round], dtype=torch.int64)
         plan = algorithm.plan(problem, state, cohort)

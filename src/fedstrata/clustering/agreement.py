@@ -58,7 +58,8 @@ def purity(labels: Numbers, truth: Numbers) -> float:
 
 
 def _both(first: Numbers, second: Numbers) -> tuple[Groups, Groups]:
-    one, two = number(first), number(second)
+    one = number(first)
+    two = number(second)
     if not len(one) or len(one) != len(two):
         raise ValueError(f"expected two labels for each of at least one client, found {len(one)} and {len(two)}")
     return one, two

@@ -72,7 +72,8 @@ def entropy_groups(
     for client in sorted(range(len(bits)), key=lambda row: (bits[row], row)):
         level, opener = last.get(numbers[client], (bits[client], client))
         if bits[client] > (1 + width) * level:
-            level, opener = bits[client], client
+            level = bits[client]
+            opener = client
         labels[client] = opener
         last[numbers[client]] = (bits[client] if chained else level, opener)
     return torch.from_numpy(number(labels))

@@ -71,7 +71,8 @@ def hopkins(points: Array, generator: torch.Generator, sample: int | None = None
         raise ValueError(f"expected a sample of 1 to {len(inside)} points, found {count}")
     members = torch.randperm(len(inside), generator=generator)[:count]
     unit = torch.rand(count, inside.shape[1], generator=generator, dtype=torch.float64)
-    low, high = inside.amin(dim=0), inside.amax(dim=0)
+    low = inside.amin(dim=0)
+    high = inside.amax(dim=0)
     return hopkins_ratio(inside, members, low + unit * (high - low))
 
 
@@ -91,7 +92,9 @@ def hopkins_ratio(points: Array, members: Numbers, uniform: Array) -> float:
     Raises:
         ValueError: when members and uniform points differ in number, or a point is not finite.
     """
-    inside, outside, chosen = _flat(points), _flat(uniform), tensor(members).long().cpu()
+    inside = _flat(points)
+    outside = _flat(uniform)
+    chosen = tensor(members).long().cpu()
     if len(chosen) != len(outside):
         raise ValueError(f"expected as many members as uniform points, found {len(chosen)} and {len(outside)}")
     if len(inside) < 3:

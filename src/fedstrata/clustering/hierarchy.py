@@ -109,7 +109,8 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     if len(apart) < 2:
         # Equal rows and one height: all rows are copies of a few.
         return float(least) if len(apart) == 1 else math.inf
-    lower, upper = apart[:-1] + resolution, apart[1:]
+    lower = apart[:-1] + resolution
+    upper = apart[1:]
     ratios = upper / lower
     step = int(ratios.argmax())
     return math.sqrt(lower[step] * upper[step]) if ratios[step] >= FLAT else math.inf
@@ -132,10 +133,12 @@ def splits(distance: Array, linkage: Linkage = "average") -> list[tuple[float, G
     groups: dict[int, Group] = {row: (row,) for row in range(len(matrix))}
     made = dict[Group, tuple[float, Group, Group]]()
     for height, kept, joined in merges(matrix, linkage):
-        one, other = groups[kept], groups.pop(joined)
+        one = groups[kept]
+        other = groups.pop(joined)
         groups[kept] = tuple(sorted(one + other))
         made[groups[kept]] = (height, one, other)
-    found, reached = list[tuple[float, Group, Group]](), [(-made[g][0], g) for g in groups.values() if g in made]
+    found = list[tuple[float, Group, Group]]()
+    reached = [(-made[g][0], g) for g in groups.values() if g in made]
     while reached:
         found.append(made[heappop(reached)[1]])
         for part in found[-1][1:]:
@@ -148,14 +151,17 @@ def merges(distance: Matrix, linkage: Linkage) -> list[tuple[float, int, int]]:
     """The m - 1 merges from the closest on: height, then the two groups by smallest member, the lower first."""
     if linkage not in get_args(Linkage):
         raise ValueError(f"expected linkage {', '.join(get_args(Linkage))}, found {linkage!r}")
-    between, size = distance.copy(), np.ones(len(distance))
+    between = distance.copy()
+    size = np.ones(len(distance))
     np.fill_diagonal(between, np.inf)
-    closest, done = Nearest(between), []
+    closest = Nearest(between)
+    done = []
     for _ in range(len(distance) - 1):
         kept, joined = closest.pair()
         done.append((float(between[kept, joined]), kept, joined))
         others = (size > 0) & (np.arange(len(size)) != kept) & (np.arange(len(size)) != joined)
-        one, two = between[kept, others], between[joined, others]
+        one = between[kept, others]
+        two = between[joined, others]
         if linkage == "average":
             # In this form the mean of d and d is d to the last bit, so a cut at d includes it.
             row = one + (two - one) * (size[joined] / (size[kept] + size[joined]))
@@ -200,11 +206,15 @@ class Nearest:
 
     def merged(self, kept: int, joined: int) -> None:
         """A group was joined to another one of lower number, whose distances in the matrix are the new ones."""
-        known, lost = ~self._stale, (self._nearest == kept) | (self._nearest == joined)
+        known = ~self._stale
+        lost = (self._nearest == kept) | (self._nearest == joined)
         self._stale |= lost
-        least, nearest, stale = self._least[:kept], self._nearest[:kept], self._stale[:kept]
+        least = self._least[:kept]
+        nearest = self._nearest[:kept]
+        stale = self._stale[:kept]
         now = self._between[:kept, kept]
-        closer, equal = now < least, (now == least) & known[:kept]
+        closer = now < least
+        equal = (now == least) & known[:kept]
         nearest[equal] = np.minimum(nearest[equal], kept)
         least[closer], nearest[closer] = now[closer], kept
         stale[closer | equal] = False

@@ -72,8 +72,10 @@ def reassigned(points: Array, middle: torch.Tensor, means: torch.Tensor) -> tupl
         middle: what is taken from every point, so that products in float32 lose no digits to what all share, (d,).
         means: (k, d).
     """
-    nearest, sums = torch.empty(len(points), dtype=torch.int64), torch.zeros_like(means)
-    towards, half = means.float().T, (means.square().sum(dim=1) / 2).float()
+    nearest = torch.empty(len(points), dtype=torch.int64)
+    sums = torch.zeros_like(means)
+    towards = means.float().T
+    half = (means.square().sum(dim=1) / 2).float()
     for start in range(0, len(points), rows := max(1, READ // max(1, points.shape[1]))):
         part = require_finite(tensor(points[start : start + rows]), "points", start) - middle
         own = nearest[start : start + rows] = torch.addmm(-half, part.float(), towards).argmax(dim=1)

@@ -36,12 +36,14 @@ def gap(matrix: Array, truth: Numbers, kind: Kind) -> float:
     """
     if kind not in ("similarity", "distance"):
         raise ValueError(f"expected kind 'similarity' or 'distance', found {kind!r}")
-    values, groups = square(matrix), number(truth)
+    values = square(matrix)
+    groups = number(truth)
     if len(values) != len(groups):
         raise ValueError(f"expected one label for each of {len(values)} rows, found {len(groups)}")
     pairs = np.triu(np.ones(values.shape, dtype=np.bool_), 1)
     same = groups[:, None] == groups
-    within, across = values[pairs & same], values[pairs & ~same]
+    within = values[pairs & same]
+    across = values[pairs & ~same]
     if not across.size:
         return math.nan
     if kind == "similarity":

@@ -68,7 +68,8 @@ def refreshed(similarity: Array, rows: Array, changed: Array, views: Views | Non
     Raises:
         ValueError: as `cosine`, and when the shapes differ.
     """
-    known, mask = tensor(similarity), tensor(changed)
+    known = tensor(similarity)
+    mask = tensor(changed)
     shape = (len(rows), len(rows)) if views is None else (len(views), len(rows), len(rows))
     if tuple(known.shape) != shape or tuple(mask.shape) != shape[-1:]:
         raise ValueError(f"expected cosines {shape} and {shape[-1:]}, found {tuple(known.shape)}, {tuple(mask.shape)}")
@@ -281,5 +282,6 @@ def _slices(block: torch.Tensor) -> list[torch.Tensor]:
     for _ in range(SLICES):
         part = (block + last) - last
         slices.append(part)
-        block, last = block - part, last / 2**BITS
+        block = block - part
+        last = last / 2**BITS
     return slices

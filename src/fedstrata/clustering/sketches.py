@@ -35,11 +35,13 @@ def sketch(rows: Array, width: int, seed: int) -> torch.Tensor:
     if width < 1:
         raise ValueError(f"expected a width of at least 1, found {width}")
     drawn = torch.randint(2 * width, (rows.shape[1],), generator=torch.Generator().manual_seed(seed))
-    bucket, sign = drawn // 2, (1 - 2 * (drawn % 2)).double()
+    bucket = drawn // 2
+    sign = (1 - 2 * (drawn % 2)).double()
     short = torch.empty(len(rows), width)
     some = max(1, NUMBERS // max(width, WIDTH))
     for first in range(0, len(rows), some):
-        start, total = 0, torch.zeros(len(short[first : first + some]), width, dtype=torch.float64)
+        start = 0
+        total = torch.zeros(len(short[first : first + some]), width, dtype=torch.float64)
         for block in blocks(rows[first : first + some]):
             part = slice(start, start := start + block.shape[1])
             total.index_add_(1, bucket[part], block * sign[part])

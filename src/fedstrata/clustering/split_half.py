@@ -385,7 +385,8 @@ def permutation_p(
         p, and the number of orders that it needed.
     """
     largest = float(observed.max())
-    drawn, reached = 0, 0
+    drawn = 0
+    reached = 0
     while batch := list(islice(orders, BATCH)):
         for value in statistics(torch.stack(batch)).amax(dim=1).tolist():
             drawn += 1
@@ -526,7 +527,9 @@ def permuted_products(one: torch.Tensor, other: torch.Tensor, orders: torch.Tens
     """
     v, m = one.shape[:2]
     left, right = torch.triu_indices(m, m, offset=1)
-    pairs, flat = one[:, left, right], other.flatten(1)  # (v, pairs), (v, m * m)
+    # (v, pairs), (v, m * m)
+    pairs = one[:, left, right]
+    flat = other.flatten(1)
     rows = max(1, CHUNK // max(1, v * len(left)))
     return torch.cat(
         [torch.einsum("vp,vqp->qv", pairs, flat[:, some[:, left] * m + some[:, right]]) for some in orders.split(rows)]
@@ -614,7 +617,8 @@ def _halved(dealt: torch.Tensor, way: tuple[int, ...]) -> tuple[torch.Tensor, to
 
 def _distance_weights(ones: torch.Tensor, others: torch.Tensor, folds: int) -> torch.Tensor:
     """The weight of each pair of updates in the squared distance of two groups of clients, (f m, f m)."""
-    mine, theirs = ones.repeat(folds).double(), others.repeat(folds).double()
+    mine = ones.repeat(folds).double()
+    theirs = others.repeat(folds).double()
     client = torch.arange(len(ones)).repeat(folds)
     weights = torch.zeros(len(client), len(client), dtype=torch.float64)
     for side in (mine, theirs):

@@ -63,7 +63,9 @@ def _angle(one: torch.Tensor, other: torch.Tensor, which: Angle) -> float:
         return 90.0
     left, _, right = torch.linalg.svd(one.T @ other, full_matrices=False)
     if which == "smallest":
-        left, right = left[:, :1], right[:1]
-    ours, theirs = one @ left, other @ right.T
+        left = left[:, :1]
+        right = right[:1]
+    ours = one @ left
+    theirs = other @ right.T
     angles = 2 * torch.atan2((ours - theirs).norm(dim=0), (ours + theirs).norm(dim=0))
     return math.degrees(float(angles.mean()))

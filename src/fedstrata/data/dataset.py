@@ -156,7 +156,8 @@ class Dataset:
         pixels = raw.permute(0, 2, 3, 1).contiguous()
         # Rotated images may have other heights and widths than those stored.
         if pixels.shape[1:] != scale.shape:
-            scale, shift = scale[0, 0], shift[0, 0]
+            scale = scale[0, 0]
+            shift = shift[0, 0]
         return pixels.to(torch.float32, copy=True).mul_(scale).add_(shift).permute(0, 3, 1, 2)
 
     def resized(self, side: int) -> Dataset:

@@ -43,7 +43,8 @@ def read_parquet(location: Location, split: Split) -> Dataset:
     if set(schema.names) >= RECORDING_COLUMNS or (info and info.input_column == "signal"):
         return read_recordings(location, files)
     if info:
-        input_column, label_column = info.input_column, info.label_column
+        input_column = info.input_column
+        label_column = info.label_column
     else:
         input_column, label_column = _guess_columns(location.train[0])
     require_columns(files[0], schema, (input_column, label_column))

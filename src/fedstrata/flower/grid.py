@@ -32,7 +32,8 @@ from fedstrata.flower.text import LONGEST, one_line, without_paths
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
-WORK, REGISTER = "train", "query.register"
+WORK = "train"
+REGISTER = "query.register"
 """The types of messages: score and train; say which client you are."""
 
 POLL_SECONDS = 0.5

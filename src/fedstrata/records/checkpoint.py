@@ -228,7 +228,8 @@ def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: st
     Raises:
         ValueError: When it is of another type. The text says which.
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin in (Union, UnionType):
         if plain is None and NoneType in inner:
             return None

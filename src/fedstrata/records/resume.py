@@ -130,7 +130,8 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Fold
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys of an experiment that differ and that results depend on, in words."""
-    old, new = flatten(before), flatten(now)
+    old = flatten(before)
+    new = flatten(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
         values = (old.get(path), new.get(path))

@@ -130,7 +130,8 @@ def _read_rounds(
     folder: Path, kind: str, ending: str, numbers: Iterable[int], load: Callable[[Path], T], notes: list[str]
 ) -> dict[int, T]:
     """The content of the file of each round that has one. A note says which ones cannot be read."""
-    found, broken = {}, []
+    found = {}
+    broken = []
     for number in numbers:
         try:
             found[number] = load(folder / kind / f"{number:05d}.{ending}")

@@ -349,7 +349,8 @@ def difference_text(difference: Difference) -> str:
 
 def _relation(difference: Difference) -> str:
     """What a difference says about its first algorithm."""
-    other, count = difference.other, len(difference.seeds)
+    other = difference.other
+    count = len(difference.seeds)
     if not any(difference.values):
         return f"equals {other} in {count} of {plural(count, 'seed')}"
     if difference.larger is None:
@@ -403,10 +404,14 @@ def pair_table(rows: Sequence[Row], differences: Sequence[Difference]) -> list[l
 def _pair_cell(pairs: Mapping[tuple[str, str], Difference], row: str, column: str) -> PairCell:
     if (row, column) in pairs:
         found = pairs[row, column]
-        wins, sign, clear = found.above, "+", "above"
+        wins = found.above
+        sign = "+"
+        clear = "above"
     elif (column, row) in pairs:
         found = pairs[column, row]
-        wins, sign, clear = sum(value < 0 for value in found.values), "\N{MINUS SIGN}", "below"
+        wins = sum(value < 0 for value in found.values)
+        sign = "\N{MINUS SIGN}"
+        clear = "below"
     else:
         return PairCell(DASH, "", "")
     text = f"{sign if found.mean else ''}{_with_spread(found)}"
@@ -497,7 +502,8 @@ def _traces(
 ) -> list[Figure]:
     """The mean over the seeds, and before it the band between the lowest and the highest seed if there are several."""
     values = _values(curves, measure)
-    name, colour = curves.algorithm, look.colour
+    name = curves.algorithm
+    colour = look.colour
     middle = line(curves.rounds, values.mean(axis=0), name, colour, dash=look.dash, **places, **(hover or {}))
     if len(values) < 2:
         return [middle]

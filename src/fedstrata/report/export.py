@@ -163,7 +163,8 @@ def _trace(axes: "Axes", place: int, traces: list[Figure]) -> None:
     elif trace.get("fill") == "toself":
         _polygons(axes, trace)
     elif trace.get("fill") == "tonexty":
-        low, high = _numbers(traces[place - 1]["y"]), _numbers(trace["y"])
+        low = _numbers(traces[place - 1]["y"])
+        high = _numbers(trace["y"])
         red, green, blue, opacity = map(float, re.findall(r"[\d.]+", trace["fillcolor"]))
         colour = (red / 255, green / 255, blue / 255, opacity)
         axes.fill_between(trace["x"], low, high, color=colour, linewidth=0, label=_label(trace))
@@ -173,8 +174,11 @@ def _trace(axes: "Axes", place: int, traces: list[Figure]) -> None:
 
 def _curve(axes: "Axes", trace: Figure) -> None:
     """Lines, markers and the texts beside them."""
-    mode, line, marker = trace.get("mode", "lines"), trace.get("line", {}), trace.get("marker", {})
-    x, y = _numbers(trace["x"]), _numbers(trace["y"])
+    mode = trace.get("mode", "lines")
+    line = trace.get("line", {})
+    marker = trace.get("marker", {})
+    x = _numbers(trace["x"])
+    y = _numbers(trace["y"])
     style: dict[str, Any] = {"label": _label(trace)}
     if "lines" in mode and line.get("width", 1):
         style |= {"color": line["color"], "linestyle": DASHES[line.get("dash", "solid")]}
@@ -244,10 +248,13 @@ def _shape(axes: "Axes", shape: Figure) -> None:
     """A line or a filled box."""
     from matplotlib.patches import Rectangle
 
-    x, y = (shape["x0"], shape["x1"]), (shape["y0"], shape["y1"])
+    x = (shape["x0"], shape["x1"])
+    y = (shape["y0"], shape["y1"])
     order = 0.9 if shape.get("layer") == "below" else 3.0
     if shape["type"] == "rect":
-        corner, width, height = (min(x), min(y)), abs(x[1] - x[0]), abs(y[1] - y[0])
+        corner = (min(x), min(y))
+        width = abs(x[1] - x[0])
+        height = abs(y[1] - y[0])
         axes.add_patch(Rectangle(corner, width, height, facecolor=shape["fillcolor"], linewidth=0, zorder=order))
         return
     line = shape["line"]

@@ -112,7 +112,8 @@ def sentence(clusters: Clusters) -> str:
 
 def _clients_and_clusters(clusters: Clusters) -> str:
     """How many clients there are, and in how many clusters."""
-    records, last = clusters.records, clusters.records.last
+    records = clusters.records
+    last = clusters.records.last
     assert last is not None
     count = sum(label >= 0 for label in last.labels)
     clients = plural(count, "client")
@@ -194,7 +195,8 @@ def cluster_accuracy(clusters: Clusters) -> dict[int, float]:
 
 def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     """A row of the table for each client: the lowest accuracy first, and those without an accuracy last."""
-    records, scores = clusters.records, clusters.scores
+    records = clusters.records
+    scores = clusters.scores
     truth = (records.summary.truth if records.summary else None) or []
     measured: dict[int, tuple[int, float, float]] = {}
     if scores is not None:

@@ -248,7 +248,8 @@ def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
     """The state with the signatures (m, q) that have come."""
     if not len(new.clients):
         return state
-    n, q = len(state.labels), new.values.shape[1]
+    n = len(state.labels)
+    q = new.values.shape[1]
     signatures = state.signatures if state.signatures.shape[1] else torch.zeros(n, q)
     return replace(
         state,

@@ -402,7 +402,8 @@ def to_decision(result: PermutationResult, round: int, confirmed: str = "groups_
 
 def similarity_matrices(layout: Layout, known: FoldSimilarity, node: int) -> list[Matrix]:
     """The similarity of every two clients in every layer, by all folds together, for people."""
-    m, f = len(known.clients), known.folds
+    m = len(known.clients)
+    f = known.folds
     same = (
         known.similarity.reshape(len(known.similarity), f, m, f, m).diagonal(dim1=1, dim2=3).mean(dim=-1)
     )  # (v, m, m)

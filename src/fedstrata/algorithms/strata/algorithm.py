@@ -140,7 +140,8 @@ class Strata:
 
     def _conclude_comparisons(self, state: StrataState, report: Report) -> tuple[StrataState, dict[int, Split]]:
         """The state with the members' answers, and what was decided where enough have answered, by cluster."""
-        round, concluded = state.round + 1, dict[int, Split]()
+        round = state.round + 1
+        concluded = dict[int, Split]()
         clusters = list(state.clusters)
         comparisons = with_answers(report, round, [known.comparison for known in clusters])
         for cluster, comparison in enumerate(comparisons):
@@ -155,7 +156,9 @@ class Strata:
         self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]
     ) -> tuple[StrataState, dict[int, Split]]:
         """The state with a hold-out comparison for every confirmed test, and what is split without one, by cluster."""
-        clusters, side_tests, splits = list(state.clusters), state.side_tests, dict[int, Split]()
+        clusters = list(state.clusters)
+        side_tests = state.side_tests
+        splits = dict[int, Split]()
         for test in tests:
             known = clusters[test.cluster]
             if test.result.confirmed and not self.holdout_check:

@@ -115,9 +115,11 @@ def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, f
         return None
     leaves = torch.tensor([node for node in range(len(tree)) if not tree.children(node)])
     compared = tree.inside[leaves][:, places].any(dim=0)  # whoever was not compared inside a side is in no group there
-    places, rows = places[compared], updates.values[compared]
+    places = places[compared]
+    rows = updates.values[compared]
     leaf = leaves[tree.inside[leaves][:, places].int().argmax(dim=0)]
-    nodes, parents = list(tree.inside), tree.parents.tolist()
+    nodes = list(tree.inside)
+    parents = tree.parents.tolist()
     known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves.tolist()}
     found = [split for split in splits(_distances(rows, leaf)) if split[0] < FAR] if finer else []
     for _, one, other in found[: max(0, MAX_SPLITS - tree.proven)]:
@@ -292,7 +294,8 @@ def with_answers(
     """
     if all(comparison is None for comparison in comparisons):
         return list(comparisons)
-    losses, errors = report.results[LOSS], report.results[ERRORS]
+    losses = report.results[LOSS]
+    errors = report.results[ERRORS]
     units = report.client_stats.get("units", Rows(losses.updates.clients[:0], torch.empty(0, 1)))
     found = list[HoldoutComparison | None]()
     for comparison in comparisons:
@@ -305,7 +308,8 @@ def with_answers(
 
 
 def _with_answers_of(comparison: HoldoutComparison, losses: Result, errors: Result, units: Rows) -> HoldoutComparison:
-    known_losses, known_errors = comparison.losses.clone(), comparison.errors.clone()
+    known_losses = comparison.losses.clone()
+    known_errors = comparison.errors.clone()
     samples = comparison.samples.clone()
     for place, client in _unanswered(comparison, losses.updates.clients):
         row = losses.updates.clients == client
@@ -368,7 +372,8 @@ def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: 
     labels = torch.full((len(comparison.clients),), -1)
     for label, leaf in enumerate(best.leaves):
         labels[groups.inside[leaf]] = label
-    losses, p = best.losses, best.p
+    losses = best.losses
+    p = best.p
     if len(best.leaves) == 1:  # how much the first split would have brought
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, part] for part in groups.children(0)])
         p = best.p if groups.proven else _split_p(comparison, 0)
@@ -389,7 +394,8 @@ def two_sides(clients: torch.Tensor, second: torch.Tensor, decision: Decision) -
 
 def _best(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> _Best:
     """The best for a group: its own model, or what is best for its two parts."""
-    groups, answered = comparison.groups, comparison.answered
+    groups = comparison.groups
+    answered = comparison.answered
     whole = _Best(comparison.losses[:, node], (node,), 0.0)
     parts = groups.children(node)
     if not parts or not all(bool((groups.inside[part] & answered).any()) for part in parts):
@@ -414,7 +420,8 @@ def _losses_if_split(comparison: HoldoutComparison, node: int, of_parts: Sequenc
 
 def _split_p(comparison: HoldoutComparison, node: int) -> float:
     """The p of the error rate test of a group's two parts, times the number of unproven splits (Bonferroni)."""
-    groups, errors = comparison.groups, comparison.errors
+    groups = comparison.groups
+    errors = comparison.errors
     first, second = groups.children(node)
     one, other = (groups.inside[part] & comparison.answered for part in (first, second))
     both = one | other
@@ -425,7 +432,8 @@ def _split_p(comparison: HoldoutComparison, node: int) -> float:
 
 def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int], gain: float, p: float) -> Decision:
     """The decision, once it is known whether models of their own serve the groups better."""
-    test, groups = comparison.decision, comparison.groups
+    test = comparison.decision
+    groups = comparison.groups
     values = dict(test.values)
     kind = test.kind
     if not groups.proven:

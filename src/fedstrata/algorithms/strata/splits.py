@@ -49,7 +49,8 @@ def _siblings(state: StrataState, own: int) -> list[int]:
 
 def reassigned(state: StrataState, report: Report) -> torch.Tensor:
     """The labels (n,) once pending clients, and members of open clusters, have taken the model of lowest loss."""
-    labels, result = assign_pending(state, report), report.results[TRAIN]
+    labels = assign_pending(state, report)
+    result = report.results[TRAIN]
     clients = result.updates.clients
     free = (state.labels[clients] >= 0) & open_clusters(state)[state.labels[clients]]
     labels[clients[free]] = result.chosen[free]
@@ -90,7 +91,9 @@ def split_clusters(
         decisions: By cluster.
         reassignment_rounds: The rounds for which the members of new clusters may move.
     """
-    after, parents, clusters = torch.full_like(labels, -1), list[int](), list[ClusterState]()
+    after = torch.full_like(labels, -1)
+    parents = list[int]()
+    clusters = list[ClusterState]()
     for cluster, known in enumerate(state.clusters):
         members = labels == cluster
         if cluster in splits:

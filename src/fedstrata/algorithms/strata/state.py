@@ -66,7 +66,8 @@ class ClusterState:
 
     def of(self, members: torch.Tensor) -> ClusterState:
         """The same as far as it is about those who are still members, a bool (n,)."""
-        similarity, comparison = self.similarity, self.comparison
+        similarity = self.similarity
+        comparison = self.comparison
         return replace(
             self,
             similarity=similarity and similarity.only(members[similarity.clients]),

@@ -36,7 +36,8 @@ from fedstrata.lazy_torch import torch
 
 def clusters_due(state: StrataState) -> list[int]:
     """The clusters that are to be tested in the next round: by the schedule, or once they are stable."""
-    round, monitor = state.round + 1, state.monitor
+    round = state.round + 1
+    monitor = state.monitor
     if monitor is None:
         return [cluster for cluster, known in enumerate(state.clusters) if known.idle and is_split_half_round(round)]
     return [
@@ -128,8 +129,10 @@ def run_tests(
     Returns:
         The state with the new similarities and the numbers of tests; and the tests, made or not.
     """
-    round, newcomers = state.round + 1, state.newcomers
-    clusters, tests = list(state.clusters), list[SplitTest]()
+    round = state.round + 1
+    newcomers = state.newcomers
+    clusters = list(state.clusters)
+    tests = list[SplitTest]()
     for cluster, sent in fold_updates(report, participants).items():
         known = clusters[cluster]
         level = next_level(alpha, known.tests)
@@ -229,13 +232,15 @@ def propose_groups(
         alpha: The budget of a cluster over the run.
         side_tests: The number of tests that were made of a side with each client before, (n,).
     """
-    clients, second = test.clients, test.result.proposal
+    clients = test.clients
+    second = test.result.proposal
     tree = single_group(len(clients))
     if test.is_single_fold:
         return Proposal(tree, torch.zeros_like(second), Decision(""), test.level, finer=True)
     tree = with_proven_split(tree, 0, ~second, second)
     finer = not test.of_newcomers and not known.sides_only
-    tested, confirmed = torch.zeros_like(second), list[PermutationResult]()
+    tested = torch.zeros_like(second)
+    confirmed = list[PermutationResult]()
     node = 0
     while finer and tree.proven < MAX_SPLITS and node + 1 < len(tree):
         node += 1

@@ -67,7 +67,8 @@ def cluster_count(records: Records) -> Figure:
 
 def membership(clusters: Clusters) -> Figure:
     """The node of every client in every round, clients in the order of the final clusters."""
-    rounds, order = clusters.records.rounds, clusters.order
+    rounds = clusters.records.rounds
+    order = clusters.order
     nodes = {label for each in rounds for label in each.labels} or {0}
     width = max(nodes) - min(nodes) + 1
     scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
@@ -128,7 +129,8 @@ def flow(clusters: Clusters) -> Figure:
         "showlegend": False,
     }
     for (start, before), (end, after) in pairwise(columns):
-        left, right = _tops(clusters, before), _tops(clusters, after)
+        left = _tops(clusters, before)
+        right = _tops(clusters, after)
         for (source, target), clients in _moves(clusters, before, after):
             stays = source == target
             count = len(clients)
@@ -187,7 +189,8 @@ def _columns(clusters: Clusters) -> list[tuple[int, list[int]]]:
 
 def _tops(clusters: Clusters, labels: list[int]) -> dict[int, float]:
     """Where each node's band begins, in clients from the top."""
-    tops, top = {}, 0.0
+    tops = {}
+    top = 0.0
     sizes = Counter(labels)
     for node in sorted(sizes, key=clusters.rank):
         tops[node] = top
