@@ -2,7 +2,8 @@ import errno
 import json
 import signal
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +173,26 @@ def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
     assert spent == pytest.approx([4 / 3] * 3)
 
 
+Whole = Callable[[str, tuple[int, ...]], fs.Comparison]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Makes a comparison that is not interrupted, once for each engine and seeds."""
+
+    @cache
+    def made(engine: str, seeds: tuple[int, ...]) -> fs.Comparison:
+        return compare(tmp_path_factory.mktemp("whole") / "all", seeds=seeds, sets=[f"engine.name={engine}"])
+
+    return made
+
+
 @pytest.mark.parametrize(("engine", "where"), [("loop", "seed 0"), ("batched", "seeds 0, 1")])
 def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
-    engine: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, where: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = [f"engine.name={engine}"]
-    whole = compare(tmp_path / "whole", seeds=[0, 1], sets=sets)
+    expected = whole(engine, (0, 1))
     show = ComparisonProgress.show
 
     def interrupted(race: ComparisonProgress, round: int, share: float) -> None:
@@ -192,11 +207,11 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
     assert stop.value.folder == tmp_path / "broken"
     assert [record["round"] for record in records(tmp_path / "broken" / "cfl-0")] == [1, 2]
     again = compare(tmp_path / "broken", seeds=[0, 1], resume=True, sets=sets)
-    assert again.jobs == whole.jobs
-    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
+    assert again.jobs == expected.jobs
+    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in expected.runs]
     counter = Counter(monkeypatch)
     final = compare(tmp_path / "broken", seeds=[0, 1], resume=True, sets=sets)
-    assert final.jobs == whole.jobs and not counter.since()
+    assert final.jobs == expected.jobs and not counter.since()
 
 
 @pytest.mark.parametrize(
@@ -204,11 +219,11 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
     [(5, "loop", [0]), (7, "loop", [0]), (9, "loop", [0]), (8, "batched", [0, 1]), (10, "batched", [0, 1])],
 )
 def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
-    saves: int, engine: str, seeds: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saves: int, engine: str, seeds: list[int], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of three algorithms are a round ahead of the others then, or of those of the other seed."""
     sets, count = [f"engine.name={engine}"], 0
-    whole = compare(tmp_path / "whole", seeds=seeds, sets=sets)
+    expected = whole(engine, tuple(seeds))
 
     def dying(*given: Any, **named: Any) -> None:
         nonlocal count
@@ -224,8 +239,8 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:
         file.write('{"seed": 0, "round"')
     again = compare(tmp_path / "broken", seeds=seeds, sets=sets, resume=True)
-    assert again.jobs == whole.jobs
-    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in whole.runs]
+    assert again.jobs == expected.jobs
+    assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in expected.runs]
 
 
 def test_algorithms_and_seeds_can_be_added_to_a_comparison(tmp_path: Path) -> None:

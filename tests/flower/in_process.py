@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from flwr.app import Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -48,8 +48,9 @@ def message_of(content: RecordDict) -> Message:
 
 def over_the_wire(message: Message) -> Message:
     """The message as it is after it has been bytes."""
-    parts = {id: part.deflate() for id, part in get_all_nested_objects(message).items()}
-    arrived: Any = inflate_object_from_contents(message.object_id, parts)
+    with no_object_id_recompute():  # as Flower does where it sends and receives
+        parts = {id: part.deflate() for id, part in get_all_nested_objects(message).items()}
+        arrived: Any = inflate_object_from_contents(message.object_id, parts)
     arrived.metadata.__dict__["_message_id"] = message.object_id
     assert isinstance(arrived, Message)
     return arrived
