@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, process_time
@@ -23,8 +25,17 @@ FOLDER = Path("runs") / "exhibits"
 
 
 def run(setting: Setting, seed: int, out: Path) -> RunFolder:
-    """One run, in a folder of its own below `out`: a finished one is kept, a stopped one goes on."""
+    """One run, in a folder of its own below `out`: a finished one is kept, a stopped one goes on.
+
+    Exhibits share runs, so a process that works on another exhibit may be at this one: it is waited for.
+    """
     folder = folder_of(setting, seed, out)
+    with alone(folder.with_suffix(".lock")):
+        _finish(setting, seed, folder)
+    return RunFolder(folder)
+
+
+def _finish(setting: Setting, seed: int, folder: Path) -> None:
     if not (folder / "summary.json").exists():
         wall, processor = perf_counter(), process_time()
         try:
@@ -37,7 +48,15 @@ def run(setting: Setting, seed: int, out: Path) -> RunFolder:
             # On a machine with other work, the seconds of the processor say more than those of the clock.
             spent = perf_counter() - wall if torch.cuda.is_available() else process_time() - processor
             _add_hours(folder, spent / 3600)
-    return RunFolder(folder)
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Hold a lock, which the system gives back when the process ends however it ends."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def folder_of(setting: Setting, seed: int, out: Path) -> Path:
@@ -77,6 +96,11 @@ def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path) -> Verdict:
 def keep(exhibit: Exhibit, seed: int, result: Mapping[str, Any], results: Path) -> Verdict:
     """Put the result of a seed into the exhibit's file. Results of other settings than today's are dropped."""
     path = results / f"{exhibit.id}.json"
+    with alone(results / ".lock"):
+        return _keep_alone(exhibit, seed, result, path)
+
+
+def _keep_alone(exhibit: Exhibit, seed: int, result: Mapping[str, Any], path: Path) -> Verdict:
     known = json.loads(path.read_text()) if path.exists() else {}
     by_seed = known["seeds"] if known.get("runs") == names_of_runs(exhibit) else {}
     by_seed = {**by_seed, str(seed): dict(result)}
