@@ -23,7 +23,7 @@ from exhibits.exhibit import (
     Setting,
     judged,
 )
-from exhibits.hicfl import other
+from exhibits.hicfl_settings import other
 from exhibits.measures import (
     contrast,
     dip,

@@ -1,0 +1,78 @@
+"""Fit the thresholds of HiCFL and CFL in the settings of HiCFL's exhibits, with a seed that no result uses.
+
+    python experiments/hicfl_thresholds.py
+
+Writes ``experiments/results/hicfl_thresholds.json``: for each setting, from 20 rounds of FedAvg with seed 10,
+
+* ``epsilon``, of HiCFL: the median over rounds 8 to 14 of what the least stable member has in the most stable layer. So
+  every member is below it in about the rounds in which the paper's clusters split.
+* ``eps1``, of CFL: the norm of the mean update in round 15. So CFL may split from about that round on. ``eps2`` is half
+  the largest norm of an update in that round.
+* ``stability / paper's epsilon``: how near the layers came to the paper's threshold, half the step size, in the mean of
+  the members and in the least stable one, in rounds 3 to 20.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from exhibits.exhibit import Setting
+from exhibits.hicfl_settings import CELLS, FEDAVG, NATURAL
+from exhibits.run_folder import RunFolder
+from exhibits.running import run, short
+
+SEED = 10
+ROUNDS = 20
+RESULTS = Path(__file__).parent / "results" / "hicfl_thresholds.json"
+FOLDER = Path("runs") / "hicfl_thresholds"
+
+
+def main() -> None:
+    """Fit the thresholds of the settings that are named, or of all."""
+    settings = {**CELLS, **NATURAL}
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in sys.argv[1:] or settings:
+        found[name] = thresholds(settings[name])
+        print(name, found[name], flush=True)
+        RESULTS.write_text(json.dumps({each: found[each] for each in settings if each in found}, indent=1) + "\n")
+
+
+def thresholds(setting: Setting) -> Mapping[str, float | None]:
+    """What FedAvg shows of a setting."""
+    trained = run(setting.but(*FEDAVG, f"rounds={ROUNDS}"), SEED, FOLDER)
+    the_papers = 0.5 * trained.keys["local"]["lr"]
+    worst = least_over_layers(trained, "max_stability")
+    mean_norm, max_norm = (norm_in_round(trained, name, 15) for name in ("mean_norm", "max_norm"))
+    fitted = {
+        "epsilon": median(worst[n] for n in range(8, 15)),
+        "eps1": mean_norm,
+        "eps2": max_norm / 2,
+        "stability / paper's epsilon, mean of the members": min(least_over_layers(trained, "stability").values())
+        / the_papers,
+        "stability / paper's epsilon, least stable member": min(worst.values()) / the_papers,
+    }
+    return {name: short(value) for name, value in fitted.items()}
+
+
+def least_over_layers(trained: RunFolder, metric: str) -> dict[int, float]:
+    """By round, the value of the most stable layer."""
+    by_round = zip(*(trained.metric(metric, layer) for layer in trained.layers(metric)), strict=True)
+    return {
+        number: min(value for value in values if value is not None)
+        for number, values in enumerate(by_round, start=1)
+        if None not in values
+    }
+
+
+def norm_in_round(trained: RunFolder, name: str, first: int) -> float:
+    """A norm in the first round, from a given one on, in which it was recorded."""
+    return next(value for value in trained.metric(name)[first - 1 :] if value is not None)
+
+
+if __name__ == "__main__":
+    main()
