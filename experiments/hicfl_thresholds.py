@@ -24,7 +24,7 @@ from typing import Any
 from exhibits.exhibit import Setting
 from exhibits.hicfl_settings import CELLS, FEDAVG, NATURAL
 from exhibits.run_folder import RunFolder
-from exhibits.running import run, short
+from exhibits.running import alone, run, short
 
 SEED = 10
 ROUNDS = 20
@@ -35,11 +35,13 @@ FOLDER = Path("runs") / "hicfl_thresholds"
 def main() -> None:
     """Fit the thresholds of the settings that are named, or of all."""
     settings = {**CELLS, **NATURAL}
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in sys.argv[1:] or settings:
-        found[name] = thresholds(settings[name])
-        print(name, found[name], flush=True)
-        RESULTS.write_text(json.dumps({each: found[each] for each in settings if each in found}, indent=1) + "\n")
+        fitted = thresholds(settings[name])
+        print(name, fitted, flush=True)
+        with alone(RESULTS.with_suffix(".lock")):
+            known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            found = {**known, name: fitted}
+            RESULTS.write_text(json.dumps({each: found[each] for each in settings if each in found}, indent=1) + "\n")
 
 
 def thresholds(setting: Setting) -> Mapping[str, float | None]:

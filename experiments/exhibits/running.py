@@ -96,7 +96,7 @@ def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path) -> Verdict:
 def keep(exhibit: Exhibit, seed: int, result: Mapping[str, Any], results: Path) -> Verdict:
     """Put the result of a seed into the exhibit's file. Results of other settings than today's are dropped."""
     path = results / f"{exhibit.id}.json"
-    with alone(results / ".lock"):
+    with alone(results / "results.lock"):
         return _keep_alone(exhibit, seed, result, path)
 
 
