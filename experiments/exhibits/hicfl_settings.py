@@ -1,8 +1,9 @@
 """The settings of HiCFL's exhibits: its three kinds of skew on three data sets, its rivals, and its step sizes.
 
-The paper's threshold of stability is half the step size, and every member of a cluster must be below it (Eq. 15). In no
-setting here does that happen within 50 rounds. So an exhibit about clusters has two runs of HiCFL: one with the paper's
-threshold, and one with a fitted one, which is the best case for the paper's claims.
+The paper's threshold of stability is half the step size, and every member of a cluster must be below it (Eq. 15). That
+hardly happens here. In the mean of the members it does, in about the rounds that the paper names, so its experiments
+seem to have taken the mean, which its Figure 4 shows too. So HiCFL runs with the mean (`members = "mean"`) wherever an
+exhibit is about its clusters, and also as Eq. 15 has it where methods are compared.
 """
 
 from __future__ import annotations
@@ -13,45 +14,49 @@ from functools import cache
 
 from .exhibit import HERE, Setting
 
-THRESHOLDS = HERE.parent / "results" / "hicfl_thresholds.json"
+THRESHOLDS = HERE.parent / "results" / "cfl_thresholds.json"
 
 N1 = Setting("hicfl_n1")
 N2 = Setting("hicfl_n2")
 N3 = Setting("hicfl_n3")
 
-MNIST = ("data.name=mnist", "model.name=mnist_cnn", "data.samples=200", "local.batch=16")
-FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn", "data.samples=200", "local.batch=16")
-STEP_OF_N2 = ("local.lr=0.01", "algorithm.epsilon=0.005", "algorithm.xi=0.0005")
-"""The step size of Non-IID-2 for MNIST and Fashion-MNIST, and what follows from it."""
+MNIST = ("data.name=mnist", "model.name=mnist_cnn", "data.samples=150", "local.batch=16")
+FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn", "data.samples=150", "local.batch=16")
 
-FEWER_IMAGES = "500 images a client (MNIST and Fashion-MNIST 200) in batches of 16 or 32"
+
+def step_size(lr: float) -> tuple[str, ...]:
+    """A step size, and the thresholds of HiCFL that follow from it (section V-A)."""
+    return (f"local.lr={lr:g}", f"algorithm.epsilon={0.5 * lr:g}", f"algorithm.xi={0.05 * lr:g}")
+
+
+FEWER_IMAGES = "300 images a client (MNIST and Fashion-MNIST 150), two epochs in batches of 16 or 32"
 
 CELLS = {
     "N1 MNIST": N1.but(*MNIST),
     "N1 F-MNIST": N1.but(*FASHION),
     "N1 CIFAR-10": N1,
-    "N2 MNIST": N2.but(*MNIST, *STEP_OF_N2),
-    "N2 F-MNIST": N2.but(*FASHION, *STEP_OF_N2),
+    "N2 MNIST": N2.but(*MNIST, *step_size(0.01)),
+    "N2 F-MNIST": N2.but(*FASHION, *step_size(0.01)),
     "N2 CIFAR-10": N2,
     "N3 MNIST": N3.but(*MNIST, "partition.groups=2"),
     "N3 F-MNIST": N3.but(*FASHION, "partition.groups=2"),
     "N3 CIFAR-10": N3,
 }
-"""The nine settings of Tables II and III, for HiCFL with the paper's threshold."""
+"""The nine settings of Tables II and III, for HiCFL as its paper has it."""
 
 NATURAL = {
     "LDA 0.3": Setting("hicfl_lda"),
     "LDA 0.5": Setting("hicfl_lda", ("partition.alpha=0.5",)),
     "USC-HAD": Setting("hicfl_usc_had"),
 }
-"""The settings of Figures 12 to 14, for HiCFL with the paper's threshold."""
+"""The settings of Figures 12 to 14, for HiCFL as its paper has it."""
 
 
 @cache
 def thresholds(name: str) -> Mapping[str, float]:
-    """The fitted thresholds of a setting, as ``experiments/hicfl_thresholds.py`` found them with another seed."""
+    """CFL's thresholds in a setting, as ``experiments/cfl_thresholds.py`` found them with another seed."""
     by_setting: dict[str, dict[str, float]] = json.loads(THRESHOLDS.read_text()) if THRESHOLDS.exists() else {}
-    return by_setting.get(name, {"epsilon": 1.0, "eps1": 1.0, "eps2": 1.0})
+    return by_setting.get(name, {"eps1": 1.0, "eps2": 1.0})
 
 
 CIFAR = {cell.split()[0]: setting for cell, setting in CELLS.items() if "CIFAR" in cell}
@@ -67,13 +72,11 @@ COMPARED = tuple(cell for cell in CELLS if not cell.endswith(" MNIST"))
 """The settings of Tables II and III that are run: without MNIST, where all methods are within a few points."""
 
 
-def fitted(cell: str, *sets: str) -> Setting:
-    """HiCFL with a fitted threshold in a setting, and what else differs from it."""
-    return CELLS[cell].but(f"algorithm.epsilon={thresholds(cell)['epsilon']:g}", *sets)
+IN_THE_MEAN = ("algorithm.members=mean",)
+"""HiCFL that asks a layer to be stable in the mean of the members."""
 
-
-FITTED = {name: fitted(f"{name} CIFAR-10") for name in CIFAR}
-"""HiCFL with fitted thresholds on CIFAR-10."""
+OF_MEAN = {name: setting.but(*IN_THE_MEAN) for name, setting in CIFAR.items()}
+"""The settings on CIFAR-10 for HiCFL with the mean of the members."""
 
 
 def cfl(cell: str) -> Setting:
@@ -88,9 +91,9 @@ def by_norms(setting: Setting, name: str) -> Setting:
 
 
 def stable_cfl(cell: str) -> Setting:
-    """MTCFL with model stability in a setting (Table V), by the fitted threshold."""
-    step_size = STEP_SIZE[cell.split()[0]]
-    stability = (f"epsilon={thresholds(cell)['epsilon']:g}", f"xi={0.05 * step_size:g}", "window=3", "rho=0.8")
+    """MTCFL with model stability in a setting (Table V), in the mean of the members as HiCFL."""
+    lr = STEP_SIZE[cell.split()[0]]
+    stability = (f"epsilon={0.5 * lr:g}", f"xi={0.05 * lr:g}", "window=3", "rho=0.8", "members=mean")
     return other(CELLS[cell], "cfl", "trigger=stability", *stability, *SPLITS)
 
 
@@ -116,8 +119,8 @@ def methods(cell: str) -> dict[str, Setting]:
         f"{cell} FedAvg": CELLS[cell].but(*FEDAVG),
         f"{cell} MTCFL": cfl(cell),
         f"{cell} IFCA": ifca(CELLS[cell], k),
-        f"{cell} HiCFL": fitted(cell),
-        f"{cell} HiCFL, the paper's threshold": CELLS[cell],
+        f"{cell} HiCFL": CELLS[cell].but(*IN_THE_MEAN),
+        f"{cell} HiCFL, every member": CELLS[cell],
     }
 
 
@@ -130,18 +133,18 @@ MIXED = {
 """The runs of Table IV, in which HiCFL never splits but says how it would."""
 
 SWEEP = {
-    "F-MNIST 0.01": fitted("N2 F-MNIST"),
-    "F-MNIST 0.1": fitted("N2 F-MNIST", "local.lr=0.1", "algorithm.xi=0.005"),
-    "MNIST 0.01": fitted("N2 MNIST"),
-    "MNIST 0.1": fitted("N2 MNIST", "local.lr=0.1", "algorithm.xi=0.005"),
-    "CIFAR-10 0.001": fitted("N2 CIFAR-10"),
-    "CIFAR-10 0.01": fitted("N2 CIFAR-10", "local.lr=0.01", "algorithm.xi=0.0005"),
-    "CIFAR-10 0.01, batch 512": fitted("N2 CIFAR-10", "local.lr=0.01", "algorithm.xi=0.0005", "local.batch=32"),
+    "F-MNIST 0.01": CELLS["N2 F-MNIST"].but(*IN_THE_MEAN),
+    "F-MNIST 0.1": N2.but(*FASHION, *step_size(0.1), *IN_THE_MEAN),
+    "MNIST 0.01": CELLS["N2 MNIST"].but(*IN_THE_MEAN),
+    "MNIST 0.1": N2.but(*MNIST, *step_size(0.1), *IN_THE_MEAN),
+    "CIFAR-10 0.001": OF_MEAN["N2"],
+    "CIFAR-10 0.01": N2.but(*step_size(0.01), *IN_THE_MEAN),
+    "CIFAR-10 0.01, batch 512": N2.but(*step_size(0.01), "local.batch=32", *IN_THE_MEAN),
 }
 """The step sizes of Figure 7, by data set; the batch is twice that of the others where 512 is said."""
 
 BY_SHARE = {
-    f"{data} {share}": fitted(f"N2 {data}", f"partition.share={share}", "rounds=25")
+    f"{data} {share}": CELLS[f"N2 {data}"].but(f"partition.share={share}", "rounds=25", *IN_THE_MEAN)
     for data in ("MNIST", "F-MNIST", "CIFAR-10")
     for share in (0.5, 0.6, 0.7, 0.8, 0.9)
 }
@@ -152,7 +155,7 @@ XI_SHARES = (0.01, 0.05, 0.1, 0.2)
 
 BY_XI = {
     f"{name} {label}": setting.but("rounds=25", *sets)
-    for name, setting in FITTED.items()
+    for name, setting in OF_MEAN.items()
     for label, sets in {
         **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
         "all weights": ("algorithm.weight_selection=false",),
@@ -161,9 +164,9 @@ BY_XI = {
 """The runs of Figure 9."""
 
 MISPLACED = {
-    "normal": FITTED["N2"],
+    "normal": OF_MEAN["N2"],
     **{
-        f"{share} %, round {round}": FITTED["N2"].but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
+        f"{share} %, round {round}": OF_MEAN["N2"].but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
         for share in (10, 20)
         for round in (5, 10)
     },
@@ -181,8 +184,8 @@ def rivals(name: str) -> dict[str, Setting]:
         "FedAvg": setting.but(*FEDAVG),
         "MTCFL": by_norms(setting, name),
         "IFCA": ifca(setting, 4),
-        "HiCFL": setting.but(f"algorithm.epsilon={thresholds(name)['epsilon']:g}"),
-        "HiCFL, the paper's threshold": setting,
+        "HiCFL": setting.but(*IN_THE_MEAN),
+        "HiCFL, every member": setting,
     }
 
 
