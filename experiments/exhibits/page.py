@@ -77,12 +77,22 @@ def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict) ->
     else:
         figures = quantities(exhibit, measured(result["seeds"]))
         spent = sum(each["hours"] for each in result["seeds"].values())
-        machines = ", ".join(dict.fromkeys(each["machine"] for each in result["seeds"].values()))
+        machines = ", ".join(dict.fromkeys(made_on(each) for each in result["seeds"].values()))
         made = f"`{result['command']}`, {hours(spent)} ({machines})"
     told = f"**{verdict.kind}**" + (f". {verdict.why}" if verdict.why else "")
     told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
     cells = [exhibit.id, exhibit.claim, figures, reduction, told, made]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def made_on(result: Mapping[str, Any]) -> str:
+    """The machine of a result in a few words. Older results have nothing but these words."""
+    machine = result["machine"]
+    if isinstance(machine, str):
+        return machine
+    if "accelerator" in machine:
+        return f"one {machine['accelerator']}"
+    return f"{result['cores']} cores"
 
 
 def quantities(exhibit: Exhibit, found: Measured) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import fedstrata as fs
+from fedstrata.runner.machine import machine
 
 from .exhibit import HERE, Exhibit, Measured, Setting, Verdict, describe
 from .run_folder import RunFolder
@@ -86,7 +87,8 @@ def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path) -> Verdict:
     result = {
         "measured": {name: short(value) for name, value in quantities.items()},
         "hours": short(spent),
-        "machine": machine(),
+        "machine": machine_of(runs.values()),
+        "cores": os.cpu_count(),
         "source": source(),
         "versions": next((each.summary["versions"] for each in runs.values()), {"torch": torch.__version__}),
     }
@@ -154,11 +156,10 @@ def command(exhibit: Exhibit, seeds: Sequence[str] | Mapping[str, object]) -> st
     return f"python -m experiments.reproduce {exhibit.id} --seeds {','.join(seeds)}"
 
 
-def machine() -> str:
-    """The machine in words."""
-    if torch.cuda.is_available():
-        return f"one {torch.cuda.get_device_name()}"
-    return f"{os.cpu_count()} cores"
+def machine_of(runs: Iterable[RunFolder]) -> dict[str, str]:
+    """The machine that all runs were made on; empty when they were made on several, or one does not tell."""
+    machines = [each.summary.get("machine", {}) for each in runs] or [machine()]
+    return dict(machines[0]) if all(each == machines[0] for each in machines) else {}
 
 
 def source() -> str:
