@@ -18,7 +18,7 @@ from scipy.spatial.distance import squareform
 from fedstrata.report.words import SIMILARITIES
 
 from .exhibit import HERE
-from .measures import mean_over_layers
+from .measures import client_accuracy, mean_over_layers, overlap
 from .run_folder import Curve, RunFolder
 from .svg import Curves, Dendrogram, HeatMap, Panel, Points, draw
 
@@ -99,6 +99,26 @@ def stability_and_loss(runs: Runs) -> list[Panel]:
     """Model stability in the mean of the layers, and the loss, by round."""
     stable = {name: points(mean_over_layers(run, "stability")) for name, run in runs.items()}
     return [Curves("", "round", "stability", stable), *curves(runs, "loss", "loss")]
+
+
+def unstable_again(runs: Runs) -> list[Panel]:
+    """The share of the unstable weights of each layer that are unstable in the next round too, as a Jaccard index."""
+    panels = list[Panel]()
+    for name, run in runs.items():
+        found = [(record["round"], run.unstable_weights(record["round"])) for record in run.rounds]
+        known = [(float(round), places) for round, places in found if places]
+        lines: dict[str, Points] = {
+            layer: [(round, overlap(before[layer], after[layer])) for (_, before), (round, after) in pairwise(known)]
+            for layer in (known[0][1] if known else {})
+        }
+        panels.append(Curves(name, "round", "overlap with the round before", lines))
+    return panels
+
+
+def accuracy_by_number(runs: Runs, x: str) -> list[Panel]:
+    """The accuracy after the last round of runs whose names are numbers, such as the k of IFCA."""
+    found = sorted((float(name), client_accuracy(run)) for name, run in runs.items())
+    return [Curves("", x, "accuracy, %", {"accuracy": [(k, value) for k, value in found if value is not None]})]
 
 
 # The Gap by round and by layer
@@ -255,14 +275,17 @@ PICTURES: Mapping[str, Picture] = {
     "L-F8": Picture("Gap of every layer after the last round", partial(gaps_by_layer, measures=("cos", "dcos"))),
     "L-F9": Picture("Heat maps of client similarity by layer and measure", maps_or_gaps),
     "L-F10": Picture("Gap by round with LayerCFL's five measures", partial(paper_measures, layer="linear1")),
+    "A-F1a": Picture("Accuracy of IFCA after the last round by its k", partial(accuracy_by_number, x="k")),
     "A-F1b": Picture("Accuracy of FedAvg and FMTL by round", accuracies),
     "A-F2": Picture("Gap of every layer after the last round", partial(gaps_by_layer, measures=("l2", "dl2"))),
     "A-F5": Picture("Accuracy by round; ten clients join in round 20", accuracies),
     "H-F1": Picture(LAYERS, similarity_of_layers),
     "H-F2": Picture(LAYERS, similarity_of_layers),
     "H-F4": Picture("Model stability and loss by round", stability_and_loss),
+    "H-F6": Picture("Overlap of the unstable weights of consecutive rounds by layer", unstable_again),
     "H-F7": Picture("Accuracy by round for several step sizes", partial(accuracies_by_start, metric="acc_cluster")),
     "H-F10": Picture("Accuracy by round around the steadiest and around a random client", by_cluster),
+    "H-F11": Picture("Accuracy by round with and without misplaced clients", by_cluster),
     "H-F12": Picture("Accuracy of HiCFL and its rivals by round", by_cluster),
     "H-F13": Picture("Accuracy of HiCFL and its rivals by round", by_cluster),
     "H-F14": Picture("Accuracy of HiCFL and its rivals by round", by_cluster),

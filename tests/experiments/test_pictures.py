@@ -1,4 +1,5 @@
 import io
+import json
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,6 +17,7 @@ from exhibits.pictures import (
     accuracies,
     accuracies_at_triggers,
     accuracies_by_start,
+    accuracy_by_number,
     curves,
     dendrogram,
     gap_by_layer,
@@ -26,6 +28,7 @@ from exhibits.pictures import (
     paper_measures,
     points,
     similarity_of_layers,
+    unstable_again,
     write_picture,
 )
 from exhibits.run_folder import RunFolder
@@ -101,6 +104,21 @@ def test_a_dendrogram_merges_all_clients() -> None:
     assert panel.groups[0] == some.truth[int(panel.leaves[0])]
     lowest = some.matrix(1, "l2", "head")[np.triu_indices(12, 1)].min()
     assert min(elbow[1][1] for elbow in panel.elbows) == pytest.approx(lowest)
+
+
+def test_unstable_weights_are_compared_with_those_of_the_round_before(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps({"round": round}) + "\n" for round in (1, 2, 3)))
+    for round, places in ((2, [[1, 2]]), (3, [[2, 3]])):
+        arrays = {"conv1": np.array(places), "conv1|clients": np.array([0])}
+        np.savez(tmp_path / "weights" / f"{round:05}.npz", allow_pickle=False, **arrays)
+    (panel,) = unstable_again({"a": RunFolder(tmp_path)})
+    assert lines(panel) == {"conv1": [(3.0, 1 / 3)]}  # one of three weights in both rounds
+
+
+def test_runs_named_by_numbers_are_in_their_order() -> None:
+    (panel,) = accuracy_by_number({"12": run("ifca"), "4": run("fedavg")}, "k")
+    assert [x for x, _ in lines(panel)["accuracy"]] == [4.0, 12.0]
 
 
 def test_rounds_of_clustering_are_marked_and_statistics_have_their_threshold() -> None:
