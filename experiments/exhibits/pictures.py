@@ -256,7 +256,10 @@ def dendrograms(runs: Runs, round: int = 1) -> list[Panel]:
 
 def similarity_of_layers(runs: Runs) -> list[Panel]:
     """HiCFL's Figures 1 and 2: heat maps after rounds 1 and 10 where they were recorded, else the Gap by round."""
-    maps = [panel for run in runs.values() for panel in heat_maps(run, (1, 10))]
+    maps = list[Panel]()
+    for run in runs.values():
+        layers = [layer for _, layer in run.matrices(1) if layer != "all"]
+        maps += heat_maps(run, (1, 10), layers=layers) if layers else []
     return maps or gaps_by_round(runs)
 
 
@@ -308,7 +311,7 @@ def write_picture(id: str, runs: Runs, folder: Path = FOLDER) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{id}.svg"
-    file.write_text(draw(panels, f"{id}: {PICTURES[id].alt}"))
+    file.write_text(draw(panels, f"{id}: {PICTURES[id].alt}", columns=2 if len(panels) < 5 else 3))
     return file
 
 
