@@ -109,7 +109,7 @@ def draw_again(exhibit: Exhibit, out: Path, pictures: Path = PICTURES) -> Path |
 def keep(exhibit: Exhibit, seed: int, result: Mapping[str, Any], results: Path) -> Verdict:
     """Put the result of a seed into the exhibit's file. Results of other settings than today's are dropped."""
     path = results / f"{exhibit.id}.json"
-    with alone(results / ".lock"):
+    with alone(results / "results.lock"):
         return _keep_alone(exhibit, seed, result, path)
 
 
