@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from comparisons import compared, identical, join, precision, scouted
+from instructions import instructions
 from outcomes import MISSING, listed, lower_than, results, table
 from proofs import PROOFS
 
@@ -124,6 +125,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "scouted": scouted,
     "join": join,
     "precision": precision,
+    "instructions": instructions,
     **PROOFS,
 }
 """What a document may name, with at most one word behind it."""
