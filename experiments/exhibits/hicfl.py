@@ -585,7 +585,7 @@ EXHIBITS = [
         measure=accuracy_and_clusters,
         parts=large_steps_fail,
         obstacle=never_split,
-        reduction=f"{BY_THE_MEAN}; batches of 16 for 256, and of 32 for 512",
+        reduction=BY_THE_MEAN,
         hours=0.4,
     ),
     Exhibit(
