@@ -33,9 +33,9 @@ of the seeds at least. [Semantics](semantics.md) says how the library reads what
 To make an exhibit again, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
 Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
 Each result is a file in [`experiments/results/exhibits`](../experiments/results/exhibits), and each setting an
-experiment file in [`experiments/exhibits`](../experiments/exhibits). The results so far were made with the library of
-revision ba98915, whose `src` comes first on `PYTHONPATH` then. Later revisions hold out test data by class, so their
-digits differ.
+experiment file in [`experiments/exhibits`](../experiments/exhibits). A row names the revision of the library that made
+it. A later one repeats its digits unless the changelog says what changed; to be sure, put the `src` of that revision
+first on `PYTHONPATH`.
 
 {counts}
 """
@@ -85,7 +85,8 @@ def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pi
         figures = "<br>".join(filter(None, [embedded(exhibit.id, pictures), told]))
         spent = sum(each["hours"] for each in result["seeds"].values())
         machines = ", ".join(dict.fromkeys(made_on(each) for each in result["seeds"].values()))
-        made = f"`{result['command']}`, {hours(spent)} ({machines})"
+        sources = ", ".join(dict.fromkeys(each["source"] for each in result["seeds"].values() if each["source"]))
+        made = f"`{result['command']}`, {hours(spent)} ({machines}), revision {sources}"
     told = f"**{verdict.kind}**" + (f". {verdict.why}" if verdict.why else "")
     told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
     cells = [exhibit.id, exhibit.claim, figures, reduction, told, made]

@@ -284,7 +284,7 @@ def test_an_exhibit_is_run_once_and_its_finished_run_is_kept(tmp_path: Path) -> 
 
 def test_the_page_has_a_row_for_every_exhibit_and_the_papers_figure_beside_ours(tmp_path: Path) -> None:
     for seed, count in ((0, 33500.0), (1, 33500.0)):
-        result = {"measured": {"MNIST-CNN": count}, "hours": 0.5, "machine": "2 cores"}
+        result = {"measured": {"MNIST-CNN": count}, "hours": 0.5, "machine": "2 cores", "source": "0abc123"}
         running.keep(EXHIBITS["H-T1"], seed, result, tmp_path)
     page = page_text(tmp_path)
     assert all(f"\n| {name} |" in page for name in EXHIBITS)
