@@ -607,7 +607,7 @@ EXHIBITS = [
         settings=BY_XI,
         measure=selected_weights,
         parts=fewer_weights,
-        reduction=f"CIFAR-10 alone of three data sets, 25 rounds of 50; {BY_THE_MEAN}",
+        reduction=f"CIFAR-10 alone of three data sets, 16 rounds of 50; {BY_THE_MEAN}",
         hours=0.6,
     ),
     Exhibit(
@@ -683,7 +683,7 @@ EXHIBITS = [
         measure=accuracies_after_misplacement,
         parts=recovers,
         obstacle=never_split,
-        reduction=BY_THE_MEAN,
+        reduction=f"{BY_THE_MEAN}; 35 rounds",
         hours=0.3,
     ),
     Exhibit(

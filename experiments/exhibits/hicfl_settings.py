@@ -160,7 +160,7 @@ XI_SHARES = (0.01, 0.05, 0.1, 0.2)
 """The multiples of the step size for xi; the paper's figure has further ones that its text does not name."""
 
 BY_XI = {
-    f"{name} {label}": setting.but("rounds=25", *sets)
+    f"{name} {label}": setting.but("rounds=16", *sets)
     for name, setting in OF_MEAN.items()
     for label, sets in {
         **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
@@ -170,9 +170,11 @@ BY_XI = {
 """The runs of Figure 9."""
 
 MISPLACED = {
-    "normal": OF_MEAN["N2"],
+    "normal": OF_MEAN["N2"].but("rounds=35"),
     **{
-        f"{share} %, round {round}": OF_MEAN["N2"].but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
+        f"{share} %, round {round}": OF_MEAN["N2"].but(
+            "rounds=35", f"events.misplace=[{{round={round},share={share / 100:g}}}]"
+        )
         for share in (10, 20)
         for round in (5, 10)
     },
