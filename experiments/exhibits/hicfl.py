@@ -142,14 +142,15 @@ def same_weights_are_unstable(found: Measured) -> Mapping[str, bool]:
 
 
 def bipartitions(runs: Mapping[str, RunFolder]) -> Quantities:
-    """How right a bipartition would be, before the round in which stability settles and from then on."""
+    """How right a bipartition would be, before the first round with a stable layer and from then on."""
     found: dict[str, float | None] = {}
     for name, run in runs.items():
-        settled = int(round_of_settling(mean_over_layers(run, "stability")))
+        stable = round_of_stability(run, 0.5 * STEP_SIZE[name.split()[0]])
         curve = run.metric("bipartition_accuracy")
-        found[f"{name} settles in round"] = float(settled)
-        found[f"{name} before"] = percent(mean_of_rounds(curve, 1, settled))
-        found[f"{name} after"] = percent(mean_of_rounds(curve, settled, len(curve) + 1))
+        first = len(curve) + 1 if stable is None else int(stable)
+        found[f"{name} stable in round"] = stable
+        found[f"{name} before"] = percent(mean_of_rounds(curve, 1, first))
+        found[f"{name} after"] = percent(mean_of_rounds(curve, first, len(curve) + 1))
     return found
 
 
