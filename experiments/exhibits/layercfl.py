@@ -38,6 +38,9 @@ LINEAR = tuple(f"linear{n}" for n in range(1, 4))
 FEATURE_LAYER = "conv4"
 LABEL_LAYER = "linear1"
 
+TURNED_ROUNDS = 12
+"""The rounds of Figures 6 and 7 here."""
+
 MEASURES = {
     "dcos": ("dcos", False),
     "l2P": ("l2", True),
@@ -185,7 +188,10 @@ def fewest_rounds(found: Measured) -> Mapping[str, bool]:
     parts = {}
     for data in ("CIFAR-10", "EMNIST"):
         rounds = {measure: mean_over(found, measure, data) for measure in MEASURES}
-        parts[f"{data}: dcosP needs no more rounds than any other"] = rounds["dcosP"] <= min(rounds.values())
+        # Where no Gap ever rises above 0, all have the same number of rounds, and nothing is shown.
+        parts[f"{data}: dcosP needs no more rounds than any other"] = (
+            rounds["dcosP"] <= min(rounds.values()) and rounds["dcosP"] < TURNED_ROUNDS + 1
+        )
         parts[f"{data}: dcosP needs fewer rounds than dcos"] = rounds["dcosP"] < rounds["dcos"]
         parts[f"{data}: l2P and dl2P need more than all cosines"] = min(rounds["l2P"], rounds["dl2P"]) > max(
             rounds["dcos"], rounds["cosP"], rounds["dcosP"]
@@ -304,8 +310,8 @@ def layers_are_cheaper_and_sooner(found: Measured) -> Mapping[str, bool]:
 
 TWELVE_TURNED = TURNED.but("data.clients=12")
 TURNED_BY_SIZE = {
-    **of_data(by_size(TWELVE_TURNED, (200, 500), 12), "CIFAR-10", CIFAR),
-    **of_data(by_size(TWELVE_TURNED, (200, 500), 12), "EMNIST", LETTERS),
+    **of_data(by_size(TWELVE_TURNED, (200, 500), TURNED_ROUNDS), "CIFAR-10", CIFAR),
+    **of_data(by_size(TWELVE_TURNED, (200, 500), TURNED_ROUNDS), "EMNIST", LETTERS),
 }
 MAJORITY_BY_SIZE = {
     **of_data(by_size(MAJORITY, (100, 300), 20), "CIFAR-10", CIFAR),
