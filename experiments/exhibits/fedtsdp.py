@@ -15,7 +15,7 @@ from .measures import clusters, final, first_round, percent
 from .run_folder import RunFolder
 
 NETWORK = "A network of 6,850 weights in place of 6.4 million"
-RADIUS = "The second radius is 0.9 in place of 3.5, the median distance of two such models after round 1 (seed 10)"
+RADIUS = "The second radius is 0.6 in place of 3.5: about the median distance to the nearest other such model (seed 10)"
 SMALL = f"{NETWORK}, 160 images a client in place of 2,500, and 25 rounds of 200. {RADIUS}"
 SMALL_IID = f"{NETWORK}, 500 images a client in place of 2,500, and 15 rounds of 200. {RADIUS}"
 RIVALS = (
