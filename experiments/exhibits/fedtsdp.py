@@ -191,8 +191,9 @@ def dips_at_triggers(runs: Mapping[str, RunFolder]) -> Quantities:
 def dips_come_with_triggers(found: Measured) -> Mapping[str, bool]:
     """Figure 8."""
     return {
-        f"{beta}: accuracy dips more often in rounds in which clients are clustered": found.less(
-            f"{beta} dips in other rounds, %", f"{beta} dips at triggers, %"
+        # One dip more or less of ten triggers is chance.
+        f"{beta}: accuracy dips more often, by 10 points, in rounds in which clients are clustered": found.less(
+            f"{beta} dips in other rounds, %", f"{beta} dips at triggers, %", by=10
         )
         for beta in BETAS
     }
@@ -216,6 +217,12 @@ def hopkins(runs: Mapping[str, RunFolder]) -> Quantities:
     }
 
 
+def hopkins_of_alike(runs: Mapping[str, RunFolder]) -> Quantities:
+    """The same where clients are alike, and its largest value when they have few images."""
+    few = [value for value in runs["few images"].metric("hopkins") if value is not None]
+    return {**hopkins({"alike": runs["alike"]}), "largest H, 160 images a client": max(few)}
+
+
 def never_above(found: Measured) -> Mapping[str, bool]:
     """Figure 10."""
     return {
@@ -235,8 +242,9 @@ def shrinks_at_triggers(found: Measured) -> Mapping[str, bool]:
     }
 
 
-# Of 160 images a client learns so much by chance that the Hopkins statistic rises above its threshold.
-IID = DIRICHLET.but('partition={scheme="iid"}', "data.samples=500", "rounds=15")
+# Of 160 images a client learns much by chance, and the Hopkins statistic takes that for clusters.
+FEW_ALIKE = DIRICHLET.but('partition={scheme="iid"}')
+IID = FEW_ALIKE.but("data.samples=500", "rounds=15")
 OF_BETA = {beta: DIRICHLET.but(f"partition.alpha={beta}") if beta != "0.5" else DIRICHLET for beta in BETAS}
 TABLE_3 = (71.79, 72.37, 72.01, 66.14, 69.95, 72.98)
 TABLE_4 = {"0.5": (69.66, 69.66, 70.75, 78.47, 66.06, 79.29), "0.2": (67.35, 67.87, 66.96, 82.59, 73.84, 84.75)}
@@ -326,6 +334,10 @@ EXHIBITS = [
         measure=dips_at_triggers,
         parts=dips_come_with_triggers,
         reduction=SMALL,
+        remark=(
+            "Clients are clustered in the first rounds here, when accuracy rises anyway; in the paper about round 50. "
+            "More images a client, so that clusters change late, would change our mind."
+        ),
         hours=0.2,
     ),
     Exhibit(
@@ -341,16 +353,24 @@ EXHIBITS = [
         parts=both_stages_are_best,
         obstacle=one_cluster,
         reduction=SMALL,
+        remark=(
+            "Both stages together leave nearly every client alone. We believe that models of 160 images differ by chance "
+            "and every further division costs accuracy. More images a client would change our mind."
+        ),
         hours=0.3,
     ),
     Exhibit(
         id="T-F10",
         paper="fedtsdp",
         claim="Clients that are alike (SVHN): the Hopkins statistic rises, but never to its threshold of 0.65.",
-        settings={"alike": IID},
-        measure=hopkins,
+        settings={"alike": IID, "few images": FEW_ALIKE},
+        measure=hopkins_of_alike,
         parts=never_above,
         reduction=f"{INSTEAD}. {SMALL_IID}",
+        remark=(
+            "With 160 images a client H is larger, so models of few images differ by chance. The paper sees H rise over "
+            "200 rounds; in the 15 here it falls with the step size. A rise over 60 rounds would change our mind."
+        ),
         hours=0.1,
     ),
     Exhibit(
