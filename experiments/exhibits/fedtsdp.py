@@ -354,8 +354,8 @@ EXHIBITS = [
         obstacle=one_cluster,
         reduction=SMALL,
         remark=(
-            "Both stages together leave nearly every client alone. We believe that models of 160 images differ by chance "
-            "and every further division costs accuracy. More images a client would change our mind."
+            "Both stages together leave nearly every client alone. We believe that models of 160 images differ by "
+            "chance and every further division costs accuracy. More images a client would change our mind."
         ),
         hours=0.3,
     ),
@@ -368,8 +368,8 @@ EXHIBITS = [
         parts=never_above,
         reduction=f"{INSTEAD}. {SMALL_IID}",
         remark=(
-            "With 160 images a client H is larger, so models of few images differ by chance. The paper sees H rise over "
-            "200 rounds; in the 15 here it falls with the step size. A rise over 60 rounds would change our mind."
+            "With 160 images a client H is larger, so models of few images differ by chance. The paper sees H rise "
+            "over 200 rounds; in the 15 here it falls with the step size. A rise over 60 rounds would change our mind."
         ),
         hours=0.1,
     ),
