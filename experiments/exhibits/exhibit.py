@@ -162,7 +162,7 @@ class Exhibit:
         obstacle: Says why the quantities cannot be held against the paper; empty where they can.
         remark: What explains the outcome, found out by looking at the runs.
         waits: Why it cannot be run yet, or at all. It has no settings then.
-        impossible: Whether it never can be run, such as on data that are not public.
+        impossible: Whether it cannot be run here at all, such as on data that are not public or not on this machine.
         hours: What it takes for three seeds, on two cores.
         shown: The quantities that the page shows; all if empty.
     """

@@ -116,6 +116,16 @@ def contrast(matrix: NDArray[np.float64], groups: Sequence[int]) -> float:
     return within - across
 
 
+def normalised_contrast(matrix: NDArray[np.float64], groups: Sequence[int]) -> float:
+    """The contrast in units of the standard deviation over all pairs; 0 where all pairs are alike.
+
+    So measures of different units can be compared.
+    """
+    pairs = matrix[np.triu_indices(len(groups), k=1)]
+    spread = float(pairs.std())
+    return contrast(matrix, groups) / spread if spread > 0 else 0.0
+
+
 def dip(curve: Curve, at: int) -> float:
     """How far a measure falls in the round of an event, in percent points, against the round before it."""
     before, after = curve[at - 2], curve[at - 1]

@@ -17,13 +17,13 @@ from exhibits.exhibit import (
     HOLDS,
     IN_PART,
     NOT_COMPARABLE,
-    NOT_RUN,
     Exhibit,
     Measured,
     Setting,
     judged,
 )
 from exhibits.hicfl_settings import other
+from exhibits.layercfl import round_apart
 from exhibits.measures import (
     contrast,
     dip,
@@ -31,6 +31,7 @@ from exhibits.measures import (
     first_round,
     least_stability,
     mean_over_layers,
+    normalised_contrast,
     round_of_clustering,
     round_of_final_accuracy,
     round_of_settling,
@@ -145,7 +146,7 @@ def test_a_verdict_follows_from_the_parts_of_the_claim() -> None:
 def test_an_exhibit_that_cannot_be_run_says_so_and_why() -> None:
     nothing = Measured((), {})
     assert EXHIBITS["H-F15"].verdict(nothing).kind == CANNOT_BE_RUN
-    assert EXHIBITS["T-T6"].verdict(nothing).kind == NOT_RUN and "SVHN" in EXHIBITS["T-T6"].verdict(nothing).why
+    assert EXHIBITS["T-T6"].verdict(nothing).kind == CANNOT_BE_RUN and "SVHN" in EXHIBITS["T-T6"].verdict(nothing).why
 
 
 def test_a_method_that_never_acted_is_not_held_against_the_paper() -> None:
@@ -214,6 +215,19 @@ def test_the_contrast_is_the_mean_within_groups_less_the_mean_across() -> None:
     matrix = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
     assert within_and_across(matrix, [0, 0, 1]) == pytest.approx((0.8, 0.2))  # (0.1 + 0.3) / 2
     assert contrast(matrix, [0, 0, 1]) == pytest.approx(0.6)
+
+
+def test_the_normalised_contrast_does_not_depend_on_the_unit() -> None:
+    similarity = np.array([[1, 0.8, 0.2], [0.8, 1, 0.2], [0.2, 0.2, 1]])
+    spread = np.std([0.8, 0.2, 0.2])
+    assert normalised_contrast(similarity, [0, 0, 1]) == pytest.approx(0.6 / spread)
+    assert normalised_contrast(1000 * similarity, [0, 0, 1]) == pytest.approx(0.6 / spread)
+    assert normalised_contrast(np.ones((3, 3)), [0, 0, 1]) == 0
+
+
+def test_the_round_of_a_gap_that_never_comes_is_the_one_after_the_last() -> None:
+    assert round_apart([-0.2, -0.1, 0.3, -0.1]) == 3
+    assert round_apart([-0.2, None]) == 3
 
 
 def test_gaps_matrices_and_accuracies_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
