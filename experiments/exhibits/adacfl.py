@@ -268,7 +268,7 @@ TABLE_4 = {
 
 def linear_layers(data: str, mix: str) -> dict[str, Setting]:
     """AdaCFL by either linear layer of a network that has two."""
-    setting = small(data, mix).but("rounds=8", "model.hidden=100", "algorithm.cut=auto")
+    setting = small(data, mix).but("rounds=5", "model.hidden=100", "algorithm.cut=auto")
     return {
         f"{mix} {data} first": setting.but("algorithm.layers=linear1"),
         f"{mix} {data} second": setting.but("algorithm.layers=linear2"),
@@ -644,7 +644,7 @@ EXHIBITS = [
             for layer, values in rows.items()
             for data, value in zip(DATA, values, strict=True)
         },
-        reduction="20 clients of 100, 8 rounds of 50; 100 units between the layers, as the paper's sizes fit none; "
+        reduction="20 clients of 100, 5 rounds of 50; 100 units between the layers, as the paper's sizes fit none; "
         "each layer is cut where its hierarchy tells, as distances grow with the weights of a layer",
         shown=[
             f"{mix} {data} {what}"
