@@ -356,14 +356,15 @@ def jumps(runs: Mapping[str, RunFolder]) -> Quantities:
 
 def no_split(found: Measured) -> str:
     """Says that FMTL never split."""
-    return "" if found.mean("FMTL first split") else "FMTL never split, so it is FedAvg."
+    acted = found.above("FMTL clusters", 1.5) and found.above("FMTL after round 20 clusters", 1.5)
+    return "" if acted else "FMTL never split, so it is FedAvg."
 
 
 def late_and_unstable(found: Measured) -> Mapping[str, bool]:
     """Figure 1 (b)."""
     return {
-        "FMTL splits later than round 5": found.above("FMTL first split", 5),
-        "the accuracy of FMTL changes more from round to round": found.less(
+        "by its thresholds alone, FMTL splits later than round 5": found.above("FMTL first split", 5),
+        "its accuracy then changes more from round to round than FedAvg's": found.less(
             "FedAvg change a round", "FMTL change a round"
         ),
         "it does where FMTL splits after round 20, as its authors' code has it": found.less(
@@ -524,9 +525,10 @@ EXHIBITS = [
         claim="FMTL (CFL) splits late, and its accuracy is less stable than FedAvg's (30 clients in three groups).",
         settings={
             "FedAvg": other(SPLITTING, "fedavg"),
-            # Its authors' rule: a tenth of the largest update, which is 0.5, and four times that.
-            "FMTL": fmtl(SPLITTING, 0.055, 0.22),
-            # Its authors' code splits after round 20 alone. The mean update has grown to 0.12 by then.
+            # Its authors' rule of thumb for eps1, a tenth of the largest update (0.5), is never met in some runs: the
+            # mean update has norms of 0.06 to 0.17 after round 2.
+            "FMTL": fmtl(SPLITTING, 0.08, 0.3),
+            # Its authors' code splits after round 20 alone.
             "FMTL after round 20": fmtl(SPLITTING, 0.15, 0.3, "first=21"),
         },
         measure=jumps,
