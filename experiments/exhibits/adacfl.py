@@ -536,9 +536,10 @@ EXHIBITS = [
         obstacle=no_split,
         reduction="35 rounds of 50; SGD with momentum 0.9, as in the code of FMTL's authors, where the paper names no "
         "optimiser",
-        remark="When FMTL splits is set by its thresholds, which the paper does not give: those that are met in round 3 "
-        "find the groups at once, and accuracy is calm from then on. After round 20, as its authors' code has it, a "
-        "split makes accuracy jump as the paper shows. The paper's own thresholds would decide between the two.",
+        remark="When FMTL splits is set by its thresholds, which the paper does not give: those that are met in the "
+        "first rounds find the groups at once, and accuracy is calm from then on. After round 20, as its authors' code "
+        "has it, a split makes accuracy jump as the paper shows. The paper's own thresholds would decide between the "
+        "two.",
         hours=0.1,
     ),
     Exhibit(
@@ -620,9 +621,9 @@ EXHIBITS = [
         reduction="50 clients of 100 on Fashion-MNIST, where 100 would need more images of one class than there are; "
         "the round of the clustering alone",
         remark="The paper says neither how many images a client has nor the optimiser: 1.4 fits 220 images (MNIST, "
-        "CIFAR-10) and 480 (Fashion-MNIST) with Adam. With 0.5, distances within a group are larger and those across are "
-        "not, so the cut lies inside the groups and not, as in the paper, above some of them. The paper's number of "
-        "images, or another rule than Adam's for the first round, could change that.",
+        "CIFAR-10) and 480 (Fashion-MNIST) with Adam. With 0.5, distances within a group grow more than those across, "
+        "so the cut lies inside the groups and not, as in the paper, above some of them. The paper's number of images, "
+        "or another rule than Adam's for the first round, could change that.",
         hours=0.1,
         shown=[f"{mix} {data} clusters" for mix in MIXES for data in DATA],
     ),
