@@ -244,17 +244,13 @@ def accuracies_and_clusters(runs: Mapping[str, RunFolder]) -> Quantities:
 
 def partial_is_better(found: Measured) -> Mapping[str, bool]:
     """Table 4."""
-    parts = {}
-    for mix in ("0.8", "B"):
-        for data in DATA:
-            complete, partial = f"{mix} {data} complete", f"{mix} {data} partial"
-            parts[f"{mix} {data}: partial weights are more accurate"] = found.less(
-                f"{complete} accuracy", f"{partial} accuracy"
-            )
-            parts[f"{mix} {data}: they are also where all weights have a cut of their own"] = found.less(
-                f"{complete}, own cut accuracy", f"{partial} accuracy"
-            )
-    return parts
+    return {
+        f"{mix} {data}: partial weights are more accurate": found.less(
+            f"{mix} {data} complete accuracy", f"{mix} {data} partial accuracy"
+        )
+        for mix in ("0.8", "B")
+        for data in DATA
+    }
 
 
 TABLE_4 = {
@@ -644,6 +640,10 @@ EXHIBITS = [
             for data, value in zip(DATA, values, strict=True)
         },
         reduction="20 clients of 100, 12 rounds of 50",
+        remark="On CIFAR-10 and Fashion-MNIST all weights lead to nearly the same clusters as those of the linear "
+        "layer, and on MNIST they do with a cut of their own. The paper's accuracies by all weights are about those of "
+        "its FedAvg (Table 2), as if all weights led to one cluster there. The distances that the paper found by all "
+        "weights would tell why.",
         hours=0.2,
         shown=[
             f"{mix} {data} {weights} accuracy"
