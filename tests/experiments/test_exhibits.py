@@ -160,6 +160,24 @@ def test_a_method_that_never_acted_is_not_held_against_the_paper() -> None:
     assert verdict.kind == NOT_COMPARABLE and "N2 MTCFL" in verdict.why and "N3" not in verdict.why
 
 
+def test_a_rival_that_never_split_is_named_where_adacfl_is_ahead_of_it() -> None:
+    exhibit = EXHIBITS["A-T2"]
+    cells = [f"{mix} {data}" for mix in ("0.5", "0.8", "1.0", "B") for data in ("MNIST", "CIFAR-10", "F-MNIST")]
+    rounds = {"FedAvg": 9.0, "FMTL": 9.0, "IFCA": 2.0, "AdaCFL": 2.0}
+    accuracies = {"FedAvg": 50.0, "FMTL": 60.0, "IFCA": 81.0, "AdaCFL": 80.0}
+    found = {f"{cell} {method} round": value for cell in cells for method, value in rounds.items()}
+    found |= {f"{cell} {method} accuracy": value for cell in cells for method, value in accuracies.items()}
+    found |= {f"{cell} FMTL clusters": 1.0 if cell == "B MNIST" else 3.0 for cell in cells}
+    found |= {f"1.0 {data} FedAvg accuracy": 40.0 for data in ("MNIST", "CIFAR-10", "F-MNIST")}
+    verdict = exhibit.verdict(
+        Measured.of({0: {**found, "rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 3}})
+    )
+    assert verdict.kind == HOLDS
+    assert any("FMTL never split in B MNIST" in part for part in verdict.parts)
+    nowhere = {"rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 1}
+    assert exhibit.verdict(Measured.of({0: {**found, **nowhere}})).kind == NOT_COMPARABLE
+
+
 def test_the_round_of_the_final_accuracy_is_the_first_that_is_half_a_point_away() -> None:
     assert round_of_final_accuracy([0.1, 0.796, 0.7, 0.8]) == 2
     assert round_of_final_accuracy([0.1, 0.794, 0.7, 0.8]) == 4
