@@ -16,7 +16,10 @@ from .measures import (
     cluster_accuracy,
     clusters,
     least_stability,
+    mean_of_rounds,
     mean_over_layers,
+    overlap,
+    percent,
     round_of_clustering,
     round_of_settling,
     round_of_stability,
@@ -27,8 +30,10 @@ N1 = Setting("hicfl_n1")
 N2 = Setting("hicfl_n2")
 N3 = Setting("hicfl_n3")
 
-MNIST = ("data.name=mnist", "model.name=mnist_cnn")
-FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn")
+MNIST = ("data.name=mnist", "model.name=mnist_cnn", "data.samples=200", "local.batch=16")
+FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn", "data.samples=200", "local.batch=16")
+
+FEWER_IMAGES = "500 images a client (MNIST and Fashion-MNIST 200) in batches of 16 or 32"
 
 CELLS = {
     "N1 MNIST": N1.but(*MNIST),
@@ -51,6 +56,15 @@ STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
 
 FEDAVG = ("algorithm.epsilon=0.0",)
 """HiCFL that never splits is FedAvg, and it records stability."""
+
+MIXED = {
+    name: setting.but(*FEDAVG, "rounds=20", "probe.bipartition=true")
+    for name, setting in {"N1": N1, "N2 0.5": N2.but("partition.share=0.5"), "N2 0.7": N2, "N3": N3}.items()
+}
+"""The runs of Table IV, in which HiCFL never splits but says how it would."""
+
+TABLE_4 = {"N1": (87.14, 100), "N2 0.5": (78.19, 98.89), "N2 0.7": (76, 98), "N3": (56.67, 100)}
+"""The paper's shares of the clients on the right side, in percent, before and after stability."""
 
 CENTRALIZED = ("algorithm.name=centralized", "algorithm.steps=epoch")
 
@@ -151,6 +165,55 @@ def stable_before_loss(found: Measured) -> Mapping[str, bool]:
             f"{name} stability settles", f"{name} loss settles", by=10
         )
         for name in CIFAR
+    }
+
+
+# Figure 6 and Table IV: unstable weights, and bipartitions before and after stability
+
+
+def overlaps(runs: Mapping[str, RunFolder]) -> Quantities:
+    """The mean Jaccard index of the unstable weights of consecutive rounds, by layer, and that of random choices."""
+    (run,) = runs.values()
+    rounds = [found for record in run.rounds if (found := run.unstable_weights(record["round"]))]
+    counts = run.weights_and_biases()
+    found: dict[str, float | None] = {}
+    for layer, first in rounds[0].items():
+        share = first.shape[1] / counts[layer]
+        found[f"{layer}, overlap"] = mean(overlap(one[layer], other[layer]) for one, other in pairwise(rounds))
+        found[f"{layer}, by chance"] = share / (2 - share)
+    return found
+
+
+def same_weights_are_unstable(found: Measured) -> Mapping[str, bool]:
+    """Figure 6. Ten times chance is half of the places again, where a twentieth of the weights count as unstable."""
+    layers = [name.removesuffix(", overlap") for name in found.values if name.endswith(", overlap")]
+    return {
+        "in every layer the same weights are unstable far more often than by chance": all(
+            found.above(f"{layer}, overlap", 2 * (found.mean(f"{layer}, by chance") or 1)) for layer in layers
+        ),
+        "more than half of the unstable weights of a layer are unstable again": all(
+            found.above(f"{layer}, overlap", 1 / 3) for layer in layers
+        ),
+    }
+
+
+def bipartitions(runs: Mapping[str, RunFolder]) -> Quantities:
+    """How right a bipartition would be, before the round in which stability settles and from then on."""
+    found: dict[str, float | None] = {}
+    for name, run in runs.items():
+        settled = int(round_of_settling(mean_over_layers(run, "stability")))
+        curve = run.metric("bipartition_accuracy")
+        found[f"{name} settles in round"] = float(settled)
+        found[f"{name} before"] = percent(mean_of_rounds(curve, 1, settled))
+        found[f"{name} after"] = percent(mean_of_rounds(curve, settled, len(curve) + 1))
+    return found
+
+
+def right_after_stability(found: Measured) -> Mapping[str, bool]:
+    """Table IV."""
+    return {
+        **{f"{name}: right more often after stability": found.less(f"{name} before", f"{name} after") for name in MIXED},
+        **{f"{name}: right for 95 % of the clients then": found.above(f"{name} after", 95) for name in MIXED},
     }
 
 
@@ -416,11 +479,42 @@ def personal_is_best(found: Measured) -> Mapping[str, bool]:
     return parts
 
 
+def accuracies_after_misplacement(runs: Mapping[str, RunFolder]) -> Quantities:
+    """Accuracy and clusters at the end, and how far accuracy is behind the undisturbed run."""
+    found = accuracy_and_clusters(runs)
+    normal = found["normal accuracy"] or 0.0
+    behind = {f"{name} behind by": normal - (found[f"{name} accuracy"] or 0.0) for name in runs if name != "normal"}
+    return {**found, **behind}
+
+
+def recovers(found: Measured) -> Mapping[str, bool]:
+    """Figure 11."""
+    disturbed = [name for name in MISPLACED if name != "normal"]
+    return {
+        "accuracy ends at most 1.5 points behind the undisturbed run": all(
+            found.below(f"{name} behind by", 1.5) for name in disturbed
+        ),
+        "there are at least as many clusters as in the undisturbed run": all(
+            found.less("normal clusters", f"{name} clusters", by=-0.5) for name in disturbed
+        ),
+    }
+
+
 def never_split(found: Measured) -> str:
     """Says that HiCFL never split in any run, where an exhibit is about its clusters."""
     some = any(found.above(f"{name} clusters", 1.5) for name in split_runs(found))
     return "" if some else idle(found, "")
 
+
+MISPLACED = {
+    "normal": N2,
+    **{
+        f"{share} %, round {round}": N2.but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
+        for share in (10, 20)
+        for round in (5, 10)
+    },
+}
+"""The runs of Figure 11: the share of the clients that are put into a wrong cluster, and the round."""
 
 # Figures 12 to 14
 
@@ -522,7 +616,10 @@ EXHIBITS = [
         id="H-F6",
         paper="hicfl",
         claim="The same weights are unstable in consecutive rounds (Fashion-MNIST, N2: those of index 0 to 1,200).",
-        waits="Its setting is not written yet; `[probe] unstable_weights` records what it needs.",
+        settings={"F-MNIST": CELLS["N2 F-MNIST"].but(*FEDAVG, "rounds=20", "probe.unstable_weights=true")},
+        measure=overlaps,
+        parts=same_weights_are_unstable,
+        reduction=f"{FEWER_IMAGES}; a weight is unstable if its change is among the largest twentieth of its layer",
         hours=0.1,
     ),
     Exhibit(
@@ -638,8 +735,16 @@ EXHIBITS = [
         id="H-T4",
         paper="hicfl",
         claim="A bipartition is right for 57 to 87 % of the clients before stability, and for 98 to 100 % after.",
-        waits="Its setting is not written yet; `[probe] bipartition` records what it needs.",
-        hours=0.1,
+        settings=MIXED,
+        measure=bipartitions,
+        parts=right_after_stability,
+        published={
+            f"{name} {period}": value
+            for name, values in TABLE_4.items()
+            for period, value in zip(("before", "after"), values, strict=True)
+        },
+        reduction=FEWER_IMAGES,
+        hours=0.2,
     ),
     Exhibit(
         id="H-T5",
@@ -695,7 +800,11 @@ EXHIBITS = [
         id="H-F11",
         paper="hicfl",
         claim="After 10 or 20 % of the clients were put into a wrong cluster in round 5 or 10, accuracy recovers.",
-        waits="Its setting is not written yet; `[events] misplace` acts right after the first split.",
+        settings=MISPLACED,
+        measure=accuracies_after_misplacement,
+        parts=recovers,
+        obstacle=never_split,
+        reduction=FEWER_IMAGES,
         hours=0.3,
     ),
     Exhibit(

@@ -147,3 +147,18 @@ def of_each(
 ) -> dict[str, float | None]:
     """A measure of every run, under the run's name and what is measured."""
     return {f"{name} {ending}": measure(run) for name, run in runs.items()}
+
+
+def mean_of_rounds(curve: Curve, first: int, last: int) -> float | None:
+    """The mean of a curve over some rounds, the last one left out; None where it has no value in them."""
+    known = [value for value in curve[first - 1 : last - 1] if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def overlap(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """The mean Jaccard index of two rounds' unstable weights, (clients, places) each, over the clients."""
+    shares = []
+    for places, others in zip(one.tolist(), other.tolist(), strict=True):
+        common = len(set(places) & set(others))
+        shares.append(common / (len(places) + len(others) - common))
+    return sum(shares) / len(shares)

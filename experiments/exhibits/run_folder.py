@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +85,14 @@ class RunFolder:
             order = np.argsort(arrays[f"{name}|clients"])
             return np.asarray(arrays[name], dtype=np.float64)[order][:, order]
 
+    def unstable_weights(self, round: int) -> dict[str, NDArray[np.int64]]:
+        """The places of the weights that changed most in a round, (clients, places) for each layer; {} in round 1."""
+        file = self.path / "weights" / f"{round:05}.npz"
+        if not file.exists():
+            return {}
+        with np.load(file) as arrays:
+            return {name: np.asarray(arrays[name]) for name in arrays.files if f"{name}|clients" in arrays.files}
+
     def accuracies(self, round: int) -> dict[int, float]:
         """The accuracy of each client in a round."""
         rows = pq.read_table(self.path / "clients" / f"{round:05}.parquet").to_pylist()
@@ -100,8 +109,18 @@ class RunFolder:
 
     def weights(self) -> dict[str, int]:
         """The number of weights of each layer, biases left out."""
+        matrices = {name: shape for name, shape in self._shapes().items() if len(shape) > 1}
+        return {name.removesuffix(".weight"): int(np.prod(shape)) for name, shape in matrices.items()}
+
+    def weights_and_biases(self) -> dict[str, int]:
+        """The number of weights of each layer, biases counted."""
+        counts: Counter[str] = Counter()
+        for name, shape in self._shapes().items():
+            counts[name.rsplit(".", 1)[0]] += int(np.prod(shape))
+        return dict(counts)
+
+    def _shapes(self) -> dict[str, Sequence[int]]:
+        """The shape of every tensor of a model."""
         model = min((self.path / "models").glob("*.safetensors"))
         with safe_open(model, "np") as tensors:
-            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-        matrices: dict[str, Sequence[int]] = {name: shape for name, shape in shapes.items() if len(shape) > 1}
-        return {name.removesuffix(".weight"): int(np.prod(shape)) for name, shape in matrices.items()}
+            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118

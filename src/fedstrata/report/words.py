@@ -108,7 +108,13 @@ FEDAVG_TILE = Tile(
 OTHER_ACCURACY = "mean accuracy with this model; higher is better"
 """What the tile of a further way to use the models says."""
 
-THRESHOLDS = {"stability": "epsilon", "mean_norm": "eps1", "max_norm": "eps2", "hopkins": "threshold"}
+THRESHOLDS = {
+    "stability": "epsilon",
+    "max_stability": "epsilon",
+    "mean_norm": "eps1",
+    "max_norm": "eps2",
+    "hopkins": "threshold",
+}
 """The hyper-parameter that a metric is compared with."""
 
 
