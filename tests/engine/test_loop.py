@@ -1,11 +1,14 @@
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
 import torch
-from small import dataset, fit_of, loop_of, network, plan_of
+from small import dataset, fit_of, loop_of, network, partition_of, plan_of
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Evaluation, LocalTraining
+from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import ContractError
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.randomness import generator
@@ -29,6 +32,36 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
         assert torch.allclose(report.results["train"].updates.of(torch.tensor([client]))[0], moved, atol=1e-6)
     assert report.results["train"].sizes.tolist() == [12, 9]
     assert report.results["train"].losses.isnan().all()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_gradients_of_channels_last_images_meet_the_weights_that_they_belong_to(optimizer: str) -> None:
+    """torch's fused optimisers ignore strides, and a convolution's gradient may lie in memory unlike its weight."""
+    module = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(1, 3, 3), relu1=nn.ReLU(), conv2=nn.Conv2d(3, 2, 3), flat=nn.Flatten(), fc=nn.Linear(8, 3)
+        )
+    )
+    layout, start = layout_of(module), row_of(module, layout_of(module))
+    engine = Loop(module, layout, ClientData(dataset(16), partition_of([12]), seed=0))
+    training = {
+        "momentum": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9),
+        "adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
+    }[optimizer]
+    moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
+
+    load_row(module, layout, start)
+    textbook = {
+        "momentum": torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, foreach=False),
+        "adam": torch.optim.Adam(module.parameters(), lr=0.01, foreach=False),
+    }[optimizer]
+    data, order = dataset(16), generator(7, "train", 1, 0)
+    for _ in range(2):
+        for batch in torch.arange(12)[torch.randperm(12, generator=order)].split(5):
+            textbook.zero_grad()
+            cross_entropy(module(data.prepare(batch)), data.labels[batch]).backward()
+            textbook.step()
+    assert torch.allclose(moved[0], row_of(module, layout) - start, atol=1e-6)
 
 
 @pytest.mark.parametrize(

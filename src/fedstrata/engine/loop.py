@@ -271,7 +271,18 @@ def _stepper(parameters: list[Tensor], anchors: list[Tensor], task: LocalTask) -
                 torch._foreach_add_(parameters, gradients, alpha=-training.lr)
                 return
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = _in_memory_order_of(parameter, gradient)
         optimizer.step()
 
     return step
+
+
+def _in_memory_order_of(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """A gradient whose values lie in memory as those of its parameter.
+
+    torch's fused optimisers read both in the order of memory and do not look at strides. The gradient of a convolution
+    of channels-last images is channels-last, its weight is not: values would meet weights that they do not belong to.
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
