@@ -77,27 +77,16 @@ WITHOUT_TRUTH = tuple(method for method in GROUPED if method[0] != "oracle")
 COMPARED = {
     "compare_fashion_rotation": Comparison("Fashion-MNIST, 4 rotations", GROUPED),
     "compare_fashion_majority": Comparison("Fashion-MNIST, 4 majorities of 0.8", GROUPED),
-    "compare_cifar10_majority": Comparison("CIFAR-10, 4 majorities of 0.8", GROUPED),
-    "compare_cifar10_dirichlet": Comparison(
-        "CIFAR-10, Dirichlet 0.3", (*WITHOUT_TRUTH[:-1], ("fedtsdp", "FedTSDP"), WITHOUT_TRUTH[-1])
+    "compare_fashion_dirichlet": Comparison(
+        "Fashion-MNIST, Dirichlet 0.3", (*WITHOUT_TRUTH[:-1], ("fedtsdp", "FedTSDP"), WITHOUT_TRUTH[-1])
     ),
     "compare_usc_had": Comparison("USC-HAD, 14 people", WITHOUT_TRUTH),
-    "late_split": Comparison(
-        "MNIST, 4 weak majorities of 0.35",
-        (
-            *BASELINES,
-            ("cfl", "CFL"),
-            ("layercfl+algorithm.layers=first_linear", "LayerCFL"),
-            ("hicfl", "HiCFL"),
-            ("hicfl+algorithm.variant=robust", "HiCFL, `robust` (ours)"),
-            ("strata", "Strata"),
-        ),
-    ),
+    "compare_mnist_weak": Comparison("MNIST, 4 weak majorities of 0.35", GROUPED),
 }
 """The tables of `compared`, by experiment."""
 
 HEAD = (
-    "method | seeds | accuracy | minus FedAvg | worst client | split in | clusters | ARI | "
+    "method | seeds | accuracy | minus FedAvg | worst client | acted in | clusters | ARI | "
     "accuracy lower than with FedAvg | lower than local training"
 )
 LOSERS = "accuracy lower than with FedAvg | lower than local training"
@@ -124,7 +113,7 @@ def compared(experiment: str) -> str:
 
 
 def _clusters(variant: str, runs: Sequence[Result]) -> tuple[str, str, str]:
-    """In how many runs a method split, its clusters at the end, and their agreement with the truth."""
+    """In how many runs a method acted, its clusters at the end, and their agreement with the truth."""
     if variant in NOT_CLUSTERING:
         return ("-", "-", "-")
     known = [run["ari"] for run in runs if run["ari"] is not None]
@@ -151,9 +140,9 @@ def against(variant: str) -> str:
 TUNED = {
     "tuning_fashion_rotation": "Fashion-MNIST, 4 rotations",
     "tuning_fashion_majority": "Fashion-MNIST, 4 majorities of 0.8",
-    "tuning_cifar10_majority": "CIFAR-10, 4 majorities of 0.8",
-    "tuning_cifar10_dirichlet": "CIFAR-10, Dirichlet 0.3",
+    "tuning_fashion_dirichlet": "Fashion-MNIST, Dirichlet 0.3",
     "tuning_usc_had": "USC-HAD, 14 people",
+    "tuning_mnist_weak": "MNIST, 4 weak majorities of 0.35",
 }
 """The file of results of each search for thresholds, and its federation."""
 
@@ -227,7 +216,7 @@ def identical(name: str = "") -> str:
         variants = sorted({variant for variant in found if _algorithm(variant) == algorithm}, key=len)
         rows += [_alike(variant) for variant in variants] or [(algorithm, "", MISSING)]
     rounds = " | ".join(f"clusters in round {round}" for round in ROUNDS)
-    return table(f"algorithm | seeds | {rounds} | split in | accuracy | minus FedAvg | {LOSERS}", rows)
+    return table(f"algorithm | seeds | {rounds} | acted in | accuracy | minus FedAvg | {LOSERS}", rows)
 
 
 def _alike(variant: str) -> tuple[str, ...]:
@@ -254,6 +243,9 @@ def _algorithm(variant: str) -> str:
 def _titled(variant: str) -> str:
     """An algorithm, and which keys of the file it changes."""
     name, *changes = variant.split("+")
+    name, _, thresholds = name.partition(":")
+    if thresholds:
+        changes = [f"eps1={thresholds}", f"eps2={thresholds}", *changes]
     return ", ".join([name, *(f"`{change.removeprefix('algorithm.')}`" for change in changes)])
 
 

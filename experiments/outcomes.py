@@ -106,9 +106,16 @@ def difference(runs: Sequence[Result], others: Sequence[Result], key: str = "acc
 
 
 def acted(runs: Sequence[Result]) -> str:
-    """In how many runs there was more than one cluster after some round."""
-    split = sum(max(run["curves"]["clusters"]) > 1 for run in runs)
-    return f"{split} of {len(runs)}" if runs else MISSING
+    """In how many runs a clustered method did anything else than FedAvg."""
+    return f"{sum(_acted(run) for run in runs)} of {len(runs)}" if runs else MISSING
+
+
+def _acted(run: Result) -> bool:
+    """Whether there was more than one cluster after some round, or FedTSDP shared fewer layers than there are."""
+    shared = [value for value in run["curves"].get("shared_layers", []) if value is not None]
+    # The number of shared layers starts at all of them, and every trigger takes 2 % away.
+    fewer = bool(shared) and min(shared) < math.ceil(max(shared))
+    return max(run["curves"]["clusters"]) > 1 or fewer
 
 
 def listed(runs: Sequence[Result], read: Callable[[Result], Any]) -> str:

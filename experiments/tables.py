@@ -73,7 +73,7 @@ def found() -> str:
         numbers = (*accuracies, difference(own, plain), f"{100 * (here - start) / (end - start):.0f} %")
         losers = (lower_than(own, plain), lower_than(own, results(experiment, "local")))
         rows.append((title, f"{len(own)}", acted(own), listed(own, itemgetter("ari")), *numbers, *losers))
-    head = "experiment | seeds | split in | ARI | FedAvg | LayerCFL | oracle | LayerCFL minus FedAvg | gap closed"
+    head = "experiment | seeds | acted in | ARI | FedAvg | LayerCFL | oracle | LayerCFL minus FedAvg | gap closed"
     return table(f"{head} | accuracy lower than with FedAvg | lower than local training", rows)
 
 

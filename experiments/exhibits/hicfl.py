@@ -212,7 +212,9 @@ def bipartitions(runs: Mapping[str, RunFolder]) -> Quantities:
 def right_after_stability(found: Measured) -> Mapping[str, bool]:
     """Table IV."""
     return {
-        **{f"{name}: right more often after stability": found.less(f"{name} before", f"{name} after") for name in MIXED},
+        **{
+            f"{name}: right more often after stability": found.less(f"{name} before", f"{name} after") for name in MIXED
+        },
         **{f"{name}: right for 95 % of the clients then": found.above(f"{name} after", 95) for name in MIXED},
     }
 
