@@ -82,7 +82,7 @@ COLUMNS = {
 }
 """What the columns of facts are called, where not as the facts are."""
 
-ALIKE = """20 clients with 150 random MNIST images each and a network of one hidden layer, so one cluster is right. Every
+ALIKE = """20 clients with 150 random MNIST images each and a network of one hidden layer. One cluster is right. Every
 algorithm has its default keys, unless the row names others. "1 in 2, 3 in 1" means one cluster in two seeds and three
 clusters in one seed. "Acted in" counts the runs with more than one cluster after some round; FedTSDP also acts when it
 makes a layer personal. The accuracy is that after 20 rounds, with its standard deviation over the seeds. The difference
