@@ -223,6 +223,7 @@ def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:
         **{key: _short(summary[key]) for key in SUMMARY},
         **{key: summary[key] for key in ("target", "rounds_to_target") if key in summary},
         "versions": summary["versions"],
+        "machine": summary["machine"],
         "clients": {str(client["client"]): _short(client["accuracy"]) for client in last},
         "curves": curves,
         "splits": [_torn(event, members, summary["truth"]) for event in events if event["kind"] == "split"],

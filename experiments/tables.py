@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
+from instructions import instructions
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from proofs import PROOFS
 
@@ -127,6 +128,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "scouted": scouted,
     "preclustered": preclustered,
     "precision": precision,
+    "instructions": instructions,
     **PROOFS,
 }
 """What a document may name, with at most one word behind it."""

@@ -24,6 +24,7 @@ SHOWN = {".py": "python", ".toml": "toml"}
 """Sources that are shown as pages, and their language."""
 
 CODE = re.compile(r"^( *)(`{3,}).*?^\1\2|`[^`]+`", re.DOTALL | re.MULTILINE)
+PICTURE = re.compile(r"(?<=<td>)((?:(?!</td>).)*?<img)", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=\))")
 
 
@@ -90,6 +91,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{os.path.relpath(ROOT / _page_of(target), origin.parent)}{link[2] or ''}" if outside else link[0]
 
     return LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make pictures in tables large enough."""
+    return widened(html)
+
+
+def widened(html: str) -> str:
+    """Give the first picture of each cell of a table a width: its column would make it too small to read."""
+    return PICTURE.sub(r'\1 style="min-width: 20rem"', html)
 
 
 def _place(path: Path) -> str:

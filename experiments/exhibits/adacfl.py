@@ -16,7 +16,8 @@ import torch
 from fedstrata.clustering import agglomerate, euclidean
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
-from .hicfl import NETWORKS, idle, other, weight_counts
+from .hicfl import idle, weight_counts
+from .hicfl_settings import NETWORKS, other
 from .measures import (
     agreement,
     client_accuracy,

@@ -11,7 +11,8 @@ from pathlib import Path
 from .catalogue import EXHIBITS, PAPERS, chosen
 from .exhibit import Exhibit
 from .page import write_page
-from .running import FOLDER, RESULTS, finished, judge_again, reproduce
+from .pictures import FOLDER as PICTURES
+from .running import FOLDER, RESULTS, draw_again, finished, judge_again, reproduce
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0,1,2", help="every exhibit is run with one seed before the next seed")
     parser.add_argument("--out", type=Path, default=FOLDER, help="the folder of the runs; finished ones are kept")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, help="the folder of the pictures")
+    parser.add_argument("--draw", action="store_true", help="run nothing; draw the runs that are finished")
     parser.add_argument("--measure", action="store_true", help="run nothing; measure the runs that are finished")
     parser.add_argument("--list", action="store_true", help="name the exhibits and what they take")
     parser.add_argument("--page", action="store_true", help="judge the results again, and write docs/exhibits.md")
@@ -42,20 +45,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     exhibits = chosen(given.ids, given.paper)
     failed = False
+    if given.draw:
+        draw_all(exhibits, given.out, given.pictures)
+        seeds = []
     for seed in seeds:
         for exhibit in exhibits:
             if not given.measure or finished(exhibit, seed, given.out):
-                failed |= not attempt(exhibit, seed, given.out, given.results)
+                failed |= not attempt(exhibit, seed, given.out, given.results, given.pictures)
     if given.page:
         judge_again(EXHIBITS.values(), given.results)
         write_page(given.results)
     return int(failed)
 
 
-def attempt(exhibit: Exhibit, seed: int, out: Path, results: Path) -> bool:
+def draw_all(exhibits: Sequence[Exhibit], out: Path, pictures: Path) -> None:
+    """Draw exhibits from their finished runs, and name the files."""
+    for exhibit in exhibits:
+        if file := draw_again(exhibit, out, pictures):
+            print(file)
+
+
+def attempt(exhibit: Exhibit, seed: int, out: Path, results: Path, pictures: Path) -> bool:
     """Make an exhibit with one seed. An error is shown, and the next exhibit goes on."""
     try:
-        verdict = reproduce(exhibit, seed, out, results)
+        verdict = reproduce(exhibit, seed, out, results, pictures)
     except Exception:
         print(f"{exhibit.id}, seed {seed}:", file=sys.stderr)
         traceback.print_exc()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
-from .hicfl import other
+from .hicfl_settings import other
 from .measures import clusters, final, first_round, percent
 from .run_folder import RunFolder
 

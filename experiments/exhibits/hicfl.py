@@ -11,11 +11,31 @@ from itertools import pairwise
 from statistics import mean
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
+from .hicfl_settings import (
+    BY_SHARE,
+    BY_XI,
+    CELLS,
+    CIFAR,
+    COMPARED,
+    ENDINGS,
+    FEDAVG,
+    FEWER_IMAGES,
+    MISPLACED,
+    MIXED,
+    NETWORKS,
+    OF_MEAN,
+    STEP_SIZE,
+    SWEEP,
+    XI_SHARES,
+    cfl,
+    methods,
+    rivals,
+    stable_cfl,
+)
 from .measures import (
     agreement,
     cluster_accuracy,
     clusters,
-    least_stability,
     mean_of_rounds,
     mean_over_layers,
     overlap,
@@ -25,83 +45,6 @@ from .measures import (
     round_of_stability,
 )
 from .run_folder import RunFolder
-
-N1 = Setting("hicfl_n1")
-N2 = Setting("hicfl_n2")
-N3 = Setting("hicfl_n3")
-
-MNIST = ("data.name=mnist", "model.name=mnist_cnn", "data.samples=200", "local.batch=16")
-FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn", "data.samples=200", "local.batch=16")
-
-FEWER_IMAGES = "500 images a client (MNIST and Fashion-MNIST 200) in batches of 16 or 32"
-
-CELLS = {
-    "N1 MNIST": N1.but(*MNIST),
-    "N1 F-MNIST": N1.but(*FASHION),
-    "N1 CIFAR-10": N1,
-    "N2 MNIST": N2.but(*MNIST, "local.lr=0.01", "algorithm.epsilon=0.005", "algorithm.xi=0.0005"),
-    "N2 F-MNIST": N2.but(*FASHION, "local.lr=0.01", "algorithm.epsilon=0.005", "algorithm.xi=0.0005"),
-    "N2 CIFAR-10": N2,
-    "N3 MNIST": N3.but(*MNIST, "partition.groups=2"),
-    "N3 F-MNIST": N3.but(*FASHION, "partition.groups=2"),
-    "N3 CIFAR-10": N3,
-}
-"""The nine settings of Tables II and III, for HiCFL itself."""
-
-CIFAR = {cell.split()[0]: setting for cell, setting in CELLS.items() if "CIFAR" in cell}
-"""The three of them on CIFAR-10."""
-
-STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
-"""Of the settings on CIFAR-10."""
-
-FEDAVG = ("algorithm.epsilon=0.0",)
-"""HiCFL that never splits is FedAvg, and it records stability."""
-
-MIXED = {
-    name: setting.but(*FEDAVG, "rounds=20", "probe.bipartition=true")
-    for name, setting in {"N1": N1, "N2 0.5": N2.but("partition.share=0.5"), "N2 0.7": N2, "N3": N3}.items()
-}
-"""The runs of Table IV, in which HiCFL never splits but says how it would."""
-
-TABLE_4 = {"N1": (87.14, 100), "N2 0.5": (78.19, 98.89), "N2 0.7": (76, 98), "N3": (56.67, 100)}
-"""The paper's shares of the clients on the right side, in percent, before and after stability."""
-
-CENTRALIZED = ("algorithm.name=centralized", "algorithm.steps=epoch")
-
-
-def cfl(setting: Setting) -> Setting:
-    """MTCFL in a setting: recursive bipartition gated by norms (Sattler et al., Algorithm 2)."""
-    return other(
-        setting, "cfl", "trigger=norms", "eps1=auto", "eps2=auto", "gamma=0.5", "linkage=single", "min_split=3"
-    )
-
-
-def stable_cfl(setting: Setting, step_size: float) -> Setting:
-    """MTCFL with model stability in a setting (Table V)."""
-    return other(
-        setting,
-        "cfl",
-        "trigger=stability",
-        f"epsilon={0.5 * step_size:g}",
-        f"xi={0.05 * step_size:g}",
-        "window=3",
-        "rho=0.8",
-        "gamma=0.5",
-        "linkage=single",
-        "min_split=3",
-    )
-
-
-def ifca(setting: Setting, k: int) -> Setting:
-    """IFCA with the true number of clusters in a setting."""
-    return other(setting, "ifca", f"k={k}", "average=model", "init=restart", "share_body=false")
-
-
-def other(setting: Setting, algorithm: str, *keys: str) -> Setting:
-    """A setting with another algorithm, whose keys start from its defaults."""
-    kept = [text for text in setting.sets if not text.startswith("algorithm.")]
-    return Setting(setting.experiment, (*kept, f"algorithm.name={algorithm}", *(f"algorithm.{key}" for key in keys)))
-
 
 # Figures 1, 2 and 4: what layers show, and when
 
@@ -174,7 +117,8 @@ def stable_before_loss(found: Measured) -> Mapping[str, bool]:
 def overlaps(runs: Mapping[str, RunFolder]) -> Quantities:
     """The mean Jaccard index of the unstable weights of consecutive rounds, by layer, and that of random choices."""
     (run,) = runs.values()
-    rounds = [found for record in run.rounds if (found := run.unstable_weights(record["round"]))]
+    places = [run.unstable_weights(record["round"]) for record in run.rounds]
+    rounds = [each for each in places if each]
     counts = run.weights_and_biases()
     found: dict[str, float | None] = {}
     for layer, first in rounds[0].items():
@@ -198,14 +142,15 @@ def same_weights_are_unstable(found: Measured) -> Mapping[str, bool]:
 
 
 def bipartitions(runs: Mapping[str, RunFolder]) -> Quantities:
-    """How right a bipartition would be, before the round in which stability settles and from then on."""
+    """How right a bipartition would be, before the first round with a stable layer and from then on."""
     found: dict[str, float | None] = {}
     for name, run in runs.items():
-        settled = int(round_of_settling(mean_over_layers(run, "stability")))
+        stable = round_of_stability(run, 0.5 * STEP_SIZE[name.split()[0]])
         curve = run.metric("bipartition_accuracy")
-        found[f"{name} settles in round"] = float(settled)
-        found[f"{name} before"] = percent(mean_of_rounds(curve, 1, settled))
-        found[f"{name} after"] = percent(mean_of_rounds(curve, settled, len(curve) + 1))
+        first = len(curve) + 1 if stable is None else int(stable)
+        found[f"{name} stable in round"] = stable
+        found[f"{name} before"] = percent(mean_of_rounds(curve, 1, first))
+        found[f"{name} after"] = percent(mean_of_rounds(curve, first, len(curve) + 1))
     return found
 
 
@@ -219,20 +164,10 @@ def right_after_stability(found: Measured) -> Mapping[str, bool]:
     }
 
 
+TABLE_4 = {"N1": (87.14, 100), "N2 0.5": (78.19, 98.89), "N2 0.7": (76, 98), "N3": (56.67, 100)}
+"""The paper's shares of the clients on the right side, in percent, before and after stability."""
+
 # Tables II and III: accuracy, and rounds
-
-
-def methods(cell: str) -> dict[str, Setting]:
-    """What Table II compares in a cell."""
-    setting = CELLS[cell]
-    k = 2 if cell in ("N3 MNIST", "N3 F-MNIST") else 4
-    return {
-        f"{cell} Centralized": other(setting, "centralized", "steps=epoch"),
-        f"{cell} FedAvg": setting.but(*FEDAVG),
-        f"{cell} MTCFL": cfl(setting),
-        f"{cell} IFCA": ifca(setting, k),
-        f"{cell} HiCFL": setting,
-    }
 
 
 TABLE_2 = {
@@ -246,7 +181,7 @@ TABLE_2 = {
     "N3 F-MNIST": (84.60, 85.76, 82.89, 84.44, 87.53),
     "N3 CIFAR-10": (38.44, 34.62, 40.47, 39.33, 40.92),
 }
-"""The paper's accuracies in percent, in the order of `methods`."""
+"""The paper's accuracies in percent: trained on all data in one place, FedAvg, MTCFL, IFCA, HiCFL."""
 
 RIVALS = ("FedAvg", "MTCFL", "IFCA")
 
@@ -254,20 +189,31 @@ RIVALS = ("FedAvg", "MTCFL", "IFCA")
 def table_2(runs: Mapping[str, RunFolder]) -> Quantities:
     """The mean lead of HiCFL over each rival, and every accuracy."""
     accuracies = {name: cluster_accuracy(run) or 0.0 for name, run in runs.items()}
-    cells = {name.rsplit(" ", 1)[0] for name in runs}
     leads: dict[str, float | None] = {
-        f"lead over {rival}": mean(
-            accuracies[f"{cell} HiCFL"] - accuracies[f"{cell} {rival}"] for cell in sorted(cells)
-        )
+        f"lead over {rival}": mean(accuracies[f"{cell} HiCFL"] - accuracies[f"{cell} {rival}"] for cell in COMPARED)
         for rival in RIVALS
     }
-    of_each = {f"{name} clusters": clusters(run) for name, run in runs.items() if name.endswith(("MTCFL", "HiCFL"))}
-    return {**leads, **accuracies, **of_each, **stability_ratios(runs)}
+    splitting = {name: run for name, run in runs.items() if not name.endswith(("FedAvg", "IFCA"))}
+    return {**leads, **accuracies, **{f"{name} clusters": clusters(run) for name, run in splitting.items()}}
 
 
 def hicfl_leads(found: Measured) -> Mapping[str, bool]:
     """Table II."""
-    return {f"HiCFL is ahead of {rival} on average": found.above(f"lead over {rival}", 0) for rival in RIVALS}
+    return {
+        **{f"HiCFL is ahead of {rival} on average": found.above(f"lead over {rival}", 0) for rival in RIVALS},
+        **with_every_member(found),
+    }
+
+
+def with_every_member(found: Measured) -> Mapping[str, bool]:
+    """Whether runs in which a layer must be stable in every member ever split (Eq. 15)."""
+    names = [name for name in split_runs(found) if name.endswith(EQUATION_15)]
+    return {
+        "a layer is ever stable in every member (Eq. 15)": all(found.above(f"{name} clusters", 1.5) for name in names)
+    }
+
+
+EQUATION_15 = "every member"
 
 
 TABLE_3 = {
@@ -284,32 +230,24 @@ TABLE_3 = {
 """The paper's rounds of MTCFL and HiCFL; None is a number below 10."""
 
 
-def stability_ratios(runs: Mapping[str, RunFolder]) -> Quantities:
-    """How near the layers of runs with a threshold of stability came to it, in the mean of the clients."""
-    found: dict[str, float | None] = {}
-    for name, run in runs.items():
-        least = least_stability(run)
-        epsilon = run.keys["algorithm"].get("epsilon")
-        if least is not None and isinstance(epsilon, float) and epsilon > 0:
-            found[f"{name} least stability / epsilon"] = least / epsilon
-    return found
-
-
 def clustering_rounds(runs: Mapping[str, RunFolder]) -> Quantities:
-    """The round from which the clusters are the final ones, how many there are, and how near stability came."""
+    """The round from which the clusters are the final ones, how many there are, and the ARI with the true groups."""
     found: dict[str, float | None] = {}
     for name, run in runs.items():
         found[f"{name} rounds"] = round_of_clustering(run)
         found[f"{name} clusters"] = clusters(run)
         found[f"{name} ARI"] = agreement(run)
-    return {**found, **stability_ratios(runs)}
+    return found
 
 
 def hicfl_is_faster(found: Measured) -> Mapping[str, bool]:
     """Table III."""
     return {
-        f"{cell}: HiCFL needs fewer rounds": found.less(f"{cell} HiCFL rounds", f"{cell} MTCFL rounds")
-        for cell in CELLS
+        **{
+            f"{cell}: HiCFL needs fewer rounds": found.less(f"{cell} HiCFL rounds", f"{cell} MTCFL rounds")
+            for cell in COMPARED
+        },
+        **with_every_member(found),
     }
 
 
@@ -318,19 +256,12 @@ def idle(found: Measured, *methods: str) -> str:
     whole = [name for name in split_runs(found) if name.endswith(methods) and not found.above(f"{name} clusters", 1.5)]
     if not whole:
         return ""
-    told = [f"{name} ({at_best(found, name)})" if at_best(found, name) else name for name in whole]
-    return f"Never split, so there are no clusters to compare: {', '.join(told)}."
+    return f"Never split, so there are no clusters to compare: {', '.join(whole)}."
 
 
 def split_runs(found: Measured) -> list[str]:
     """The names of the runs whose clusters are counted."""
     return [name.removesuffix(" clusters") for name in found.values if name.endswith(" clusters")]
-
-
-def at_best(found: Measured, name: str) -> str:
-    """How near the layers of a run came to being stable, in words; empty where stability plays no role."""
-    ratio = found.mean(f"{name} least stability / epsilon")
-    return "" if ratio is None else f"stability at best {ratio:.1f} times epsilon in the mean of the members"
 
 
 # Table V: model stability in MTCFL
@@ -357,26 +288,11 @@ def stability_saves_rounds(found: Measured) -> Mapping[str, bool]:
 # Figures 7 to 10, Table VI
 
 
-SWEEP = {
-    "F-MNIST 0.01": CELLS["N2 F-MNIST"],
-    "F-MNIST 0.1": N2.but(*FASHION, "local.lr=0.1", "algorithm.epsilon=0.05", "algorithm.xi=0.005"),
-    "MNIST 0.01": CELLS["N2 MNIST"],
-    "MNIST 0.1": N2.but(*MNIST, "local.lr=0.1", "algorithm.epsilon=0.05", "algorithm.xi=0.005"),
-    "CIFAR-10 0.001": N2,
-    "CIFAR-10 0.01": N2.but("local.lr=0.01", "algorithm.epsilon=0.005", "algorithm.xi=0.0005"),
-    "CIFAR-10 0.01, batch 512": N2.but(
-        "local.lr=0.01", "local.batch=512", "algorithm.epsilon=0.005", "algorithm.xi=0.0005"
-    ),
-}
-"""The step sizes of Figure 7, by data set; the batch is 256 where nothing is said."""
-
-
 def accuracy_and_clusters(runs: Mapping[str, RunFolder]) -> Quantities:
     """Accuracy and clusters after the last round."""
     return {
         **{f"{name} accuracy": cluster_accuracy(run) for name, run in runs.items()},
         **{f"{name} clusters": clusters(run) for name, run in runs.items()},
-        **stability_ratios(runs),
     }
 
 
@@ -391,9 +307,6 @@ def large_steps_fail(found: Measured) -> Mapping[str, bool]:
             "CIFAR-10 0.01 accuracy", "CIFAR-10 0.01, batch 512 accuracy"
         ),
     }
-
-
-BETAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def few_rounds(found: Measured) -> Mapping[str, bool]:
@@ -414,10 +327,6 @@ def few_rounds(found: Measured) -> Mapping[str, bool]:
         "clustering is complete within 10 rounds everywhere": len(known) == len(names) and max(known) <= 10,
         "rounds differ by 6 at most over the levels of a data set": len(known) == len(names) and max(spreads) <= 6,
     }
-
-
-XI_SHARES = (0.01, 0.05, 0.1, 0.2)
-"""The multiples of the step size for xi; the paper's figure has further ones that its text does not name."""
 
 
 def selected_weights(runs: Mapping[str, RunFolder]) -> Quantities:
@@ -468,9 +377,6 @@ def steadiest_leads(found: Measured) -> Mapping[str, bool]:
     return {"the steadiest reference is more accurate than a random one": found.above("lead of the steadiest", 0)}
 
 
-ENDINGS = {"Re-organizing": "reorganise", "Fine-grained": "fine", "Personalized": "personal"}
-
-
 def personal_is_best(found: Measured) -> Mapping[str, bool]:
     """Table VI."""
     parts = {}
@@ -508,27 +414,7 @@ def never_split(found: Measured) -> str:
     return "" if some else idle(found, "")
 
 
-MISPLACED = {
-    "normal": N2,
-    **{
-        f"{share} %, round {round}": N2.but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
-        for share in (10, 20)
-        for round in (5, 10)
-    },
-}
-"""The runs of Figure 11: the share of the clients that are put into a wrong cluster, and the round."""
-
 # Figures 12 to 14
-
-
-def rivals(setting: Setting, k: int) -> dict[str, Setting]:
-    """HiCFL and its rivals in a setting; k is IFCA's number of models."""
-    return {
-        "FedAvg": setting.but(*FEDAVG),
-        "MTCFL": cfl(setting),
-        "IFCA": ifca(setting, k),
-        "HiCFL": setting,
-    }
 
 
 def accuracy_and_jumps(runs: Mapping[str, RunFolder]) -> Quantities:
@@ -555,6 +441,7 @@ def ahead_and_steady(found: Measured) -> Mapping[str, bool]:
         "its accuracy changes least from round to round": all(
             found.less("HiCFL change a round", f"{rival} change a round") for rival in RIVALS
         ),
+        **with_every_member(found),
     }
 
 
@@ -568,14 +455,12 @@ def weight_counts(runs: Mapping[str, RunFolder]) -> Quantities:
     return found
 
 
-NETWORKS = {
-    "MNIST-CNN": Setting("weights"),
-    "FMNIST-CNN": Setting("weights", FASHION),
-    "CIFAR10-CNN": Setting("weights", ("data.name=cifar10", "model.name=cifar_cnn")),
-}
-
 TABLE_1 = {"MNIST-CNN": 33500, "FMNIST-CNN": 18320, "CIFAR10-CNN": 6850}
 """The weights of the networks."""
+
+BY_THE_MEAN = f"{FEWER_IMAGES}; a layer is stable if it is in the mean of the members"
+TWO_DATA_SETS = f"CIFAR-10 and Fashion-MNIST of three data sets, {BY_THE_MEAN}"
+SHOWN = ("rounds", "clusters", "ARI")
 
 EXHIBITS = [
     Exhibit(
@@ -606,6 +491,7 @@ EXHIBITS = [
         paper="hicfl",
         claim="Stability settles after about 12 rounds, the loss after about 40 (N1 to N3, CIFAR-10).",
         settings={name: setting.but(*FEDAVG) for name, setting in CIFAR.items()},
+        reduction=FEWER_IMAGES,
         measure=stability_and_loss,
         parts=stable_before_loss,
         published={
@@ -653,7 +539,7 @@ EXHIBITS = [
         id="H-T2",
         paper="hicfl",
         claim="After 50 rounds HiCFL is 9.0 points ahead of FedAvg, 2.3 of MTCFL and 2.0 of IFCA, over nine settings.",
-        settings={name: setting for cell in CELLS for name, setting in methods(cell).items()},
+        settings={name: setting for cell in COMPARED for name, setting in methods(cell).items()},
         measure=table_2,
         parts=hicfl_leads,
         published={
@@ -666,9 +552,10 @@ EXHIBITS = [
                 for method, value in zip(("Centralized", *RIVALS, "HiCFL"), values, strict=True)
             },
         },
-        hours=4.5,
+        reduction=TWO_DATA_SETS,
+        hours=2.0,
         shown=("lead over FedAvg", "lead over MTCFL", "lead over IFCA"),
-        obstacle=lambda found: idle(found, "MTCFL", "HiCFL"),
+        obstacle=lambda found: idle(found, "MTCFL"),
     ),
     Exhibit(
         id="H-T3",
@@ -676,9 +563,9 @@ EXHIBITS = [
         claim="Clustering is complete after under 10 to 16 rounds, that of MTCFL after 22 to 37.",
         settings={
             name: setting
-            for cell in CELLS
+            for cell in COMPARED
             for name, setting in methods(cell).items()
-            if name.endswith(("HiCFL", "MTCFL"))
+            if not name.endswith(("FedAvg", "IFCA"))
         },
         measure=clustering_rounds,
         parts=hicfl_is_faster,
@@ -686,9 +573,10 @@ EXHIBITS = [
             **{f"{cell} MTCFL rounds": float(rounds or 0) for cell, (rounds, _) in TABLE_3.items()},
             **{f"{cell} HiCFL rounds": float(rounds) for cell, (_, rounds) in TABLE_3.items() if rounds},
         },
-        obstacle=lambda found: idle(found, "MTCFL", "HiCFL"),
-        hours=4.5,
-        shown=[f"{cell} {method} rounds" for cell in CELLS for method in ("MTCFL", "HiCFL")],
+        obstacle=lambda found: idle(found, "MTCFL"),
+        reduction=TWO_DATA_SETS,
+        hours=2.0,
+        shown=[f"{cell} {method} {what}" for cell in COMPARED for method in ("MTCFL", "HiCFL") for what in SHOWN],
     ),
     Exhibit(
         id="H-F7",
@@ -698,40 +586,30 @@ EXHIBITS = [
         measure=accuracy_and_clusters,
         parts=large_steps_fail,
         obstacle=never_split,
-        hours=0.7,
+        reduction=BY_THE_MEAN,
+        hours=0.4,
     ),
     Exhibit(
         id="H-F8",
         paper="hicfl",
         claim="N2: clustering is complete within 10 rounds for every share of the main class, 4 rounds apart at most.",
-        settings={
-            f"{cell.split()[1]} {beta}": setting.but(f"partition.share={beta}")
-            for cell, setting in CELLS.items()
-            if cell.startswith("N2")
-            for beta in BETAS
-        },
+        settings=BY_SHARE,
         measure=clustering_rounds,
         parts=few_rounds,
         obstacle=never_split,
-        hours=1.2,
+        reduction=f"{BY_THE_MEAN}; 25 rounds of 50",
+        hours=0.6,
         shown=[f"{data} {beta} rounds" for data in ("MNIST", "F-MNIST", "CIFAR-10") for beta in (0.5, 0.7, 0.9)],
     ),
     Exhibit(
         id="H-F9",
         paper="hicfl",
         claim="xi = 0.05 of the step size keeps 36 to 55 % of the weights, and takes about as many rounds as all.",
-        settings={
-            f"{name} {label}": setting.but(*sets)
-            for name, setting in CIFAR.items()
-            for label, sets in {
-                **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
-                "all weights": ("algorithm.weight_selection=false",),
-            }.items()
-        },
+        settings=BY_XI,
         measure=selected_weights,
         parts=fewer_weights,
-        reduction="CIFAR-10 alone of three data sets",
-        hours=1.2,
+        reduction=f"CIFAR-10 alone of three data sets, 16 rounds of 50; {BY_THE_MEAN}",
+        hours=0.6,
     ),
     Exhibit(
         id="H-T4",
@@ -754,10 +632,10 @@ EXHIBITS = [
         claim="On CIFAR-10, stability takes MTCFL from 37, 36 and 22 rounds to 18, 11 and 19, about as accurate.",
         settings={
             label: chosen
-            for name, setting in CIFAR.items()
+            for name in CIFAR
             for label, chosen in {
-                f"{name} MTCFL": cfl(setting),
-                f"{name} with stability": stable_cfl(setting, STEP_SIZE[name]),
+                f"{name} MTCFL": cfl(f"{name} CIFAR-10"),
+                f"{name} with stability": stable_cfl(f"{name} CIFAR-10"),
             }.items()
         },
         measure=stability_in_cfl,
@@ -776,7 +654,8 @@ EXHIBITS = [
             "N3 MTCFL accuracy": 40.47,
             "N3 with stability accuracy": 41.18,
         },
-        obstacle=lambda found: idle(found, "MTCFL", "with stability"),
+        obstacle=lambda found: idle(found, "MTCFL"),
+        reduction=BY_THE_MEAN,
         hours=0.4,
         shown=[
             f"{name} {method} {what}"
@@ -789,13 +668,12 @@ EXHIBITS = [
         id="H-F10",
         paper="hicfl",
         claim="Splitting around the steadiest client is 4.1 points more accurate than around a random one (N2).",
-        settings={"steadiest": N2, "random": N2.but("algorithm.reference=random")},
+        settings={"steadiest": OF_MEAN["N2"], "random": OF_MEAN["N2"].but("algorithm.reference=random")},
         measure=reference_accuracies,
         parts=steadiest_leads,
         published={"lead of the steadiest": 4.1},
-        remark="Without a split this is FedAvg, for which the paper has 49.86 %: its clients, whose epochs it does "
-        "not give, seem to train more than one a round.",
         obstacle=never_split,
+        reduction=BY_THE_MEAN,
         hours=0.1,
     ),
     Exhibit(
@@ -806,7 +684,7 @@ EXHIBITS = [
         measure=accuracies_after_misplacement,
         parts=recovers,
         obstacle=never_split,
-        reduction=FEWER_IMAGES,
+        reduction=f"{BY_THE_MEAN}; 35 rounds",
         hours=0.3,
     ),
     Exhibit(
@@ -815,7 +693,7 @@ EXHIBITS = [
         claim="CIFAR-10: fine-grained clusters are more accurate than re-organized ones, and personal models most.",
         settings={
             f"{name} {ending}": setting.but(f"algorithm.ending={key}", "algorithm.patience=10")
-            for name, setting in CIFAR.items()
+            for name, setting in OF_MEAN.items()
             for ending, key in ENDINGS.items()
         },
         measure=accuracy_and_clusters,
@@ -830,6 +708,7 @@ EXHIBITS = [
             for ending, value in zip(ENDINGS, values, strict=True)
         },
         obstacle=never_split,
+        reduction=BY_THE_MEAN,
         hours=0.5,
         shown=[f"{name} {ending} {what}" for what in ("accuracy",) for name in CIFAR for ending in ENDINGS],
     ),
@@ -838,12 +717,12 @@ EXHIBITS = [
             id=name,
             paper="hicfl",
             claim=f"Dirichlet mixes of {alpha}: HiCFL is the most accurate with the CNN, ResNet18 and VGG11.",
-            settings=rivals(Setting("hicfl_lda", () if alpha == 0.3 else (f"partition.alpha={alpha}",)), 4),
+            settings=rivals(f"LDA {alpha}"),
             measure=accuracy_and_jumps,
             parts=ahead_and_steady,
-            obstacle=lambda found: idle(found, "MTCFL", "HiCFL"),
-            reduction="The CNN alone; ResNet18 and VGG11 want a GPU",
-            hours=0.7,
+            obstacle=lambda found: idle(found, "MTCFL"),
+            reduction=f"The CNN alone; ResNet18 and VGG11 want a GPU. {BY_THE_MEAN}",
+            hours=0.4,
         )
         for name, alpha in (("H-F12", 0.3), ("H-F13", 0.5))
     ),
@@ -851,11 +730,12 @@ EXHIBITS = [
         id="H-F14",
         paper="hicfl",
         claim="USC-HAD, one client for each of 14 people: HiCFL is the most accurate and early.",
-        settings=rivals(Setting("hicfl_usc_had"), 4),
+        settings=rivals("USC-HAD"),
         measure=accuracy_and_jumps,
         parts=ahead_and_steady,
-        obstacle=lambda found: idle(found, "MTCFL", "HiCFL"),
-        hours=1.5,
+        obstacle=lambda found: idle(found, "MTCFL"),
+        reduction="60 rounds of 200; a layer is stable if it is in the mean of the members",
+        hours=0.4,
     ),
     Exhibit(
         id="H-F15",

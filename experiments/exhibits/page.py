@@ -9,6 +9,8 @@ from typing import Any
 
 from .catalogue import EXHIBITS, PAPERS
 from .exhibit import HERE, Exhibit, Measured, Verdict
+from .pictures import FOLDER as PICTURES
+from .pictures import embedded
 from .running import command, measured
 
 PAGE = HERE.parents[1] / "docs" / "exhibits.md"
@@ -21,8 +23,8 @@ HEAD = """<!-- made by python -m experiments.reproduce --page; to change it, cha
 
 This page answers one question for every table, figure and headline number of the four papers that the library
 implements: what does the paper claim, and what comes out here? A row has the paper's figures beside ours, which are
-means over seeds with their standard deviation behind ±. "-" stands for no number, such as the round of a split that
-never came.
+means over seeds with their standard deviation behind ±. Pictures are of seed 0; a click shows one in full size. "-"
+stands for no number, such as the round of a split that never came.
 
 The verdict follows from the measured quantities alone. It is "{not_comparable}" where the conditions are not the
 paper's own, or where a method that is compared never acted. A claim holds when it does in the mean and for two thirds
@@ -31,21 +33,21 @@ of the seeds at least. [Semantics](semantics.md) says how the library reads what
 To make an exhibit again, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
 Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
 Each result is a file in [`experiments/results/exhibits`](../experiments/results/exhibits), and each setting an
-experiment file in [`experiments/exhibits`](../experiments/exhibits). The results so far were made with the library of
-revision ba98915, whose `src` comes first on `PYTHONPATH` then. Later revisions hold out test data by class, so their
-digits differ.
+experiment file in [`experiments/exhibits`](../experiments/exhibits). A row names the revision of the library that made
+it. A later one repeats its digits unless the changelog says what changed; to be sure, put the `src` of that revision
+first on `PYTHONPATH`.
 
 {counts}
 """
 
 
 def write_page(results: Path, page: Path = PAGE) -> None:
-    """Write the page from the results that there are."""
+    """Write the page from the results and pictures that there are."""
     page.write_text(page_text(results))
 
 
-def page_text(results: Path) -> str:
-    """The page, from the results that there are."""
+def page_text(results: Path, pictures: Path = PICTURES) -> str:
+    """The page, from the results and pictures that there are."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     verdicts = {name: verdict_of(exhibit, found.get(name)) for name, exhibit in EXHIBITS.items()}
     counts: dict[str, int] = {}
@@ -54,7 +56,11 @@ def page_text(results: Path) -> str:
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda each: -each[1]))
     parts = [HEAD.format(counts=f"Of {len(EXHIBITS)} rows: {told}.", not_comparable="not comparable yet")]
     for paper, title in PAPERS.items():
-        rows = [row(each, found.get(each.id), verdicts[each.id]) for each in EXHIBITS.values() if each.paper == paper]
+        rows = [
+            row(each, found.get(each.id), verdicts[each.id], pictures)
+            for each in EXHIBITS.values()
+            if each.paper == paper
+        ]
         head = "| exhibit | the paper's claim | paper and here | reduction | verdict | command |"
         parts.append("\n".join([f"\n## {title}\n", head, "| --- | --- | --- | --- | --- | --- |", *rows]) + "\n")
     return "".join(parts)
@@ -67,7 +73,7 @@ def verdict_of(exhibit: Exhibit, result: Mapping[str, Any] | None) -> Verdict:
     return exhibit.verdict(measured(result["seeds"]))
 
 
-def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict) -> str:
+def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pictures: Path = PICTURES) -> str:
     """The row of an exhibit."""
     figures, made, reduction = "", "", exhibit.reduction or "none"
     if exhibit.measure is None:
@@ -75,14 +81,26 @@ def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict) ->
     elif result is None:
         made = f"`{command(exhibit, ['0', '1', '2'])}`, {hours(exhibit.hours)} on two cores"
     else:
-        figures = quantities(exhibit, measured(result["seeds"]))
+        told = quantities(exhibit, measured(result["seeds"]))
+        figures = "<br>".join(filter(None, [embedded(exhibit.id, pictures), told]))
         spent = sum(each["hours"] for each in result["seeds"].values())
-        machines = ", ".join(dict.fromkeys(each["machine"] for each in result["seeds"].values()))
-        made = f"`{result['command']}`, {hours(spent)} ({machines})"
+        machines = ", ".join(dict.fromkeys(made_on(each) for each in result["seeds"].values()))
+        sources = ", ".join(dict.fromkeys(each["source"] for each in result["seeds"].values() if each["source"]))
+        made = f"`{result['command']}`, {hours(spent)} ({machines}), revision {sources}"
     told = f"**{verdict.kind}**" + (f". {verdict.why}" if verdict.why else "")
     told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
     cells = [exhibit.id, exhibit.claim, figures, reduction, told, made]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def made_on(result: Mapping[str, Any]) -> str:
+    """The machine of a result in a few words. Older results have nothing but these words."""
+    machine = result["machine"]
+    if isinstance(machine, str):
+        return machine
+    if "accelerator" in machine:
+        return f"one {machine['accelerator']}"
+    return f"{result['cores']} cores"
 
 
 def quantities(exhibit: Exhibit, found: Measured) -> str:

@@ -124,3 +124,27 @@ class RunFolder:
         model = min((self.path / "models").glob("*.safetensors"))
         with safe_open(model, "np") as tensors:
             return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+
+    def gaps(self, round: int) -> dict[tuple[str, str], float]:
+        """The recorded Gaps of a round, by layer and measure, in the order of the layers; none where none are."""
+        file = self.path / "gaps" / f"{round:05}.parquet"
+        if not file.exists():
+            return {}
+        return {(row["layer"], row["measure"]): row["gap"] for row in pq.read_table(file).to_pylist()}
+
+    def matrices(self, round: int) -> dict[tuple[str, str], list[int]]:
+        """The measure and layer of each matrix of a round that `matrix` can read, and its clients, ascending.
+
+        A measure and layer that several clusters have a matrix of is left out.
+        """
+        file = self.path / "matrices" / f"{round:05}.npz"
+        if not file.exists():
+            return {}
+        with np.load(file) as arrays:
+            names = [name.split("|") for name in arrays.files if not name.endswith("|clients")]
+            times = Counter((measure, layer) for _, measure, layer in names)
+            return {
+                (measure, layer): sorted(arrays[f"{node}|{measure}|{layer}|clients"].tolist())
+                for node, measure, layer in names
+                if times[measure, layer] == 1
+            }

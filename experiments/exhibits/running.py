@@ -16,8 +16,12 @@ from typing import Any
 import torch
 
 import fedstrata as fs
+from fedstrata.runner.machine import machine
 
 from .exhibit import HERE, Exhibit, Measured, Setting, Verdict, describe
+from .pictures import FOLDER as PICTURES
+from .pictures import SEED as DRAWN
+from .pictures import write_picture
 from .run_folder import RunFolder
 
 RESULTS = HERE.parent / "results" / "exhibits"
@@ -76,8 +80,8 @@ def engine() -> list[str]:
     return ["engine.name=loop", "engine.device=cpu"]
 
 
-def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path) -> Verdict:
-    """Run an exhibit with a seed, measure it, and add the result to those of other seeds."""
+def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path, pictures: Path = PICTURES) -> Verdict:
+    """Run an exhibit with a seed, measure it, add the result to those of other seeds, and draw the first one."""
     assert exhibit.measure is not None
     runs = {name: run(setting, seed, out) for name, setting in exhibit.settings.items()}
     spent = perf_counter()
@@ -86,17 +90,26 @@ def reproduce(exhibit: Exhibit, seed: int, out: Path, results: Path) -> Verdict:
     result = {
         "measured": {name: short(value) for name, value in quantities.items()},
         "hours": short(spent),
-        "machine": machine(),
+        "machine": machine_of(runs.values()),
+        "cores": os.cpu_count(),
         "source": source(),
         "versions": next((each.summary["versions"] for each in runs.values()), {"torch": torch.__version__}),
     }
+    if seed == DRAWN:
+        write_picture(exhibit.id, runs, pictures)
     return keep(exhibit, seed, result, results)
+
+
+def draw_again(exhibit: Exhibit, out: Path, pictures: Path = PICTURES) -> Path | None:
+    """Draw an exhibit from the runs that are finished; None where there is nothing to draw."""
+    runs = {name: RunFolder(folder_of(setting, DRAWN, out)) for name, setting in exhibit.settings.items()}
+    return write_picture(exhibit.id, runs, pictures) if finished(exhibit, DRAWN, out) else None
 
 
 def keep(exhibit: Exhibit, seed: int, result: Mapping[str, Any], results: Path) -> Verdict:
     """Put the result of a seed into the exhibit's file. Results of other settings than today's are dropped."""
     path = results / f"{exhibit.id}.json"
-    with alone(results / ".lock"):
+    with alone(results / "results.lock"):
         return _keep_alone(exhibit, seed, result, path)
 
 
@@ -154,11 +167,10 @@ def command(exhibit: Exhibit, seeds: Sequence[str] | Mapping[str, object]) -> st
     return f"python -m experiments.reproduce {exhibit.id} --seeds {','.join(seeds)}"
 
 
-def machine() -> str:
-    """The machine in words."""
-    if torch.cuda.is_available():
-        return f"one {torch.cuda.get_device_name()}"
-    return f"{os.cpu_count()} cores"
+def machine_of(runs: Iterable[RunFolder]) -> dict[str, str]:
+    """The machine that all runs were made on; empty when they were made on several, or one does not tell."""
+    machines = [each.summary.get("machine", {}) for each in runs] or [machine()]
+    return dict(machines[0]) if all(each == machines[0] for each in machines) else {}
 
 
 def source() -> str:

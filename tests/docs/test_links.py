@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from website import ROOT, is_external, links, pages, targets
+from website import ROOT, is_external, links, pages, targets, widened
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -50,6 +50,11 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
             reached.add(page)
             ahead += [target for target in targets(page) if target.suffix == ".md"]
     assert set(pages()) <= reached
+
+
+def test_the_first_picture_of_a_cell_is_wide_enough_to_read_and_others_stay() -> None:
+    html = '<td>a</td><td><a href="b"><img src="b"></a><img src="c"></td><p><img src="d"></p>'
+    assert [part.split('"')[0] for part in widened(html).split("<img ")[1:]] == ["style=", "src=", "src="]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
 from fedstrata.errors import InputError, RecordError
+from fedstrata.runner.machine import machine
 from fedstrata.runner.run import _versions, run_experiment
 
 EXPERIMENT: dict[str, Any] = {
@@ -226,6 +227,12 @@ def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.
     monkeypatch.setattr("fedstrata.runner.run._versions", lambda: {**versions, "torch": "99"})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
+
+
+def test_another_processor_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.runner.run.machine", lambda device: {**machine(device), "processor": "another"})
+    resume(broken)
+    assert f"processor was {machine()['processor']}, is another" in said(broken)[5]
 
 
 def test_records_without_a_checkpoint_are_not_started_over(broken: Path) -> None:

@@ -43,7 +43,7 @@ class Checkpoint(Generic[StateT]):
         store: The tensors that the clients keep, by name (client/tensor/round).
         record: The record of the round, still without its scores; plain JSON values.
         experiment: The keys of the experiment; plain JSON values.
-        versions: The versions of the libraries that wrote it.
+        versions: The versions of the libraries that wrote it, and the machine, by name.
         lines: The SHA-256 of the lines in ``rounds.jsonl`` at that time: those of the rounds before.
         skipped: Why each newer checkpoint cannot be used; known when it was read.
     """
@@ -77,7 +77,7 @@ def save(
         store: The tensors that the clients keep.
         record: The record of the round.
         experiment: The keys of the experiment; None where they do not matter.
-        versions: The versions of the libraries; None where they do not matter.
+        versions: The versions of the libraries, and the machine; None where they do not matter.
         lines: The SHA-256 of the lines; empty where it does not matter.
     """
     place = subfolder(folder.parent, folder.name, private=True)

@@ -46,7 +46,7 @@ def find_resumable(
         folder: The folder of the run.
         fresh: The state before the first round.
         experiment: The experiment to resume; plain JSON values.
-        versions: The versions of the installed libraries.
+        versions: The versions of the installed libraries, and the machine, by name.
 
     Returns:
         The checkpoint; None when the run was stopped before its first one.

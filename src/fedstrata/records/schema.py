@@ -264,6 +264,7 @@ class Summary(Record):
     diverged: Divergence | None = None
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
+    machine: dict[str, Scalar] = {}
 
 
 def parse_record(value: Any, kind: type[_R]) -> _R:

@@ -24,6 +24,7 @@ from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
+from fedstrata.runner.machine import machine
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
@@ -150,7 +151,8 @@ def run_steps(
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target)
-        summary = {**_names(experiment), **measures, "versions": _versions()}
+        made = {"versions": _versions(), "machine": machine(setup.engine.device)}
+        summary = {**_names(experiment), **measures, **made}
         folder.finish(setup.problem.layout, state, summary)
         return Run(out, summary, rounds, state)
 
@@ -179,7 +181,7 @@ def _begin(
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
-    found = find_resumable(folder, fresh, _keys(experiment), _versions()) if resume else None
+    found = find_resumable(folder, fresh, _keys(experiment), _origin(setup)) if resume else None
     folder.create(dumps(experiment))
     if found is None:
         folder.rewind(0)
@@ -246,7 +248,7 @@ class _Recorder:
             store.tensors(),
             self.record,
             experiment=_keys(self.experiment),
-            versions=_versions(),
+            versions=_origin(self.setup),
             lines=self.folder.log.digest,
         )
 
@@ -315,6 +317,11 @@ def _names(experiment: Experiment) -> dict[str, Any]:
         "model": experiment.model.name,
         "seed": experiment.seed,
     }
+
+
+def _origin(setup: RunSetup) -> dict[str, str]:
+    """What the last bits of a run depend on beside its keys: the versions of the libraries, and the machine."""
+    return {**_versions(), **machine(setup.engine.device)}
 
 
 @cache
