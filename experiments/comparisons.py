@@ -2,107 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import mean
 
 from descriptions import clustering
-from outcomes import MISSING, Result, average, beside, counted, every, listed, lower_than, results, table
+from outcomes import (
+    MISSING,
+    Result,
+    acted,
+    average,
+    beside,
+    counted,
+    difference,
+    every,
+    listed,
+    lower_than,
+    results,
+    spread,
+    table,
+)
 
 Named = tuple[tuple[str, str], ...]
 
-TOLD = (
+BASELINES = (
     ("fedavg", "FedAvg"),
     ("local", "local training"),
-    ("oracle", "oracle"),
+    ("oracle", "oracle (the true groups)"),
 )
-"""What every comparison is held against: no groups, no federation, the true groups."""
+"""No groups, no federation, the true groups."""
 
-EVERYONE = "cohort.fraction=1.0+cohort.dropout=0.0"
+PERSONAL = (
+    ("finetune", "fine-tuning"),
+    ("ditto", "Ditto"),
+    ("fedper", "FedPer"),
+    ("fedrep", "FedRep"),
+)
+"""One federation, and something that is each client's own."""
+
+CLUSTERED = (
+    ("ifca", "IFCA"),
+    ("fesem", "FeSEM"),
+    ("cfl", "CFL"),
+    ("layercfl", "LayerCFL"),
+    ("hicfl", "HiCFL"),
+    ("hicfl+algorithm.members=mean", "HiCFL, `members = mean`"),
+    ("hicfl+algorithm.variant=robust", "HiCFL, `robust` (ours)"),
+    ("adacfl", "AdaCFL"),
+    ("fedclust", "FedClust"),
+    ("fl_hc", "FL+HC"),
+    ("strata", "Strata"),
+)
+
+NOT_CLUSTERING = dict(BASELINES + PERSONAL)
+"""Methods that never look for clusters, so that they do not act."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which runs stand in one table.
+    """The methods on one federation, all with the same images and rounds.
 
     Attributes:
-        data: experiment and what it is, in a few words.
-        methods: variant of `study.py` and what it is.
-        elsewhere: experiments whose runs of other algorithms are of the same conditions, by experiment.
+        title: What the clients have, in a few words.
+        methods: Variant of `study.py` and what it is. The keys are in the experiment.
     """
 
-    data: Named
+    title: str
     methods: Named
-    elsewhere: Mapping[str, str]
 
+
+GROUPED = (*BASELINES, *PERSONAL, *CLUSTERED)
+WITHOUT_TRUTH = tuple(method for method in GROUPED if method[0] != "oracle")
 
 COMPARED = {
-    "adacfl": Comparison(
-        (("adacfl_mnist_majority", "MNIST, 5 groups, 80 % of one class, 100 clients"),),
-        (*TOLD, ("adacfl", "AdaCFL")),
-        {},
+    "compare_fashion_rotation": Comparison("Fashion-MNIST, 4 rotations", GROUPED),
+    "compare_fashion_majority": Comparison("Fashion-MNIST, 4 majorities of 0.8", GROUPED),
+    "compare_fashion_dirichlet": Comparison(
+        "Fashion-MNIST, Dirichlet 0.3", (*WITHOUT_TRUTH[:-1], ("fedtsdp", "FedTSDP"), WITHOUT_TRUTH[-1])
     ),
-    "hicfl": Comparison(
+    "compare_usc_had": Comparison("USC-HAD, 14 people", WITHOUT_TRUTH),
+    "late_split": Comparison(
+        "MNIST, 4 weak majorities of 0.35",
         (
-            ("hicfl_mnist_n1", "MNIST, Non-IID-1"),
-            ("hicfl_mnist_n2", "MNIST, Non-IID-2"),
-            ("hicfl_fashion_mnist_n2", "Fashion-MNIST, Non-IID-2"),
-            ("hicfl_mnist_n3", "MNIST, Non-IID-3"),
-            ("hicfl_fashion_mnist_n3", "Fashion-MNIST, Non-IID-3"),
-            ("hicfl_cifar10_n3", "CIFAR-10, Non-IID-3"),
+            *BASELINES,
+            ("cfl", "CFL, `auto`"),
+            ("layercfl", "LayerCFL, `auto`, all layers"),
+            ("hicfl", "HiCFL, `robust` (ours)"),
+            ("strata", "Strata"),
         ),
-        (*TOLD, ("cfl", "CFL"), ("cfl+algorithm.trigger=stability", "CFL timed by stability"), ("hicfl", "HiCFL")),
-        {},
-    ),
-    "fedtsdp": Comparison(
-        (
-            ("fedtsdp_iid", "CIFAR-10, IID"),
-            ("fedtsdp_dirichlet", "CIFAR-10, Dirichlet 0.2"),
-            ("fedtsdp_two_classes", "CIFAR-10, two classes a client"),
-        ),
-        (
-            *TOLD[:2],
-            ("fedprox", "FedProx"),
-            ("ditto", "Ditto"),
-            ("fedper", "FedPer"),
-            ("cfl", "CFL"),
-            ("fedtsdp", "FedTSDP"),
-        ),
-        {},
-    ),
-    "ifca": Comparison(
-        (("ifca_mnist_rotation", "MNIST, 4 rotations"),),
-        (*TOLD, ("ifca", "IFCA, random start"), ("ifca+algorithm.init=restart", "IFCA, restarts")),
-        {"ifca_mnist_rotation": "mnist_rotation"},
-    ),
-    "partial": Comparison(
-        (
-            ("partial_mnist_rotation", "half selected, a fifth of them absent"),
-            ("mnist_rotation", "all clients, 30 rounds"),
-        ),
-        (
-            *TOLD,
-            ("cfl+algorithm.eps1=0.25+algorithm.eps2=0.35+algorithm.min_split=4", "CFL"),
-            ("layercfl+algorithm.eps2=0.2+algorithm.min_split=4", "LayerCFL"),
-            ("hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+algorithm.quorum=0.7", "HiCFL"),
-            (f"hicfl+algorithm.epsilon=0.05+algorithm.min_split=4+{EVERYONE}", "HiCFL, all clients in all 60 rounds"),
-            ('adacfl+algorithm.epsilon="spread"', "AdaCFL"),
-        ),
-        {},
-    ),
-    "weak": Comparison(
-        (("late_split", "MNIST, 4 weak majorities"),),
-        (*TOLD, ("cfl", "CFL"), ("layercfl", "LayerCFL"), ("hicfl", "HiCFL"), ("strata", "Strata")),
-        {},
-    ),
-    "natural": Comparison(
-        (("usc_had_subjects", "USC-HAD, 14 people"),),
-        (*TOLD[:2], ("layercfl", "LayerCFL")),
-        {},
     ),
 }
-"""The tables of `compared`, by name."""
+"""The tables of `compared`, by experiment."""
+
+WEAK = "late_split"
+"""The experiment whose results are of an earlier revision."""
+
+HEAD = (
+    "method | seeds | accuracy | minus FedAvg | worst client | acted in | clusters | ARI | "
+    "accuracy lower than with FedAvg | lower than local training"
+)
+LOSERS = "accuracy lower than with FedAvg | lower than local training"
+
+
+def compared(experiment: str) -> str:
+    """All methods on one federation; each is held against FedAvg on the same seeds, and client by client."""
+    rows = list[tuple[str, ...]]()
+    missing = []
+    plain, alone = results(experiment, "fedavg"), results(experiment, "local")
+    for variant, method in COMPARED[experiment].methods:
+        runs = results(experiment, variant)
+        if not runs:
+            missing.append(method)
+            continue
+        ahead = "-" if variant == "fedavg" else difference(runs, plain)
+        numbers = (f"{len(runs)}", spread(runs, "acc_client"), ahead, average(runs, "acc_worst"))
+        below_plain = "-" if variant == "fedavg" else lower_than(runs, plain)
+        below_alone = "-" if variant == "local" else lower_than(runs, alone)
+        rows.append((method, *numbers, *_clusters(variant, runs), below_plain, below_alone))
+    if missing:
+        rows.append((", ".join(missing), "", MISSING, *[""] * 7))
+    return table(HEAD, rows)
+
+
+def _clusters(variant: str, runs: Sequence[Result]) -> tuple[str, str, str]:
+    """In how many runs a method acted, its clusters at the end, and their agreement with the truth."""
+    if variant in NOT_CLUSTERING:
+        return ("-", "-", "-")
+    known = [run["ari"] for run in runs if run["ari"] is not None]
+    agreement = f"{mean(known):.2f}" if known else "-"
+    return (acted(runs), listed(runs, itemgetter("clusters")), agreement)
+
+
+def against(variant: str) -> str:
+    """What a method is ahead of each other one, on every federation that is compared today and on which it ran."""
+    experiments = [name for name in COMPARED if name != WEAK and results(name, variant)]
+    if not experiments:
+        return table("method", [(MISSING,)])
+    names = {other: method for name in experiments for other, method in COMPARED[name].methods if other != variant}
+    rows = []
+    for other, method in names.items():
+        cells = [
+            difference(results(name, variant), results(name, other)) if other in dict(COMPARED[name].methods) else "-"
+            for name in experiments
+        ]
+        rows.append((method, *cells))
+    return table(" | ".join(["minus", *(COMPARED[name].title for name in experiments)]), rows)
+
+
+TUNED = {
+    "tuning_fashion_rotation": "Fashion-MNIST, 4 rotations",
+    "tuning_fashion_majority": "Fashion-MNIST, 4 majorities of 0.8",
+    "tuning_fashion_dirichlet": "Fashion-MNIST, Dirichlet 0.3",
+    "tuning_usc_had": "USC-HAD, 14 people",
+}
+"""The file of results of each search for thresholds, and its federation."""
+
+
+def tuned() -> str:
+    """The thresholds that were tried on another seed: accuracy, clusters and agreement of each."""
+    rows = list[tuple[str, ...]]()
+    for file, title in TUNED.items():
+        tried = [run for run in every(file) if _algorithm(run["variant"]) in ("cfl", "layercfl")]
+        for run in tried:
+            found = (f"{run['acc_client']:.3f}", str(run["clusters"]), listed([run], itemgetter("ari")))
+            rows.append((title, str(run["seed"]), _titled(run["variant"]), *found))
+        if not tried:
+            rows.append((title, "", MISSING, "", "", ""))
+    return table("federation | seed | method | accuracy | clusters | ARI", rows)
+
 
 PRECISE = tuple(
     (experiment, f"partition={partition}", f"{data}, {title}")
@@ -116,35 +184,9 @@ PRECISE = tuple(
 
 BFLOAT16 = 'engine.precision="bfloat16"'
 
-HEAD = "data | method | seeds | accuracy | worst client | clusters | ARI | partition in round"
-LOSERS = "accuracy lower than with FedAvg | lower than local training"
-
-
-def compared(name: str) -> str:
-    """Some methods on some data; a run is held against those of the same data and seed, client by client."""
-    wanted, rows = COMPARED[name], list[tuple[str, ...]]()
-    for experiment, title in wanted.data:
-        missing = []
-        for variant, method in wanted.methods:
-            runs = _runs(wanted, experiment, variant)
-            if not runs:
-                missing.append(method)
-                continue
-            numbers = (f"{len(runs)}", average(runs, "acc_client"), average(runs, "acc_worst"))
-            lists = (listed(runs, itemgetter(key)) for key in ("clusters", "ari", "rounds_to_partition"))
-            rows.append((title, method, *numbers, *lists, *_losers(wanted, experiment, variant, runs)))
-        if missing:
-            rows.append((title, ", ".join(missing), "", MISSING, *[""] * 6))
-    return table(f"{HEAD} | {LOSERS}", rows)
-
-
 SCOUTED = (
-    ("auto_mnist_rotation", "MNIST, rotation"),
-    ("auto_mnist_majority", "MNIST, majority 0.8"),
     ("auto_fashion_mnist_rotation", "Fashion-MNIST, rotation"),
     ("auto_fashion_mnist_majority", "Fashion-MNIST, majority 0.8"),
-    ("auto_cifar10_rotation", "CIFAR-10, rotation"),
-    ("auto_cifar10_majority", "CIFAR-10, majority 0.8"),
 )
 LAYERS = ("auto", "conv1", "conv2", "linear")
 
@@ -157,7 +199,7 @@ def scouted() -> str:
         if not any(by_layer.values()):
             rows.append((title, MISSING))
             continue
-        cells = [f"{average(runs, 'acc_client')}{_agreement(runs)}" for runs in by_layer.values()]
+        cells = [f"{spread(runs, 'acc_client')}{_agreement(runs)}" for runs in by_layer.values()]
         own = by_layer["auto"]
         losers = (lower_than(own, results(experiment, other)) for other in ("fedavg", "local"))
         rows.append((title, listed(own, _chosen), *cells, *losers))
@@ -165,7 +207,7 @@ def scouted() -> str:
 
 
 def _agreement(runs: list[Result]) -> str:
-    return f" ({mean(run['ari'] for run in runs):.2f})" if runs else ""
+    return f", ARI {mean(run['ari'] for run in runs):.2f}" if runs else ""
 
 
 def _chosen(run: Result) -> str:
@@ -186,44 +228,24 @@ def identical(name: str = "") -> str:
         variants = sorted({variant for variant in found if _algorithm(variant) == algorithm}, key=len)
         rows += [_alike(variant) for variant in variants] or [(algorithm, "", MISSING)]
     rounds = " | ".join(f"clusters in round {round}" for round in ROUNDS)
-    return table(f"algorithm | seeds | {rounds} | accuracy | FedAvg | {LOSERS}", rows)
+    return table(f"algorithm | seeds | {rounds} | acted in | accuracy | minus FedAvg | {LOSERS}", rows)
 
 
 def _alike(variant: str) -> tuple[str, ...]:
     """One row of that table."""
     runs, plain, alone = results(ALIKE, variant), *(beside(ALIKE, variant, other) for other in ("fedavg", "local"))
     clusters = [counted(run["curves"]["clusters"][round - 1] for run in runs) for round in ROUNDS]
-    seeds = {run["seed"] for run in runs}
-    same = [run for run in plain if run["seed"] in seeds]
-    numbers = (average(runs, "acc_client"), average(same, "acc_client"))
+    numbers = (acted(runs), spread(runs, "acc_client"), difference(runs, plain))
     return (_titled(variant), f"{len(runs)}", *clusters, *numbers, lower_than(runs, plain), lower_than(runs, alone))
 
 
-def join() -> str:
-    """AdaCFL's newcomers: accuracy before, at and after the round in which they come."""
-    rows = []
-    for run in results("adacfl_newcomers", "adacfl"):
-        joined = next(event["round"] for event in run["events"] if event["kind"] == "join")
-        curve = [run["curves"]["acc_client"][round - 1] for round in (joined - 1, joined, joined + 1)]
-        founded = sum(event["kind"] == "found" for event in run["events"])
-        cells = (str(run["seed"]), str(joined), *(f"{value:.3f}" for value in curve), f"{run['acc_client']:.3f}")
-        rows.append((*cells, str(founded), f"{run['ari']:.2f}"))
-    head = "seed | newcomers in round | accuracy before | in it | a round later | at the end | new clusters | ARI"
-    return table(head, rows or [(MISSING,)])
-
-
-def _runs(wanted: Comparison, experiment: str, variant: str) -> list[Result]:
-    """Runs of the experiment, or else of the one that stands for it."""
-    return results(experiment, variant) or results(wanted.elsewhere.get(experiment, experiment), variant)
-
-
-def _losers(wanted: Comparison, experiment: str, variant: str, runs: list[Result]) -> list[str]:
-    """Clients with a lower accuracy than with FedAvg, and than with local training; a dash for a method itself."""
-    cells = []
-    for other in ("fedavg", "local"):
-        others = beside(experiment, variant, other) or beside(wanted.elsewhere.get(experiment, ""), variant, other)
-        cells.append("-" if variant == other else lower_than(runs, others))
-    return cells
+def preclustered() -> str:
+    """What AdaCFL finds with default keys where clients of five groups have 80 % of one class, one row a seed."""
+    rows = [
+        (str(run["seed"]), str(run["clusters"]), f"{run['ari']:.2f}", str(run["rounds_to_partition"]))
+        for run in results("adacfl_mnist_majority", "adacfl+rounds=3")
+    ]
+    return table("seed | clusters | ARI | partition in round", rows or [("", MISSING, "", "")])
 
 
 def _algorithm(variant: str) -> str:
@@ -233,6 +255,9 @@ def _algorithm(variant: str) -> str:
 def _titled(variant: str) -> str:
     """An algorithm, and which keys of the file it changes."""
     name, *changes = variant.split("+")
+    name, _, thresholds = name.partition(":")
+    if thresholds:
+        changes = [f"eps1={thresholds}", f"eps2={thresholds}", *changes]
     return ", ".join([name, *(f"`{change.removeprefix('algorithm.')}`" for change in changes)])
 
 
@@ -247,9 +272,7 @@ def precision() -> str:
             if not short or len(full) < len(short):
                 rows.append((title, method, "", MISSING, *[""] * 4))
                 continue
-            gaps = [b["acc_client"] - a["acc_client"] for a, b in zip(full, short, strict=True)]
-            spread = f"{mean(gaps):+.3f} ({min(gaps):+.3f} to {max(gaps):+.3f})"
             agreement = [listed(runs, itemgetter("ari")) for runs in (full, short)]
-            accuracies = [average(runs, "acc_client") for runs in (full, short)]
-            rows.append((title, method, f"{len(short)}", *accuracies, spread, *agreement))
+            accuracies = [spread(runs, "acc_client") for runs in (full, short)]
+            rows.append((title, method, f"{len(short)}", *accuracies, difference(short, full), *agreement))
     return table("data | method | seeds | float32 | bfloat16 | difference | ARI, float32 | ARI, bfloat16", rows)

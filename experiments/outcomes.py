@@ -6,11 +6,15 @@ A result is one run of `study.py`. A number that has not been measured yet is sa
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
+
+from scipy.stats import t as student_t
 
 from fedstrata.records import count_lower
 
@@ -42,6 +46,76 @@ def average(runs: Sequence[Result], key: str) -> str:
     """A mean over seeds."""
     values = [run[key] for run in runs if run[key] is not None]
     return f"{mean(values):.3f}" if values else MISSING
+
+
+def spread(runs: Sequence[Result], key: str) -> str:
+    """A mean over seeds with its standard deviation; one seed has none."""
+    values = [run[key] for run in runs if run[key] is not None]
+    if not values:
+        return MISSING
+    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of the differences between two methods on the same seeds.
+
+    Attributes:
+        mean: Over the seeds.
+        low: The lower end of its 95 % t-interval; minus infinity for one seed.
+        high: The upper end; infinity for one seed.
+        seeds: How many there were.
+    """
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    def __str__(self) -> str:
+        """With sign and interval, for instance ``+0.020 (-0.001 to +0.041)``."""
+        if self.seeds < 2:
+            return f"{self.mean:+.3f} (one seed)"
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
+    @property
+    def direction(self) -> str:
+        """Whether the interval lies on one side of zero."""
+        if self.low > 0:
+            return "higher"
+        return "lower" if self.high < 0 else "not resolved"
+
+
+def paired(runs: Sequence[Result], others: Sequence[Result], key: str = "acc_client") -> Difference | None:
+    """What some runs have more than others of the same seeds; None where they share no seed."""
+    there = {run["seed"]: run[key] for run in others if run[key] is not None}
+    gaps = [run[key] - there[run["seed"]] for run in runs if run["seed"] in there and run[key] is not None]
+    if not gaps:
+        return None
+    if len(gaps) == 1:
+        return Difference(gaps[0], -math.inf, math.inf, 1)
+    standard_error = stdev(gaps) / math.sqrt(len(gaps))
+    half = float(student_t.ppf(0.975, df=len(gaps) - 1)) * standard_error
+    return Difference(mean(gaps), mean(gaps) - half, mean(gaps) + half, len(gaps))
+
+
+def difference(runs: Sequence[Result], others: Sequence[Result], key: str = "acc_client") -> str:
+    """The paired difference as a cell."""
+    found = paired(runs, others, key)
+    return MISSING if found is None else str(found)
+
+
+def acted(runs: Sequence[Result]) -> str:
+    """In how many runs a clustered method did anything else than FedAvg."""
+    return f"{sum(_acted(run) for run in runs)} of {len(runs)}" if runs else MISSING
+
+
+def _acted(run: Result) -> bool:
+    """Whether there was more than one cluster after some round, or FedTSDP shared fewer layers than there are."""
+    shared = [value for value in run["curves"].get("shared_layers", []) if value is not None]
+    # The number of shared layers starts at all of them, and every trigger takes 2 % away.
+    fewer = bool(shared) and min(shared) < math.ceil(max(shared))
+    return max(run["curves"]["clusters"]) > 1 or fewer
 
 
 def listed(runs: Sequence[Result], read: Callable[[Result], Any]) -> str:

@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +27,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import fedstrata as fs
+from fedstrata.comparison.document import RunKey
+from fedstrata.comparison.lockstep import ActiveRun, Lockstep
+from fedstrata.config import load_experiment
+from fedstrata.engine.shared_work import LocalStores
 from fedstrata.records import Folder
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.run import run_steps
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
 METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")
@@ -118,41 +126,82 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def outcomes(experiment: Path, variants: Sequence[str], on: str, seed: int) -> list[dict[str, Any]]:
-    """The results of some variants, each algorithm once, with one seed and one change for all of them.
+    """The results of some variants with one seed and one change for all of them.
 
     Of those that run together, one that fails has only an ``error`` beside its variant.
 
     Raises:
         ValueError: when variants that run together differ in more than their algorithms' keys.
     """
-    common = ["engine.name=loop", *filter(None, on.split("+"))]
+    common = [f"seed={seed}", "engine.name=loop", *filter(None, on.split("+"))]
     called = ["+".join(filter(None, (variant, on))) for variant in variants]
-    names = [variant.split("+")[0].split(":")[0] for variant in variants]
     with TemporaryDirectory() as folder:
-        out = Path(folder) / "runs"
+        out = Path(folder)
         if len(variants) == 1:
-            # Naming the file's own algorithm again keeps its keys, another one starts from its defaults.
-            sets = [f"seed={seed}", f"algorithm.name={names[0]}", *common, *_changes(variants[0])]
-            return [_result(fs.run(experiment, out, sets=sets, quiet=True).folder, called[0], seed)]
-        own = [text for variant in variants for text in _changes(variant, among_others=True)]
-        compared = fs.compare(experiment, names, [seed], out, sets=[*common, *own], quiet=True)
+            return [
+                _result(
+                    fs.run(experiment, out / "run", sets=_sets(variants[0], common), quiet=True).folder, called[0], seed
+                )
+            ]
+        for variant in variants:
+            _require_same_conditions(variant)
+        folders = {variant: out / f"run-{place}" for place, variant in enumerate(variants)}
+        failed = _run_together(experiment, folders, common, seed)
         return [
-            {"variant": variant, "error": run.error} if run.error else _result(run.folder, variant, seed)
-            for variant, run in zip(called, compared.runs, strict=True)
+            {"variant": name, "error": failed[variant]} if variant in failed else _result(folders[variant], name, seed)
+            for name, variant in zip(called, variants, strict=True)
         ]
 
 
-def _changes(variant: str, *, among_others: bool = False) -> list[str]:
-    """What a variant changes in the experiment; among others, only the keys of its own algorithm can be changed."""
+def _sets(variant: str, common: Sequence[str]) -> list[str]:
+    """The changes of the experiment that make it the run of a variant."""
+    # Naming the file's own algorithm again keeps its keys; another one has those of [algorithms.NAME].
+    name = variant.split("+")[0].split(":")[0]
+    return [*common, f"algorithm.name={name}", *_changes(variant)]
+
+
+def _changes(variant: str) -> list[str]:
+    """What a variant changes in the experiment beside the name of its algorithm."""
     name, *changes = variant.split("+")
-    name, _, thresholds = name.partition(":")
-    if thresholds:
-        changes = [f"algorithm.eps1={thresholds}", f"algorithm.eps2={thresholds}", *changes]
-    if not among_others:
+    _, _, thresholds = name.partition(":")
+    if not thresholds:
         return changes
-    if other := [text for text in changes if not text.startswith("algorithm.")]:
+    return [f"algorithm.eps1={thresholds}", f"algorithm.eps2={thresholds}", *changes]
+
+
+def _require_same_conditions(variant: str) -> None:
+    """Refuse a variant that changes more than keys of its algorithm."""
+    if other := [text for text in _changes(variant) if not text.startswith("algorithm.")]:
         raise ValueError(f"{variant}: variants run together share {other[0].split('=')[0]!r}; put it behind --on")
-    return [f"algorithms.{name}.{text.removeprefix('algorithm.')}" for text in changes]
+
+
+def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequence[str], seed: int) -> dict[str, str]:
+    """Run variants round by round on one federation, and do equal local work once.
+
+    Unlike `fs.compare`, an algorithm may run several times, with other keys.
+
+    Args:
+        experiment: The file of the experiment.
+        folders: The run folder of each variant.
+        common: The changes of the experiment for all of them.
+        seed: Their seed.
+
+    Returns:
+        Why variants failed.
+    """
+    experiments = {variant: load_experiment(experiment, _sets(variant, common)) for variant in folders}
+    with one_thread():
+        setup = build_run(next(iter(experiments.values())))
+        runs = dict[RunKey, ActiveRun]()
+        for variant, each in experiments.items():
+            devices = LocalStores(setup.clients)
+            own = replace(setup, algorithm=each.algorithm_of(), clients=devices)
+            steps = run_steps(each, own, folders[variant])
+            runs[RunKey(seed, variant)] = ActiveRun(steps, devices, setup.clients)
+        lockstep = Lockstep(runs)
+        while lockstep.round is not None:
+            lockstep.step(lambda *_: None)
+    return {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
 
 
 def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def test_the_generated_pages_and_tables_are_up_to_date() -> None:
 
 
 def test_every_experiment_of_a_table_is_there_with_its_algorithms() -> None:
-    named = {name for wanted in COMPARED.values() for name, _ in wanted.data} | {name for name, _ in SCOUTED} | {ALIKE}
+    named = {*COMPARED, ALIKE, *(name for name, _ in SCOUTED)}
     for name in named:
         assert (EXPERIMENTS / f"{name}.toml").exists(), name
     for wanted in COMPARED.values():

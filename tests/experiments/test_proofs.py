@@ -37,17 +37,20 @@ def test_what_strata_finds_stands_between_fedavg_and_the_oracle(folder: Path) ->
     write(folder, "strata_mnist", [*found, *others])
     first, second = rows(proofs.grouped())[:2]
     # (0.8 - 0.6) / (1.0 - 0.6)
-    assert first[2:] == ["2", "0.750", "1 of 2", "4.5 (3 to 6)", "0.600", "0.800", "1.000", "50 %", "0 of 2"]
-    assert second[2:] == ["", MISSING, *[""] * 7]
+    assert first[2:6] == ["2", "0.750", "1 of 2", "4.5 (3 to 6)"]
+    # Differences 0.3 and 0.1: their standard error is 0.1, and t of one degree of freedom 12.7062.
+    assert first[6:10] == ["0.600 ± 0.000", "0.800 ± 0.141", "1.000 ± 0.000", "+0.200 (-1.071 to +1.471)"]
+    assert first[10:] == ["50 %", "0 of 2"]
+    assert second[2:] == ["", MISSING, *[""] * 8]
 
 
 def test_where_nothing_is_known_of_the_ends_there_is_no_way(folder: Path) -> None:
     on = proofs.GROUPED[0][0]
     own = run(f"strata+{on}", 0, 0.9, rounds_to_partition=None)
     write(folder, "strata_mnist", [own])
-    assert rows(proofs.grouped())[0][5:] == ["never", MISSING, "0.900", MISSING, MISSING, MISSING]
+    assert rows(proofs.grouped())[0][5:] == ["never", MISSING, "0.900", MISSING, MISSING, MISSING, MISSING]
     write(folder, "strata_mnist", [own, run(f"fedavg+{on}", 0, 0.9), run(f"oracle+{on}", 0, 0.9)])
-    assert rows(proofs.grouped())[0][9] == "-"
+    assert rows(proofs.grouped())[0][10] == "-"
 
 
 def test_alike_clients_are_counted_by_clusters(folder: Path) -> None:
@@ -55,28 +58,6 @@ def test_alike_clients_are_counted_by_clusters(folder: Path) -> None:
         folder, "strata_mnist", [run(f"strata+{proofs.ALIKE}", seed, 0.5, clusters=1 + seed // 2) for seed in range(3)]
     )
     assert rows(proofs.alike())[:2] == [["MNIST", "3", "1 in 2, 2 in 1"], ["Fashion-MNIST", "", MISSING]]
-
-
-def test_the_best_other_method_stands_beside_strata(folder: Path) -> None:
-    experiment, on, title = proofs.MIXES[0]
-    write(
-        folder,
-        experiment,
-        [
-            run(f"strata+{on}", 0, 0.5, clusters=2),
-            run(f"fedavg+{on}", 0, 0.6),
-            run(f"cfl+{on}", 0, 0.3),
-            run(f"ifca+algorithm.k=4+{on}", 0, 0.4),
-        ],
-    )
-    first, second = rows(proofs.mixes())[:2]
-    assert first == [title, "1", "0.500", "0.600", "0.400 (ifca)", "2", "1 of 1"]
-    assert second[2] == MISSING
-
-
-def test_no_other_method_is_made_up(folder: Path) -> None:
-    write(folder, "usc_had_subjects", [run("strata+rounds=15", 0, 0.5, clusters=1)])
-    assert rows(proofs.mixes())[-1][2:5] == ["0.500", MISSING, MISSING]
 
 
 def test_wrong_splits_come_with_their_interval(folder: Path) -> None:
@@ -87,6 +68,20 @@ def test_wrong_splits_come_with_their_interval(folder: Path) -> None:
     assert found[1][1:] == ["10", "5 %", "0.100 (0.003 to 0.445)", "0.000 (0.000 to 0.308)"]
     assert found[3][1:] == ["", "1 %", MISSING, MISSING]
     assert rows(proofs.others())[0][1:3] == ["0 of 10", MISSING]
+
+
+def test_rows_of_the_null_study_name_the_keys_that_decide(folder: Path) -> None:
+    write(
+        folder,
+        "null_papers",
+        {"few": {"runs": [{"seed": seed, "splits": {"hicfl": 9}, "tests": []} for seed in (0, 1)]}},
+    )
+    found = {row[0]: row[1:] for row in rows(proofs.others())}
+    paper = "`hicfl`: variant = paper, members = auto, epsilon = auto, xi = auto, rho = 0.8"
+    assert found[paper][:3] == [MISSING, MISSING, "2 of 2"]
+    assert "`cfl`: trigger = norms, eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21" in found
+    assert "`cfl`: trigger = stability, members = each, epsilon = auto, xi = auto, rho = 0.8, gamma = 0.5" in found
+    assert len(found) == len(proofs.OTHERS_ALIKE)
 
 
 def test_early_tests_are_told_from_late_ones(folder: Path) -> None:

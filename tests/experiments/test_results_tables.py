@@ -5,8 +5,8 @@ from typing import Any
 
 import outcomes
 import pytest
-from comparisons import BFLOAT16, COMPARED, compared, identical, join, precision, scouted
-from outcomes import MISSING, beside, counted, lower_than, results
+from comparisons import BFLOAT16, COMPARED, against, compared, identical, precision, preclustered, scouted, tuned
+from outcomes import MISSING, acted, beside, counted, lower_than, paired, results, spread
 from tables import TABLES, filled
 
 
@@ -86,7 +86,8 @@ def test_identical_clients_are_compared_with_fedavg_on_the_same_seeds(folder: Pa
         run("local", 0, [0.4, 0.8]),
     )
     plain, other = rows(identical("hicfl"))
-    assert plain == ["hicfl", "2", *["1 in 1, 2 in 1"] * 4, "0.600", "0.600", "1 of 4", "1 of 2"]
+    assert plain[:7] == ["hicfl", "2", *["1 in 1, 2 in 1"] * 4, "1 of 2"]
+    assert plain[7:] == ["0.600 ± 0.000", "+0.000 (+0.000 to +0.000)", "1 of 4", "1 of 2"]
     assert other[0] == "hicfl, `rho=0.5`" and other[-2:] == ["0 of 2", "0 of 2"]
 
 
@@ -98,18 +99,92 @@ def test_the_table_of_all_algorithms_names_those_that_are_still_to_be_run(folder
 
 
 def test_a_comparison_names_what_is_missing_and_leaves_a_method_against_itself_out(folder: Path) -> None:
-    write(folder, "adacfl_mnist_majority", run("adacfl", 0, [0.9, 0.5], ari=None), run("fedavg", 0, [0.6, 0.6]))
-    fedavg, own, missing = rows(compared("adacfl"))
-    assert fedavg[1:] == ["FedAvg", "1", "0.600", "0.600", "1", "1.00", "1", "-", MISSING]
-    assert own[1:] == ["AdaCFL", "1", "0.700", "0.500", "1", "-", "1", "1 of 2", MISSING]
-    assert missing[1:4] == ["local training, oracle", "", MISSING]
+    write(
+        folder,
+        "compare_usc_had",
+        run("adacfl", 0, [0.9, 0.5], clusters=2, ari=None),
+        run("adacfl", 1, [0.8, 0.4], ari=None),
+        run("fedavg", 0, [0.6, 0.6]),
+        run("fedavg", 1, [0.6, 0.4]),
+    )
+    fedavg, own, missing = rows(compared("compare_usc_had"))
+    assert fedavg == ["FedAvg", "2", "0.550 ± 0.071", "-", "0.500", *["-"] * 4, MISSING]
+    # 0.7 - 0.6 and 0.6 - 0.5 on the same seeds; clients 1 of seed 0 lose against 0.6.
+    assert own == [
+        "AdaCFL",
+        "2",
+        "0.650 ± 0.071",
+        "+0.100 (+0.100 to +0.100)",
+        "0.450",
+        "1 of 2",
+        "2, 1",
+        "-",
+        "1 of 4",
+        MISSING,
+    ]
+    assert missing[0].startswith("local training, fine-tuning") and missing[2] == MISSING
 
 
-def test_runs_of_the_same_conditions_elsewhere_stand_in(folder: Path) -> None:
-    write(folder, "ifca_mnist_rotation", run("ifca", 0, [0.5, 0.9]))
-    write(folder, "mnist_rotation", run("fedavg", 0, [0.6, 0.6]))
-    found = {row[1]: row for row in rows(compared("ifca"))}
-    assert found["FedAvg"][3] == "0.600" and found["IFCA, random start"][-2] == "1 of 2"
+def test_a_mean_has_its_standard_deviation_over_seeds() -> None:
+    assert (
+        spread([run("cfl", seed, [value]) for seed, value in enumerate((0.4, 0.5, 0.6))], "acc_client")
+        == "0.500 ± 0.100"
+    )
+    assert spread([run("cfl", 0, [0.4])], "acc_client") == "0.400"
+    assert spread([], "acc_client") == MISSING
+
+
+def test_methods_are_compared_seed_by_seed_with_a_t_interval() -> None:
+    own = [run("cfl", seed, [value]) for seed, value in enumerate((0.61, 0.72, 0.83, 0.9))]
+    plain = [run("fedavg", seed, [value]) for seed, value in enumerate((0.60, 0.70, 0.80))]
+    found = paired(own, plain)
+    # Differences 0.01, 0.02, 0.03: mean 0.02, standard error 0.01 / sqrt(3), and t of two degrees of freedom 4.3027.
+    assert found is not None and found.seeds == 3
+    assert (found.mean, found.low, found.high) == pytest.approx((0.02, 0.02 - 0.024841, 0.02 + 0.024841), abs=1e-6)
+    assert str(found) == "+0.020 (-0.005 to +0.045)" and found.direction == "not resolved"
+
+
+def test_one_seed_has_no_interval_and_no_common_seed_no_difference() -> None:
+    one = paired([run("cfl", 0, [0.6])], [run("fedavg", 0, [0.5])])
+    assert str(one) == "+0.100 (one seed)" and one is not None and one.direction == "not resolved"
+    assert paired([run("cfl", 0, [0.6])], [run("fedavg", 1, [0.5])]) is None
+
+
+def test_a_difference_has_a_direction_only_outside_the_noise() -> None:
+    plain = [run("fedavg", seed, [0.5]) for seed in range(3)]
+    apart = paired([run("cfl", seed, [value]) for seed, value in enumerate((0.60, 0.61, 0.62))], plain)
+    below = paired([run("cfl", seed, [value]) for seed, value in enumerate((0.40, 0.41, 0.42))], plain)
+    assert apart is not None and apart.direction == "higher"
+    assert below is not None and below.direction == "lower"
+
+
+def test_a_method_acted_when_it_ever_had_more_than_one_cluster() -> None:
+    merged = run("hicfl", 0, [0.5], clusters=1, curves={"clusters": [1, 2, 1]})
+    assert acted([merged, run("hicfl", 1, [0.5])]) == "1 of 2"
+    assert acted([]) == MISSING
+
+
+def test_fedtsdp_also_acts_when_it_shares_fewer_layers() -> None:
+    late, never = ({"clusters": [1, 1], "shared_layers": shared} for shared in ([2.0, 1.96], [2.0, 2.0]))
+    at_once = {"clusters": [1, 1], "shared_layers": [None, 1.96]}
+    assert acted([run("fedtsdp", 0, [0.5], curves=curves) for curves in (late, never, at_once)]) == "2 of 3"
+
+
+def test_a_method_stands_against_all_others_on_every_federation_that_it_ran_on(folder: Path) -> None:
+    write(folder, "compare_fashion_rotation", *(run("strata", seed, [0.75]) for seed in (0, 1)), run("cfl", 0, [0.5]))
+    write(folder, "compare_usc_had", run("strata", 0, [0.5]), run("fedavg", 0, [0.75]))
+    table = against("strata")
+    assert table.splitlines()[0] == "| minus | Fashion-MNIST, 4 rotations | USC-HAD, 14 people |"
+    found = {row[0]: row[1:] for row in rows(table)}
+    assert found["FedAvg"] == [MISSING, "-0.250 (one seed)"]
+    assert found["CFL"] == ["+0.250 (one seed)", MISSING]
+    assert found["oracle (the true groups)"] == [MISSING, "-"]  # people have no true groups
+    assert "Strata" not in found
+
+
+def test_thresholds_that_were_tried_are_listed_with_their_seed(folder: Path) -> None:
+    write(folder, "tuning_usc_had", run("cfl+algorithm.eps1=0.3", 10, [0.5]), run("fedavg", 10, [0.25]))
+    assert rows(tuned())[-1] == ["USC-HAD, 14 people", "10", "cfl, `eps1=0.3`", "0.500", "1", "1.00"]
 
 
 def test_the_scouted_layer_stands_beside_the_given_ones(folder: Path) -> None:
@@ -119,7 +194,7 @@ def test_the_scouted_layer_stands_beside_the_given_ones(folder: Path) -> None:
     ]
     write(
         folder,
-        "auto_mnist_rotation",
+        "auto_fashion_mnist_rotation",
         run("layercfl+algorithm.layers=auto", 0, [0.5, 0.5], events=events),
         run("layercfl+algorithm.layers=auto", 1, [0.7, 0.7], ari=0.5),
         run("layercfl+algorithm.layers=conv1", 0, [0.4, 0.4]),
@@ -127,15 +202,19 @@ def test_the_scouted_layer_stands_beside_the_given_ones(folder: Path) -> None:
     )
     first, *others = rows(scouted())
     chosen, auto, conv1, conv2, _, fedavg, alone = first[1:]
-    assert (chosen, auto, conv1, conv2) == ("conv2 in round 6, none", "0.600 (0.75)", "0.400 (1.00)", MISSING)
+    assert (chosen, auto, conv1, conv2) == (
+        "conv2 in round 6, none",
+        "0.600 ± 0.141, ARI 0.75",
+        "0.400, ARI 1.00",
+        MISSING,
+    )
     assert (fedavg, alone) == ("1 of 2", MISSING)
-    assert [row[1:] for row in others] == [[MISSING]] * 5
+    assert [row[1:] for row in others] == [[MISSING]]
 
 
-def test_newcomers_are_shown_around_the_round_in_which_they_come(folder: Path) -> None:
-    events = [{"round": 2, "kind": "join"}, {"round": 2, "kind": "found"}, {"round": 2, "kind": "place"}]
-    write(folder, "adacfl_newcomers", run("adacfl", 0, [0.25], events=events))
-    assert rows(join()) == [["0", "2", "0.100", "0.200", "0.300", "0.250", "1", "1.00"]]
+def test_preclusters_of_adacfl_have_a_row_a_seed(folder: Path) -> None:
+    write(folder, "adacfl_mnist_majority", run("adacfl+rounds=3", 0, [0.5], clusters=5, ari=0.5))
+    assert rows(preclustered()) == [["0", "5", "0.50", "1"]]
 
 
 def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
@@ -148,19 +227,25 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
         run(f"strata+{BFLOAT16}+{on}", 0, [0.5]),
     )
     first, second, *_ = rows(precision())
-    assert first[2:] == ["2", "0.625", "0.625", "+0.000 (-0.125 to +0.125)", "1.00, 1.00", "0.50, 0.50"]
+    # Differences 0.125 and -0.125: their standard error is 0.125, and t of one degree of freedom 12.7062.
+    assert first[2:5] == ["2", "0.625 ± 0.177", "0.625 ± 0.000"]
+    assert first[5:] == ["+0.000 (-1.588 to +1.588)", "1.00, 1.00", "0.50, 0.50"]
     assert second[1:4] == ["Strata", "", MISSING]  # float32 has not been run
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in TABLES if name not in ("compared", "cost")),  # what is derived is never missing
+        *(name for name in TABLES if name not in ("compared", "against", "cost")),  # what is derived is never missing
         *(f"compared {name}" for name in COMPARED),
+        "against strata",
         "iid hicfl",
     ],
 )
 def test_nothing_is_made_up_where_nothing_was_run(folder: Path, name: str) -> None:
     shown = filled(f"before\n<!-- table {name} -->\nof old\n<!-- end -->\nafter\n")
     assert shown.startswith(f"before\n<!-- table {name} -->\n| ") and shown.endswith("|\n<!-- end -->\nafter\n")
-    assert MISSING in shown and "of old" not in shown and not re.search(r"\d\.\d\d", shown)
+    assert MISSING in shown and "of old" not in shown
+    # The first column says what a row is about, with the values of keys.
+    figures = [cell for row in rows(shown.partition("-->\n")[2].partition("<!--")[0]) for cell in row[1:]]
+    assert not any(re.search(r"\d\.\d\d", cell) for cell in figures)

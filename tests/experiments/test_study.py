@@ -58,8 +58,11 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_variants_that_run_together_come_to_the_same_as_each_alone(tmp_path: Path) -> None:
     experiment = tmp_path / "small.toml"
-    experiment.write_text('rounds = 2\n[data]\nclients = 4\nsamples = 40\n[algorithm]\nname = "strata"\n')
-    variants, on = ["fedavg", "ifca+algorithm.k=3", "strata"], "partition.scheme=iid"
+    own, other = '[algorithm]\nname = "strata"\n', '[algorithms.ifca]\ninit = "restart"\n'
+    experiment.write_text(f"rounds = 2\n[data]\nclients = 4\nsamples = 40\n{own}{other}")
+    # An algorithm may run twice, with other keys.
+    variants = ["fedavg", "ifca+algorithm.k=3", "ifca+algorithm.k=2", "strata"]
+    on = "partition.scheme=iid"
     together = outcomes(experiment, variants, on, 1)
     alone = [result for variant in variants for result in outcomes(experiment, [variant], on, 1)]
     for result in together + alone:

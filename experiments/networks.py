@@ -1,0 +1,25 @@
+"""A network that is small enough for many methods and seeds to take minutes, and still has a convolution."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+
+def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """One convolution and one linear layer, for images of 28 x 28 pixels: 3,098 weights for one channel, ten classes.
+
+    Args:
+        shape: Of an image: channels, height, width.
+        classes: The number of classes.
+    """
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            conv=nn.Conv2d(shape[0], 8, 5, stride=2),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+            flat=nn.Flatten(),
+            linear=nn.Linear(8 * 6 * 6, classes),
+        )
+    )
