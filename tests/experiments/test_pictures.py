@@ -219,7 +219,13 @@ def test_an_exhibit_without_a_picture_draws_nothing(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_picture_beside_the_figures(tmp_path: Path) -> None:
-    result = {"measured": {"Gap of linear, round 1": 0.5}, "hours": 0.5, "machine": {"kernels": "AVX2"}, "cores": 2}
+    result = {
+        "measured": {"Gap of linear, round 1": 0.5},
+        "hours": 0.5,
+        "machine": {"kernels": "AVX2"},
+        "cores": 2,
+        "source": "0abc123",
+    }
     running.keep(EXHIBITS["H-F1"], 0, result, tmp_path / "results")
     folder = tmp_path / "exhibits"
     assert ".svg" not in page_text(tmp_path / "results", folder)
