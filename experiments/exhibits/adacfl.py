@@ -591,9 +591,11 @@ EXHIBITS = [
             },
         },
         reduction="20 clients of 100, 12 rounds of 50",
-        remark="In three cells FMTL never splits with thresholds that were chosen on another seed, so its figures there are "
-        "FedAvg's. The paper has 50 rounds, in which rivals come nearer; thresholds chosen cell by cell would change our "
-        "mind about them.",
+        remark=(
+            "In three cells FMTL never splits with thresholds that were chosen on another seed, so its figures there "
+            "are FedAvg's. The paper has 50 rounds, in which rivals come nearer; thresholds chosen cell by cell would "
+            "change our mind about them."
+        ),
         hours=0.7,
         shown=[
             "rounds of a rival / AdaCFL's",

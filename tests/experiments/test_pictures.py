@@ -233,4 +233,4 @@ def test_the_page_shows_the_picture_beside_the_figures(tmp_path: Path) -> None:
     page = page_text(tmp_path / "results", folder)
     (row,) = [line for line in page.splitlines() if line.startswith("| H-F1 |")]
     assert f"[![{PICTURES['H-F1'].alt} (seed 0)](exhibits/H-F1.svg)](exhibits/H-F1.svg)<br>Gap of linear" in row
-    assert row.endswith("0.5 hours (2 cores) |")
+    assert "0.5 hours (2 cores), revision 0abc123" in row
