@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from comparisons import COMPARED
 from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, papers, paragraphs
 from outcomes import table
 from tables import ROOT, filled, renewed
@@ -33,8 +34,8 @@ SECTIONS = {
 """Further results of an algorithm: title and table. More about LayerCFL's thresholds is in ``docs/thresholds.md``."""
 
 REMARKS = {
-    "preclustered": """The paper's main setting: 100 clients in five groups, 80 % of a client's MNIST images are of one
-class, pre-clustering is on. The clients are clustered once, after round 1
+    "preclustered": """The paper's partition, with SGD and the automatic cut: 100 clients in five groups, 80 % of a
+client's MNIST images are of one class, pre-clustering is on. The clients are clustered once, after round 1
 ([`adacfl_mnist_majority.toml`](../../experiments/adacfl_mnist_majority.toml), three rounds). An ARI of 1 is exact.""",
     "scouted": """The layer scan decides whether a cluster has groups. The compared layer decides where it is cut. Here
 all layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It
@@ -44,8 +45,8 @@ share of every class.""",
 }
 """What a table shows, in words."""
 
-BESIDE = """[Comparisons](../comparisons.md) has this algorithm beside all others, on clients in groups and on clients
-that all differ."""
+BESIDE = """[Comparisons](../comparisons.md) has this algorithm beside others, on clients in groups and on clients that
+all differ."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
@@ -172,10 +173,16 @@ def page(name: str) -> str:
             sentences = papers()[name].get(kind_of_difference)
             text += [introduction, "\n".join(f"- {sentence}" for sentence in sentences)] if sentences else []
     if name in clustering():
-        text += ["## Clients that are alike", ALIKE, f"<!-- table iid {name} -->\n<!-- end -->", BESIDE]
+        text += ["## Clients that are alike", ALIKE, f"<!-- table iid {name} -->\n<!-- end -->"]
+        text += [BESIDE] if name in compared_algorithms() else []
     for heading, wanted in SECTIONS.get(name, ()):
         text += [f"## {heading}", *filter(None, [REMARKS.get(wanted)]), f"<!-- table {wanted} -->\n<!-- end -->"]
     return "\n\n".join(text) + "\n"
+
+
+def compared_algorithms() -> set[str]:
+    """The algorithms that the page of comparisons has a row of."""
+    return {variant.split("+")[0] for comparison in COMPARED.values() for variant, _ in comparison.methods}
 
 
 def title(name: str) -> str:

@@ -191,9 +191,10 @@ def dips_at_triggers(runs: Mapping[str, RunFolder]) -> Quantities:
 def dips_come_with_triggers(found: Measured) -> Mapping[str, bool]:
     """Figure 8."""
     return {
-        f"{beta}: accuracy dips more often in rounds in which clients are clustered": found.less(
-            f"{beta} dips in other rounds, %", f"{beta} dips at triggers, %"
+        f"{beta}: accuracy dips in most rounds in which clients are clustered, and less often in others": found.above(
+            f"{beta} dips at triggers, %", 50
         )
+        and found.less(f"{beta} dips in other rounds, %", f"{beta} dips at triggers, %")
         for beta in BETAS
     }
 
@@ -222,6 +223,12 @@ def hopkins_of_alike(runs: Mapping[str, RunFolder]) -> Quantities:
     return {**hopkins({"alike": runs["alike"]}), "largest H, 160 images a client": max(few)}
 
 
+def hopkins_of_different(runs: Mapping[str, RunFolder]) -> Quantities:
+    """The same where clients differ, and its largest value where they are alike and have as many images."""
+    alike = [value for value in runs["alike"].metric("hopkins") if value is not None]
+    return {**hopkins({"different": runs["different"]}), "largest H of alike clients": max(alike)}
+
+
 def never_above(found: Measured) -> Mapping[str, bool]:
     """Figure 10."""
     return {
@@ -235,6 +242,9 @@ def shrinks_at_triggers(found: Measured) -> Mapping[str, bool]:
     above, fewer = "first round above the threshold", "first round with fewer layers"
     return {
         "H is above its threshold in some round": found.above("largest H", THRESHOLD),
+        "H is larger than that of alike clients with as many images": found.less(
+            "largest H of alike clients", "largest H"
+        ),
         "H differs by more than 0.1 between rounds": found.less("least H", "largest H", by=0.1),
         "layers become personal in the first such round": found.mean(above) is not None
         and found.values[above] == found.values[fewer],
@@ -367,7 +377,8 @@ EXHIBITS = [
         parts=never_above,
         reduction=f"{INSTEAD}. {SMALL_IID}",
         remark=(
-            "With 160 images a client H is larger, so models of few images differ by chance. The paper sees H rise "
+            "With 160 images a client, the first number tried, H is above the threshold, so models of few images "
+            "differ by chance; 500 were chosen then. The paper sees H rise "
             "over 200 rounds; in the 15 here it falls with the step size. A rise over 60 rounds would change our mind."
         ),
         hours=0.1,
@@ -376,8 +387,8 @@ EXHIBITS = [
         id="T-F11",
         paper="fedtsdp",
         claim="Clients that differ (SVHN): H fluctuates; at round 50 clients cluster and 4 shared layers become 3.5.",
-        settings={"different": DIRICHLET},
-        measure=hopkins,
+        settings={"different": DIRICHLET, "alike": FEW_ALIKE},
+        measure=hopkins_of_different,
         parts=shrinks_at_triggers,
         reduction=f"{INSTEAD}. {SMALL}",
         hours=0.1,

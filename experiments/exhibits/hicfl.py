@@ -129,7 +129,7 @@ def overlaps(runs: Mapping[str, RunFolder]) -> Quantities:
 
 
 def same_weights_are_unstable(found: Measured) -> Mapping[str, bool]:
-    """Figure 6. Ten times chance is half of the places again, where a twentieth of the weights count as unstable."""
+    """Figure 6, by twice the overlap of random choices, and by half of the places."""
     layers = [name.removesuffix(", overlap") for name in found.values if name.endswith(", overlap")]
     return {
         "in every layer the same weights are unstable far more often than by chance": all(
@@ -154,13 +154,19 @@ def bipartitions(runs: Mapping[str, RunFolder]) -> Quantities:
     return found
 
 
+def never_stable(found: Measured) -> str:
+    """Says so where no setting ever has a stable layer."""
+    return "" if any(found.mean(f"{name} after") for name in MIXED) else "No layer is stable within 20 rounds."
+
+
 def right_after_stability(found: Measured) -> Mapping[str, bool]:
-    """Table IV."""
+    """Table IV, for the settings in which a layer becomes stable."""
+    names = [name for name in MIXED if found.mean(f"{name} after") is not None]
     return {
         **{
-            f"{name}: right more often after stability": found.less(f"{name} before", f"{name} after") for name in MIXED
+            f"{name}: right more often after stability": found.less(f"{name} before", f"{name} after") for name in names
         },
-        **{f"{name}: right for 95 % of the clients then": found.above(f"{name} after", 95) for name in MIXED},
+        **{f"{name}: right for 95 % of the clients then": found.above(f"{name} after", 95) for name in names},
     }
 
 
@@ -325,7 +331,7 @@ def few_rounds(found: Measured) -> Mapping[str, bool]:
     ]
     return {
         "clustering is complete within 10 rounds everywhere": len(known) == len(names) and max(known) <= 10,
-        "rounds differ by 6 at most over the levels of a data set": len(known) == len(names) and max(spreads) <= 6,
+        "rounds differ by 4 at most over the levels of a data set": len(known) == len(names) and max(spreads) <= 4,
     }
 
 
@@ -418,7 +424,7 @@ def never_split(found: Measured) -> str:
 
 
 def accuracy_and_jumps(runs: Mapping[str, RunFolder]) -> Quantities:
-    """Accuracy, in the mean of the last ten rounds too, and how much it changes from round to round then."""
+    """Accuracy, in the mean of all rounds too, and how much it changes from round to round in the second half."""
     found = dict(accuracy_and_clusters(runs))
     for name, run in runs.items():
         curve = [100 * (value or 0.0) for value in run.curve("acc_cluster")]
@@ -616,6 +622,7 @@ EXHIBITS = [
         paper="hicfl",
         claim="A bipartition is right for 57 to 87 % of the clients before stability, and for 98 to 100 % after.",
         settings=MIXED,
+        obstacle=never_stable,
         measure=bipartitions,
         parts=right_after_stability,
         published={
@@ -624,6 +631,7 @@ EXHIBITS = [
             for period, value in zip(("before", "after"), values, strict=True)
         },
         reduction=FEWER_IMAGES,
+        remark="The paper runs 20 rounds. Where a layer is not stable within them, there is no after.",
         hours=0.2,
     ),
     Exhibit(

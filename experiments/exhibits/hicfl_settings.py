@@ -1,9 +1,9 @@
 """The settings of HiCFL's exhibits: its three kinds of skew on three data sets, its rivals, and its step sizes.
 
 The paper's threshold of stability is half the step size, and every member of a cluster must be below it (Eq. 15). That
-hardly happens here. In the mean of the members it does, in about the rounds that the paper names, so its experiments
-seem to have taken the mean, which its Figure 4 shows too. So HiCFL runs with the mean (`members = "mean"`) wherever an
-exhibit is about its clusters, and also as Eq. 15 has it where methods are compared.
+hardly happens here. In the mean of the members, which the paper's Figure 4 shows, it does in most settings. So HiCFL
+runs with the mean (`members = "mean"`) wherever an exhibit is about its clusters, and also as Eq. 15 has it where
+methods are compared.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ NATURAL = {
 @cache
 def thresholds(name: str) -> Mapping[str, float]:
     """CFL's thresholds in a setting, as ``experiments/cfl_thresholds.py`` found them with another seed."""
-    by_setting: dict[str, dict[str, float]] = json.loads(THRESHOLDS.read_text()) if THRESHOLDS.exists() else {}
-    return by_setting.get(name, {"eps1": 1.0, "eps2": 1.0})
+    by_setting: dict[str, dict[str, float]] = json.loads(THRESHOLDS.read_text())
+    return by_setting[name]
 
 
 CIFAR = {cell.split()[0]: setting for cell, setting in CELLS.items() if "CIFAR" in cell}

@@ -26,9 +26,10 @@ implements: what does the paper claim, and what comes out here? A row has the pa
 means over seeds with their standard deviation behind ±. Pictures are of seed 0; a click shows one in full size. "-"
 stands for no number, such as the round of a split that never came.
 
-The verdict follows from the measured quantities alone. It is "{not_comparable}" where the conditions are not the
-paper's own, or where a method that is compared never acted. A claim holds when it does in the mean and for two thirds
-of the seeds at least. [Semantics](semantics.md) says how the library reads what the papers leave open.
+The verdict follows from the measured quantities alone. It is "{not_comparable}" where a method that the claim is about
+never acted; how the conditions differ from the paper's is in the column "reduction". A claim holds when it does in the
+mean and for two thirds of the seeds at least. A verdict on one seed says so. [Semantics](semantics.md) says how the
+library reads what the papers leave open.
 
 To make an exhibit again, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
 Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
@@ -87,7 +88,8 @@ def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pi
         machines = ", ".join(dict.fromkeys(made_on(each) for each in result["seeds"].values()))
         sources = ", ".join(dict.fromkeys(each["source"] for each in result["seeds"].values() if each["source"]))
         made = f"`{result['command']}`, {hours(spent)} ({machines}), revision {sources}"
-    told = f"**{verdict.kind}**" + (f". {verdict.why}" if verdict.why else "")
+    alone = ", one seed" if result is not None and len(result["seeds"]) == 1 else ""
+    told = f"**{verdict.kind}{alone}**" + (f". {verdict.why}" if verdict.why else "")
     told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
     cells = [exhibit.id, exhibit.claim, figures, reduction, told, made]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
