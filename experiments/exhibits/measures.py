@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from time import perf_counter
 
@@ -96,12 +96,6 @@ def mean_over_layers(run: RunFolder, name: str) -> Curve:
     return [None if None in row else sum(value or 0.0 for value in row) / len(row) for row in rows]
 
 
-def least_stability(run: RunFolder) -> float | None:
-    """The least stability of a layer in a round, in the mean of the clients; None where no window was ever full."""
-    values = [value for layer in run.layers("stability") for value in run.metric("stability", layer)]
-    return min((value for value in values if value is not None), default=None)
-
-
 def within_and_across(matrix: NDArray[np.float64], groups: Sequence[int]) -> tuple[float, float]:
     """The mean of pairs of one group, and that of pairs of two groups."""
     within, across = list[float](), list[float]()
@@ -150,13 +144,6 @@ def seconds(work: Callable[[], object], times: int = 5) -> float:
         work()
         taken.append(perf_counter() - start)
     return min(taken)
-
-
-def of_each(
-    runs: Mapping[str, RunFolder], measure: Callable[[RunFolder], float | None], ending: str
-) -> dict[str, float | None]:
-    """A measure of every run, under the run's name and what is measured."""
-    return {f"{name} {ending}": measure(run) for name, run in runs.items()}
 
 
 def mean_of_rounds(curve: Curve, first: int, last: int) -> float | None:

@@ -93,11 +93,6 @@ class RunFolder:
         with np.load(file) as arrays:
             return {name: np.asarray(arrays[name]) for name in arrays.files if f"{name}|clients" in arrays.files}
 
-    def accuracies(self, round: int) -> dict[int, float]:
-        """The accuracy of each client in a round."""
-        rows = pq.read_table(self.path / "clients" / f"{round:05}.parquet").to_pylist()
-        return {row["client"]: row["accuracy"] for row in rows}
-
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of a kind, each with its round."""
         return [

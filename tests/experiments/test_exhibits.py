@@ -29,9 +29,10 @@ from exhibits.measures import (
     dip,
     final,
     first_round,
-    least_stability,
+    mean_of_rounds,
     mean_over_layers,
     normalised_contrast,
+    overlap,
     round_of_clustering,
     round_of_final_accuracy,
     round_of_settling,
@@ -206,7 +207,7 @@ def test_a_layer_is_stable_from_the_first_round_below_epsilon(tmp_path: Path) ->
     assert run.layers("stability") == ["conv", "linear"]
     assert run.metric("stability", "linear") == [0.5, 0.05, 0.3]
     assert round_of_stability(run, 0.3) == 2 and round_of_stability(run, 0.01) is None
-    assert least_stability(run) == 0.05 and mean_over_layers(run, "stability") == pytest.approx([0.7, 0.225, 0.25])
+    assert mean_over_layers(run, "stability") == pytest.approx([0.7, 0.225, 0.25])
 
 
 def test_a_curve_settles_when_it_stays_within_a_tenth_of_its_range() -> None:
@@ -243,23 +244,31 @@ def test_the_normalised_contrast_does_not_depend_on_the_unit() -> None:
     assert normalised_contrast(np.ones((3, 3)), [0, 0, 1]) == 0
 
 
+def test_the_overlap_of_unstable_weights_is_the_mean_jaccard_index_of_the_clients() -> None:
+    # The first client has one place of three in common, the second both.
+    assert overlap(np.array([[0, 2], [1, 3]]), np.array([[2, 5], [1, 3]])) == pytest.approx((1 / 3 + 1) / 2)
+    assert mean_of_rounds([None, 1.0, 3.0, 9.0], 1, 4) == 2.0 and mean_of_rounds([None, 1.0], 1, 2) is None
+
+
 def test_the_round_of_a_gap_that_never_comes_is_the_one_after_the_last() -> None:
     assert round_apart([-0.2, -0.1, 0.3, -0.1]) == 3
     assert round_apart([-0.2, None]) == 3
 
 
-def test_gaps_matrices_and_accuracies_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
+def test_gaps_matrices_and_unstable_weights_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
     run = folder(tmp_path, [{}])
-    for name in ("gaps", "matrices", "clients"):
+    for name in ("gaps", "matrices", "weights"):
         (tmp_path / name).mkdir()
     gaps = [{"layer": "conv1", "measure": "dcos", "gap": 0.25}, {"layer": "conv1", "measure": "l2", "gap": 7.0}]
     pq.write_table(pa.Table.from_pylist(gaps), tmp_path / "gaps" / "00001.parquet")
-    pq.write_table(pa.Table.from_pylist([{"client": 3, "accuracy": 0.5}]), tmp_path / "clients" / "00001.parquet")
     matrix = np.array([[0.0, 5.0], [6.0, 0.0]])
     arrays = {"0|js|predictions": matrix, "0|js|predictions|clients": np.array([4, 2])}
     np.savez(tmp_path / "matrices" / "00001.npz", allow_pickle=False, **arrays)
     assert run.gap(1, "conv1") == 0.25
-    assert run.accuracies(1) == {3: 0.5}
+    places = {"conv1": np.array([[0, 2], [1, 3]]), "conv1|clients": np.array([4, 2])}
+    np.savez(tmp_path / "weights" / "00002.npz", allow_pickle=False, **places)
+    assert run.unstable_weights(1) == {}
+    assert {layer: found.tolist() for layer, found in run.unstable_weights(2).items()} == {"conv1": [[0, 2], [1, 3]]}
     assert run.matrix(1, "js", "predictions").tolist() == [[0.0, 6.0], [5.0, 0.0]]  # client 2 first
 
 
