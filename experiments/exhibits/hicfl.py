@@ -346,28 +346,22 @@ def selected_weights(runs: Mapping[str, RunFolder]) -> Quantities:
 
 
 def fewer_weights(found: Measured) -> Mapping[str, bool]:
-    """Figure 9."""
-    shares = [f"{name} xi {share}" for name in CIFAR for share in XI_SHARES]
-    falls = all(
-        found.less(f"{larger} weights, %", f"{smaller} weights, %")
-        for smaller, larger in pairwise(shares)
-        if smaller.split()[0] == larger.split()[0]
-    )
-    parts = {
-        "a larger xi keeps fewer weights": falls,
-        "xi = 0.05 of the step size keeps 36 to 55 % of the weights": all(
-            found.above(f"{name} xi 0.05 weights, %", 36) and found.below(f"{name} xi 0.05 weights, %", 55)
-            for name in CIFAR
-        ),
-    }
-    if not any(found.mean(f"{name} all weights rounds") for name in CIFAR):
-        return parts  # Without a split there are no rounds to compare.
-    return {
-        **parts,
-        "with it clustering takes at most two rounds more than with all weights": all(
-            found.less(f"{name} xi 0.05 rounds", f"{name} all weights rounds", by=-2.5) for name in CIFAR
-        ),
-    }
+    """Figure 9, in each setting."""
+    parts = {}
+    for name in CIFAR:
+        shares = [f"{name} xi {share} weights, %" for share in XI_SHARES]
+        parts[f"{name}: a larger xi keeps fewer weights"] = all(
+            found.less(larger, smaller) for smaller, larger in pairwise(shares)
+        )
+        paper = f"{name} xi 0.05"
+        parts[f"{name}: xi = 0.05 of the step size keeps 36 to 55 % of the weights"] = found.above(
+            f"{paper} weights, %", 36
+        ) and found.below(f"{paper} weights, %", 55)
+        if found.mean(f"{name} all weights rounds"):  # Without a split there are no rounds to compare.
+            parts[f"{name}: with it clustering takes at most two rounds more than with all weights"] = found.less(
+                f"{paper} rounds", f"{name} all weights rounds", by=-2.5
+            )
+    return parts
 
 
 def reference_accuracies(runs: Mapping[str, RunFolder]) -> Quantities:
@@ -615,6 +609,11 @@ EXHIBITS = [
         measure=selected_weights,
         parts=fewer_weights,
         reduction=f"CIFAR-10 alone of three data sets, 16 rounds of 50; {BY_THE_MEAN}",
+        remark=(
+            "How many weights xi keeps depends on how far a round moves them. In Non-IID-2 few weights change by more "
+            "than xi, and where none of a layer does, stability looks at all of it, so the share rises again. More "
+            "images, or more steps a round, would change that."
+        ),
         hours=0.6,
     ),
     Exhibit(
