@@ -62,7 +62,7 @@ def page_text(results: Path, pictures: Path = PICTURES) -> str:
             for each in EXHIBITS.values()
             if each.paper == paper
         ]
-        head = "| exhibit | the paper's claim | paper and here | reduction | verdict | command |"
+        head = "| exhibit | the paper's claim | verdict | paper and here | reduction | command |"
         parts.append("\n".join([f"\n## {title}\n", head, "| --- | --- | --- | --- | --- | --- |", *rows]) + "\n")
     return "".join(parts)
 
@@ -91,7 +91,7 @@ def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pi
     alone = ", one seed" if result is not None and len(result["seeds"]) == 1 else ""
     told = f"**{verdict.kind}{alone}**" + (f". {verdict.why}" if verdict.why else "")
     told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
-    cells = [exhibit.id, exhibit.claim, figures, reduction, told, made]
+    cells = [exhibit.id, exhibit.claim, told, figures, reduction, made]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
