@@ -8,9 +8,6 @@ Writes ``experiments/results/cfl_thresholds.json``: for each setting, from 20 ro
 * ``eps2``: half the largest norm of an update in that round.
 * how near the layers came to HiCFL's threshold of stability in rounds 3 to 20, half the step size: in the mean of the
   members and in the least stable one, in multiples of the threshold.
-
-The automatic thresholds never let CFL split there: eps2 is a share of the largest update so far, and that of the first
-round is several times as large as all later ones.
 """
 
 from __future__ import annotations

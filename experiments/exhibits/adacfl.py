@@ -17,7 +17,7 @@ from fedstrata.clustering import agglomerate, euclidean
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
 from .hicfl import weight_counts
-from .hicfl_settings import NETWORKS, other
+from .hicfl_settings import NETWORKS
 from .measures import (
     agreement,
     client_accuracy,
@@ -29,6 +29,7 @@ from .measures import (
     seconds,
     within_and_across,
 )
+from .rivals import cfl_by_norms, other
 from .run_folder import RunFolder
 
 MAIN = Setting("adacfl")
@@ -57,11 +58,9 @@ GROUPS = {"MNIST": 5, "CIFAR-10": 10, "F-MNIST": 5}
 def cell(data: str, mix: str) -> Setting:
     """AdaCFL in a cell of Table 2."""
     setting = DATA[data].but(*MIXES[mix])
-    return (
-        setting
-        if mix != "B"
-        else Setting(setting.experiment, tuple(each for each in setting.sets if "groups=" not in each))
-    )
+    if mix != "B":
+        return setting
+    return Setting(setting.experiment, tuple(each for each in setting.sets if "groups=" not in each))
 
 
 SMALL = ("data.clients=20", "rounds=12")
@@ -82,8 +81,7 @@ the largest update."""
 
 def fmtl(setting: Setting, eps1: float, eps2: float, *keys: str) -> Setting:
     """FMTL (CFL) in a setting, with thresholds."""
-    rules = ("trigger=norms", f"eps1={eps1}", f"eps2={eps2}", "gamma=0.5", "linkage=single", "min_split=3")
-    return other(setting, "cfl", *rules, *keys)
+    return cfl_by_norms(setting, eps1, eps2, 0.5, *keys)
 
 
 def methods(data: str, mix: str) -> dict[str, Setting]:
@@ -195,6 +193,9 @@ def adacfl_is_fast(found: Measured) -> Mapping[str, bool]:
     }
 
 
+# Table 3: the number of clusters
+
+
 def found_clusters(runs: Mapping[str, RunFolder]) -> Quantities:
     """The clusters that were found, and how well they are the true groups."""
     return {
@@ -214,9 +215,6 @@ def right_clusters(found: Measured) -> Mapping[str, bool]:
         for mix, counts in TABLE_3.items()
         for data, count in zip(DATA, counts, strict=True)
     }
-
-
-# Table 3
 
 
 def one_round(data: str, mix: str) -> Setting:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
-from .hicfl_settings import other
 from .measures import clusters, final, first_round, percent
+from .rivals import cfl_by_norms, other
 from .run_folder import RunFolder
 
 NETWORK = "A network of 6,850 weights in place of 6.4 million"
@@ -107,7 +107,8 @@ def both_stages_are_best(found: Measured) -> Mapping[str, bool]:
 
 
 # With Dirichlet(0.5) and seed 10 the largest norm of an update is 1.7; that of the mean falls below 0.2 in round 5.
-CFL_KEYS = ("trigger=norms", "eps1=0.2", "eps2=0.6", "gamma=0.5", "linkage=single", "min_split=3")
+EPS1 = 0.2
+EPS2 = 0.6
 
 
 def methods(setting: Setting) -> dict[str, Setting]:
@@ -117,7 +118,7 @@ def methods(setting: Setting) -> dict[str, Setting]:
         "FedProx": other(setting, "fedprox", "mu=0.01"),
         "Ditto": other(setting, "ditto", "lam=1.0"),
         "FedPer": other(setting, "fedper", "personal=head"),
-        "CFL": other(setting, "cfl", *CFL_KEYS),
+        "CFL": cfl_by_norms(setting, EPS1, EPS2, gamma=0.5),
         "FedTSDP": setting,
     }
 

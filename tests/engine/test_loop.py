@@ -35,6 +35,13 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
     assert report.results["train"].losses.isnan().all()
 
 
+def textbook_optimizer(module: nn.Module, training: LocalTraining) -> torch.optim.Optimizer:
+    """Torch's plain optimiser, which goes from tensor to tensor and looks at strides."""
+    if training.optimizer == "adam":
+        return torch.optim.Adam(module.parameters(), lr=training.lr, foreach=False)
+    return torch.optim.SGD(module.parameters(), lr=training.lr, momentum=training.momentum, foreach=False)
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_gradients_of_channels_last_images_meet_the_weights_that_they_belong_to(optimizer: str) -> None:
     """torch's fused optimisers ignore strides, and a convolution's gradient may lie in memory unlike its weight."""
@@ -52,10 +59,7 @@ def test_gradients_of_channels_last_images_meet_the_weights_that_they_belong_to(
     moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
 
     load_row(module, layout, start)
-    textbook = {
-        "momentum": torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, foreach=False),
-        "adam": torch.optim.Adam(module.parameters(), lr=0.01, foreach=False),
-    }[optimizer]
+    textbook = textbook_optimizer(module, training)
     data, order = dataset(16), generator(7, "train", 1, 0)
     for _ in range(2):
         for batch in torch.arange(12)[torch.randperm(12, generator=order)].split(5):
@@ -83,10 +87,7 @@ def test_the_networks_of_the_papers_train_as_in_a_textbook_loop(
     moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
 
     load_row(module, layout, start)
-    textbook = {
-        "momentum": torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, foreach=False),
-        "adam": torch.optim.Adam(module.parameters(), lr=0.01, foreach=False),
-    }[optimizer]
+    textbook = textbook_optimizer(module, training)
     order = torch.randperm(12, generator=generator(7, "train", 1, 0))
     for batch in torch.arange(12)[order].split(4):
         textbook.zero_grad()

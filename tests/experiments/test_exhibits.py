@@ -22,7 +22,6 @@ from exhibits.exhibit import (
     Setting,
     judged,
 )
-from exhibits.hicfl_settings import other
 from exhibits.layercfl import round_apart
 from exhibits.measures import (
     contrast,
@@ -42,6 +41,7 @@ from exhibits.measures import (
     within_and_across,
 )
 from exhibits.page import PAGE, figure, page_text, short
+from exhibits.rivals import other
 from exhibits.run_folder import RunFolder
 
 from fedstrata.config import Experiment
