@@ -90,7 +90,7 @@ def methods(data: str, mix: str) -> dict[str, Setting]:
     k = 10 if mix == "B" else GROUPS[data]
     return {
         f"{mix} {data} FedAvg": other(setting, "fedavg"),
-        # The first updates are still far from a stationary point: splits in rounds 2 and 3 part single clients.
+        # The first updates are still far from a stationary point: splits in rounds 2 and 3 separate single clients.
         f"{mix} {data} FMTL": fmtl(setting, *THRESHOLDS[mix], "first=4"),
         f"{mix} {data} IFCA": other(setting, "ifca", f"k={k}", "average=model", "init=random", "share_body=false"),
         f"{mix} {data} AdaCFL": setting,
@@ -297,17 +297,17 @@ TABLE_5 = {
 """The paper's accuracies on MNIST, CIFAR-10 and Fashion-MNIST."""
 
 
-def layers_are_alike(found: Measured) -> Mapping[str, bool]:
+def layers_agree(found: Measured) -> Mapping[str, bool]:
     """Table 5."""
-    parts = {}
+    conditions = {}
     for mix in TABLE_5:
         for data in DATA:
             first, second = f"{mix} {data} first accuracy", f"{mix} {data} second accuracy"
-            parts[f"{mix} {data}: the accuracies differ by less than a point"] = found.less(
+            conditions[f"{mix} {data}: the accuracies differ by less than a point"] = found.less(
                 first, second, by=-1
             ) and found.less(second, first, by=-1)
-            parts[f"{mix} {data}: the partitions are the same"] = found.above(f"{mix} {data} same partition", 0.5)
-    return parts
+            conditions[f"{mix} {data}: the partitions are the same"] = found.above(f"{mix} {data} same partition", 0.5)
+    return conditions
 
 
 # Figures 1, 4 and 5
@@ -382,7 +382,7 @@ def gaps_of_distances(runs: Mapping[str, RunFolder]) -> Quantities:
 def linear_layers_show(found: Measured) -> Mapping[str, bool]:
     """Figure 2."""
     return {
-        "layers 14 and 16 part the groups": found.above("layer 14", 0) and found.above("layer 16", 0),
+        "layers 14 and 16 separate the groups": found.above("layer 14", 0) and found.above("layer 16", 0),
         "layers 1 and 7 do not": found.below("layer 1", 0) and found.below("layer 7", 0),
     }
 
@@ -462,12 +462,12 @@ def no_groups(found: Measured) -> str:
 
 def small_dip(found: Measured) -> Mapping[str, bool]:
     """Figure 5."""
-    parts = {}
+    conditions = {}
     for name in DATA:
-        parts[f"{name}: accuracy falls by 5 points at most"] = found.below(f"{name} dip, points", 5)
-        parts[f"{name}: it is back within 5 rounds"] = found.below(f"{name} rounds to recover", 5.5)
-        parts[f"{name}: newcomers are with their own group"] = found.above(f"{name} well placed, %", 99)
-    return parts
+        conditions[f"{name}: accuracy falls by 5 points at most"] = found.below(f"{name} dip, points", 5)
+        conditions[f"{name}: it is back within 5 rounds"] = found.below(f"{name} rounds to recover", 5.5)
+        conditions[f"{name}: newcomers are with their own group"] = found.above(f"{name} well placed, %", 99)
+    return conditions
 
 
 NEWCOMERS = Setting("adacfl_newcomers")
@@ -510,7 +510,7 @@ EXHIBITS = [
             for k in K
         },
         measure=accuracies_by_k,
-        parts=best_k_is_near_the_truth,
+        conditions=best_k_is_near_the_truth,
         published={"best k": 12},
         reduction="40 clients of 100, with 120 images each; 10 rounds of 20; seven numbers of models",
         hours=0.2,
@@ -528,7 +528,7 @@ EXHIBITS = [
             "FMTL after round 20": fmtl(SPLITTING, 0.15, 0.3, "first=21"),
         },
         measure=jumps,
-        parts=late_and_unstable,
+        conditions=late_and_unstable,
         obstacle=no_split,
         reduction="35 rounds of 50; SGD with momentum 0.9, as in the code of FMTL's authors, where the paper names no "
         "optimiser",
@@ -555,7 +555,7 @@ EXHIBITS = [
             )
         },
         measure=gaps_of_distances,
-        parts=linear_layers_show,
+        conditions=linear_layers_show,
         reduction="A quarter of VGG16's width; 500 images a client and 8 rounds, of which the paper says nothing",
         hours=0.1,
     ),
@@ -565,7 +565,7 @@ EXHIBITS = [
         claim="The networks have 33,500, 6,850 and 21,200 weights.",
         settings=NETWORKS,
         measure=weight_counts,
-        parts=lambda found: {
+        conditions=lambda found: {
             f"{name} has {count:,} weights": found.mean(name) == count for name, count in TABLE_1.items()
         },
         published={"MNIST-CNN": 33500, "CIFAR10-CNN": 6850, "FMNIST-CNN": 21200},
@@ -579,7 +579,7 @@ EXHIBITS = [
         claim="AdaCFL is about as accurate as IFCA with the true number of clusters, in a sixth of the rivals' rounds.",
         settings={name: each for mix in MIXES for data in DATA for name, each in methods(data, mix).items()},
         measure=compared_with_adacfl,
-        parts=adacfl_is_fast,
+        conditions=adacfl_is_fast,
         obstacle=split_nowhere,
         published={
             "rounds of a rival / AdaCFL's": 6.27,
@@ -615,7 +615,7 @@ EXHIBITS = [
         claim="AdaCFL finds 5, 10 and 5 clusters on MNIST, CIFAR-10 and Fashion-MNIST, but 5, 8 and 4 with 0.5.",
         settings={f"{mix} {data}": one_round(data, mix) for mix in MIXES for data in DATA},
         measure=found_clusters,
-        parts=right_clusters,
+        conditions=right_clusters,
         published={
             f"{mix} {data} clusters": count
             for mix, row in TABLE_3.items()
@@ -640,7 +640,7 @@ EXHIBITS = [
             name: each for mix in ("0.8", "B") for data in DATA for name, each in weights_compared(data, mix).items()
         },
         measure=accuracies_and_clusters,
-        parts=partial_is_better,
+        conditions=partial_is_better,
         published={
             f"{mix} {data} {weights} accuracy": value
             for mix, rows in TABLE_4.items()
@@ -666,7 +666,7 @@ EXHIBITS = [
         claim="Clustering 100 clients by partial weights takes less than a second, far less than by all weights.",
         settings=NETWORKS,
         measure=clustering_seconds,
-        parts=partial_is_faster,
+        conditions=partial_is_faster,
         reduction="Random weights in place of trained ones",
         remark="Networks of 7,000 to 34,000 weights are small: with one product of matrices for all distances, 100 "
         "clients take a tenth of a second by all weights too. A slower implementation could "
@@ -679,7 +679,7 @@ EXHIBITS = [
         claim="In a network of two linear layers, the first is about as good to cluster by as the second.",
         settings={name: each for mix in TABLE_5 for data in DATA for name, each in linear_layers(data, mix).items()},
         measure=accuracies_and_partitions,
-        parts=layers_are_alike,
+        conditions=layers_agree,
         published={
             f"{mix} {data} {layer} accuracy": value
             for mix, rows in TABLE_5.items()
@@ -706,7 +706,7 @@ EXHIBITS = [
             "F-MNIST": NEWCOMERS.but(*FASHION),
         },
         measure=newcomers,
-        parts=small_dip,
+        conditions=small_dip,
         obstacle=no_groups,
         reduction="30 clients (CIFAR-10: 40) and one newcomer of each group, for the paper's 100 and 10; 25 rounds; on "
         "CIFAR-10 a share of 0.8 for 0.5, with which 1.4 finds no groups (A-T3)",

@@ -133,12 +133,12 @@ class Verdict:
     Attributes:
         kind: One of the constants above.
         why: One sentence.
-        parts: Whether each part of the claim holds.
+        conditions: Whether each condition of the claim holds.
     """
 
     kind: str
     why: str
-    parts: Mapping[str, bool] = field(default_factory=dict)
+    conditions: Mapping[str, bool] = field(default_factory=dict)
 
 
 def no_obstacle(measured: Measured) -> str:
@@ -156,7 +156,7 @@ class Exhibit:
         claim: What the paper says, with its figures.
         settings: The runs, by a name that `measure` knows them by; none where a formula or a clock is enough.
         measure: From the finished runs of one seed to the quantities.
-        parts: From the quantities to the parts of the claim, each with whether it holds.
+        conditions: From the quantities to the conditions of the claim, each with whether it holds.
         published: The paper's own figures, by the names of the quantities.
         reduction: What is smaller than in the paper; empty where nothing is.
         obstacle: Says why the quantities cannot be held against the paper; empty where they can.
@@ -172,7 +172,7 @@ class Exhibit:
     claim: str
     settings: Mapping[str, Setting] = field(default_factory=dict)
     measure: Callable[[Mapping[str, RunFolder]], Quantities] | None = None
-    parts: Callable[[Measured], Mapping[str, bool]] | None = None
+    conditions: Callable[[Measured], Mapping[str, bool]] | None = None
     published: Quantities = field(default_factory=dict)
     reduction: str = ""
     obstacle: Callable[[Measured], str] = no_obstacle
@@ -184,27 +184,29 @@ class Exhibit:
 
     def verdict(self, measured: Measured) -> Verdict:
         """What became of the claim, from the quantities."""
-        if self.parts is None:
+        if self.conditions is None:
             return Verdict(CANNOT_BE_RUN if self.impossible else NOT_RUN, self.waits)
-        parts = self.parts(measured)
-        return judged(parts, self.obstacle(measured))
+        conditions = self.conditions(measured)
+        return judged(conditions, self.obstacle(measured))
 
     def experiments(self) -> list[str]:
         """The names of its experiment files."""
         return sorted({setting.experiment for setting in self.settings.values()})
 
 
-def judged(parts: Mapping[str, bool], obstacle: str = "") -> Verdict:
-    """The verdict on a claim, from its parts; an obstacle leaves it open."""
+def judged(conditions: Mapping[str, bool], obstacle: str = "") -> Verdict:
+    """The verdict on a claim, from its conditions; an obstacle leaves it open."""
     if obstacle:
-        return Verdict(NOT_COMPARABLE, obstacle, parts)
-    failed = [part for part, holds in parts.items() if not holds]
+        return Verdict(NOT_COMPARABLE, obstacle, conditions)
+    failed = [condition for condition, holds in conditions.items() if not holds]
     if not failed:
         return Verdict(
-            HOLDS, f"So it is here: {'; '.join(parts)}." if len(parts) < 3 else "Every part of the claim does.", parts
+            HOLDS,
+            f"So it is here: {'; '.join(conditions)}." if len(conditions) < 3 else "Every condition of the claim does.",
+            conditions,
         )
     why = f"Not so here: {'; '.join(failed)}."
-    return Verdict(IN_PART if len(failed) < len(parts) else DOES_NOT_HOLD, why, parts)
+    return Verdict(IN_PART if len(failed) < len(conditions) else DOES_NOT_HOLD, why, conditions)
 
 
 def describe(setting: Setting) -> dict[str, Any]:

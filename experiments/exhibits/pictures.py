@@ -287,7 +287,7 @@ PICTURES: Mapping[str, Picture] = {
     "H-F4": Picture("Model stability and loss by round", stability_and_loss),
     "H-F6": Picture("Overlap of the unstable weights of consecutive rounds by layer", unstable_again),
     "H-F7": Picture("Accuracy by round for several step sizes", partial(accuracies_by_start, metric="acc_cluster")),
-    "H-F10": Picture("Accuracy by round around the steadiest and around a random client", by_cluster),
+    "H-F10": Picture("Accuracy by round around the most stable and around a random client", by_cluster),
     "H-F11": Picture("Accuracy by round with and without misplaced clients", by_cluster),
     "H-F12": Picture("Accuracy of HiCFL and its rivals by round", by_cluster),
     "H-F13": Picture("Accuracy of HiCFL and its rivals by round", by_cluster),

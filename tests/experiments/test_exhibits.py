@@ -22,7 +22,7 @@ from exhibits.exhibit import (
     Setting,
     judged,
 )
-from exhibits.layercfl import round_apart
+from exhibits.layercfl import first_separation
 from exhibits.measures import (
     contrast,
     dip,
@@ -69,7 +69,7 @@ def test_all_exhibits_of_the_papers_are_there() -> None:
 @pytest.mark.parametrize("exhibit", EXHIBITS.values(), ids=lambda each: each.id)
 def test_an_exhibit_is_either_measured_and_judged_or_says_what_it_waits_for(exhibit: Exhibit) -> None:
     can_be_run = exhibit.measure is not None
-    assert can_be_run == (exhibit.parts is not None) == bool(exhibit.settings) == (not exhibit.waits)
+    assert can_be_run == (exhibit.conditions is not None) == bool(exhibit.settings) == (not exhibit.waits)
 
 
 @pytest.mark.parametrize("exhibit", chosen(["all"], None), ids=lambda each: each.id)
@@ -174,7 +174,7 @@ def test_a_rival_that_never_split_is_named_where_adacfl_is_ahead_of_it() -> None
         Measured.of({0: {**found, "rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 3}})
     )
     assert verdict.kind == HOLDS
-    assert any("FMTL never split in B MNIST" in part for part in verdict.parts)
+    assert any("FMTL never split in B MNIST" in part for part in verdict.conditions)
     nowhere = {"rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 1}
     assert exhibit.verdict(Measured.of({0: {**found, **nowhere}})).kind == NOT_COMPARABLE
 
@@ -251,8 +251,8 @@ def test_the_overlap_of_unstable_weights_is_the_mean_jaccard_index_of_the_client
 
 
 def test_the_round_of_a_gap_that_never_comes_is_the_one_after_the_last() -> None:
-    assert round_apart([-0.2, -0.1, 0.3, -0.1]) == 3
-    assert round_apart([-0.2, None]) == 3
+    assert first_separation([-0.2, -0.1, 0.3, -0.1]) == 3
+    assert first_separation([-0.2, None]) == 3
 
 
 def test_gaps_matrices_and_unstable_weights_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def exhibit(settings: Mapping[str, Setting]) -> Exhibit:
         claim="There is one round.",
         settings=settings,
         measure=lambda runs: {name: float(len(run.rounds)) for name, run in runs.items()},
-        parts=lambda found: {"one round": found.mean("a") == 1},
+        conditions=lambda found: {"one round": found.mean("a") == 1},
     )
 
 
@@ -337,7 +337,9 @@ def test_the_page_and_the_verdicts_are_those_of_the_committed_results() -> None:
     for path in running.RESULTS.glob("*.json"):
         kept = json.loads(path.read_text())
         verdict = EXHIBITS[path.stem].verdict(running.measured(kept["seeds"]))
-        assert kept["verdict"] == {"kind": verdict.kind, "why": verdict.why, "parts": dict(verdict.parts)}, path.stem
+        assert kept["verdict"] == {"kind": verdict.kind, "why": verdict.why, "conditions": dict(verdict.conditions)}, (
+            path.stem
+        )
     assert PAGE.read_text() == page_text(running.RESULTS), "run python -m experiments.reproduce --page"
 
 

@@ -193,7 +193,7 @@ def test_the_picture_of_seed_0_is_drawn_with_the_result_and_again_without_a_run(
         claim="There are eight rounds.",
         settings={"a": Setting("weights")},
         measure=lambda runs: {"rounds": float(len(runs["a"].rounds))},
-        parts=lambda found: {"eight": found.mean("rounds") == 8},
+        conditions=lambda found: {"eight": found.mean("rounds") == 8},
     )
     monkeypatch.setitem(pictures.__dict__, "PICTURES", {"X-F1": Picture("Accuracy", accuracies)})
     kept = running.folder_of(which.settings["a"], 0, tmp_path / "runs")
