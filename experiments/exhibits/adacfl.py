@@ -220,7 +220,8 @@ def right_clusters(found: Measured) -> Mapping[str, bool]:
 def one_round(data: str, mix: str) -> Setting:
     """A cell of Table 3: the clients are clustered in round 1, so there need not be more."""
     clients = 50 if data == "F-MNIST" else 100
-    return cell(data, mix).but("rounds=1", f"data.clients={clients}")
+    distances = ('probe.matrices=["l2"]', 'probe.layers=["linear"]')
+    return cell(data, mix).but("rounds=1", f"data.clients={clients}", *distances)
 
 
 # Table 4: complete or partial weights

@@ -499,7 +499,7 @@ EXHIBITS = [
         settings={"F-MNIST": CELLS["N2 F-MNIST"].but(*FEDAVG, "rounds=20", "probe.unstable_weights=true")},
         measure=overlaps,
         conditions=same_weights_are_unstable,
-        reduction=f"{FEWER_IMAGES}; a weight is unstable if its change is among the largest twentieth of its layer",
+        reduction=f"{FEWER_IMAGES}; 20 rounds; unstable weights are the twentieth of a layer that changes most",
         hours=0.1,
     ),
     Exhibit(

@@ -222,13 +222,16 @@ def last_heat_maps(runs: Runs) -> list[Panel]:
     return panels
 
 
-def dendrogram(run: RunFolder, round: int, measure: str, layer: str, linkage: str = "average") -> list[Panel]:
-    """The hierarchy of the clients by a recorded matrix of distances; the dots have the colours of the true groups."""
-    clients = run.matrices(round)[measure, layer]
-    values = run.matrix(round, measure, layer)
+def dendrogram(run: RunFolder, title: str, measure: str, layer: str) -> Dendrogram:
+    """The hierarchy of the clients by the distances after round 1, in average linkage, and where AdaCFL cuts it.
+
+    The dots have the colours of the true groups.
+    """
+    clients = run.matrices(1)[measure, layer]
+    values = run.matrix(1, measure, layer)
     distances = (values + values.T) / 2
     np.fill_diagonal(distances, 0.0)
-    tree = hierarchy.linkage(squareform(distances, checks=False), linkage)
+    tree = hierarchy.linkage(squareform(distances, checks=False), "average")
     found = hierarchy.dendrogram(tree, no_plot=True)
     # SciPy puts leaf i at 10 i + 5.
     elbows = [
@@ -237,18 +240,13 @@ def dendrogram(run: RunFolder, round: int, measure: str, layer: str, linkage: st
     ]
     leaves = [clients[place] for place in found["leaves"]]
     groups = [run.truth[client] for client in leaves]
-    return [Dendrogram(f"{layer}, {measure}, round {round}", elbows, [str(client) for client in leaves], groups)]
+    cut = run.keys["algorithm"].get("cut")
+    return Dendrogram(title, elbows, [str(client) for client in leaves], groups, cut)
 
 
-def dendrograms(runs: Runs, round: int = 1) -> list[Panel]:
-    """A dendrogram of every matrix of distances that was recorded in a round."""
-    return [
-        panel
-        for run in runs.values()
-        for measure, layer in run.matrices(round)
-        if measure not in SIMILARITIES
-        for panel in dendrogram(run, round, measure, layer)
-    ]
+def hierarchies(runs: Runs, mixes: Sequence[str]) -> list[Panel]:
+    """What AdaCFL cuts in each cell of its Table 3 with one of these mixes: a dendrogram by the linear layer."""
+    return [dendrogram(run, name, "l2", "linear") for name, run in runs.items() if name.startswith(tuple(mixes))]
 
 
 # Which exhibit has which
@@ -281,6 +279,9 @@ PICTURES: Mapping[str, Picture] = {
     "A-F1a": Picture("Accuracy of IFCA after the last round by its k", partial(accuracy_by_number, x="k")),
     "A-F1b": Picture("Accuracy of FedAvg and FMTL by round", accuracies),
     "A-F2": Picture("Gap of every layer after the last round", partial(gaps_by_layer, measures=("l2", "dl2"))),
+    "A-T3": Picture(
+        "Distances of clients by the linear layer, and the cut", partial(hierarchies, mixes=("0.5", "0.8"))
+    ),
     "A-F5": Picture("Accuracy by round; ten clients join in round 20", accuracies),
     "H-F1": Picture(LAYERS, similarity_of_layers),
     "H-F2": Picture(LAYERS, similarity_of_layers),

@@ -80,12 +80,14 @@ class Dendrogram:
         elbows: The four corners of each merge, as places of leaves and distances.
         leaves: The name of each leaf, from left to right.
         groups: The number of the group of each leaf, which colours it.
+        cut: The distance at which the hierarchy is cut, as a dashed line; None draws none.
     """
 
     title: str
     elbows: Sequence[Points]
     leaves: Sequence[str]
     groups: Sequence[int] = field(default=())
+    cut: float | None = None
 
 
 Panel = Curves | HeatMap | Dendrogram
@@ -262,11 +264,13 @@ def png(close: NDArray[np.float64]) -> bytes:
 
 
 def _dendrogram(panel: Dendrogram) -> str:
-    highest = max((y for elbow in panel.elbows for _, y in elbow), default=1.0)
+    highest = max([panel.cut or 0.0, *(y for elbow in panel.elbows for _, y in elbow)])
     n = len(panel.leaves)
     scale = Scale((-0.6, 0.0), (n - 0.4, 1.05 * highest or 1.0))
     parts = [_axes(scale, "client", "distance", panel.leaves)]
     parts += [path([scale.at(x, y) for x, y in elbow], TEXT, width=1) for elbow in panel.elbows]
+    if panel.cut is not None:
+        parts.append(path([scale.at(-0.6, panel.cut), scale.at(n - 0.4, panel.cut)], RULE, 'stroke-dasharray="5 3"'))
     for leaf, group in enumerate(panel.groups):
         parts.append(dot(*scale.at(leaf, 0.0), PALETTE[group % len(PALETTE)]))
     return "".join(parts)

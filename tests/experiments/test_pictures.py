@@ -32,7 +32,7 @@ from exhibits.pictures import (
     write_picture,
 )
 from exhibits.run_folder import RunFolder
-from exhibits.svg import Curves, Dendrogram, HeatMap, Panel, draw, png, steps
+from exhibits.svg import Curves, HeatMap, Panel, draw, png, steps
 from PIL import Image
 
 RUNS = Path(__file__).parents[1] / "report" / "runs"
@@ -98,8 +98,7 @@ def test_heat_maps_have_clients_in_the_order_of_their_groups() -> None:
 
 def test_a_dendrogram_merges_all_clients() -> None:
     some = run("fedclust")
-    (panel,) = dendrogram(some, 1, "l2", "head")
-    assert isinstance(panel, Dendrogram)
+    panel = dendrogram(some, "clients", "l2", "head")
     assert sorted(map(int, panel.leaves)) == list(range(12)) and len(panel.elbows) == 11
     assert panel.groups[0] == some.truth[int(panel.leaves[0])]
     lowest = some.matrix(1, "l2", "head")[np.triu_indices(12, 1)].min()
