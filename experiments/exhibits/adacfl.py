@@ -75,8 +75,8 @@ def small(data: str, mix: str) -> Setting:
 THRESHOLDS = {"0.5": (0.7, 0.9), "0.8": (0.85, 1.1), "1.0": (1.6, 2.0), "B": (1.5, 1.7)}
 """Of FMTL (eps1, eps2), which the paper does not give. Adam moves every weight by about its step size, however small
 the gradient is, so the mean update settles at half of the largest one, and not below a tenth of it as the automatic
-threshold wants. These were chosen on seed 10: just above the norm at which the mean update settles, and below that of
-the largest update."""
+threshold wants. These were chosen on seed 10 (``exhibit_keys.py``): just above the norm at which the mean update
+settles, and below that of the largest update."""
 
 
 def fmtl(setting: Setting, eps1: float, eps2: float, *keys: str) -> Setting:
@@ -268,7 +268,7 @@ CUTS = {
     "F-MNIST": {"linear1": 4.8, "linear2": 0.55},
 }
 """Where the layers of Table 5 are cut. Distances grow with the weights of a layer, so 1.4 fits neither. These numbers
-fit the distances after round 1 of seed 10, with 0.8 and with B."""
+fit the distances after round 1 of seed 10, with 0.8 and with B (``exhibit_keys.py``)."""
 
 
 def linear_layers(data: str, mix: str) -> dict[str, Setting]:
