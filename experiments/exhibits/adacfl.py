@@ -352,8 +352,8 @@ def jumps(runs: Mapping[str, RunFolder]) -> Quantities:
 
 
 def no_split(found: Measured) -> str:
-    """Says that FMTL never split."""
-    acted = found.above("FMTL clusters", 1.5) and found.above("FMTL after round 20 clusters", 1.5)
+    """Says that FMTL never split, by neither rule of when it may."""
+    acted = found.above("FMTL clusters", 1.5) or found.above("FMTL after round 20 clusters", 1.5)
     return "" if acted else "FMTL never split, so it is FedAvg."
 
 

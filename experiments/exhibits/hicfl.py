@@ -20,6 +20,7 @@ from .hicfl_settings import (
     ENDINGS,
     FEDAVG,
     FEWER_IMAGES,
+    LEVELS_ROUNDS,
     MISPLACED,
     MIXED,
     NETWORKS,
@@ -399,6 +400,20 @@ def recovers(found: Measured) -> Mapping[str, bool]:
     }
 
 
+def still_clustering(found: Measured) -> str:
+    """Says where clusters were still split in the last rounds, or never, so that no clustering was complete."""
+    late = [
+        name
+        for name in split_runs(found)
+        if found.mean(f"{name} rounds") is None or found.above(f"{name} rounds", LEVELS_ROUNDS - STILL)
+    ]
+    return f"Never split, or still being split in the last {STILL} rounds: {', '.join(late)}." if late else ""
+
+
+STILL = 5
+"""The rounds without a split after which a clustering is taken as complete."""
+
+
 def never_split(found: Measured) -> str:
     """Says that HiCFL never split in any run, where an exhibit is about its clusters."""
     some = any(found.above(f"{name} clusters", 1.5) for name in split_runs(found))
@@ -591,8 +606,12 @@ EXHIBITS = [
         settings=BY_SHARE,
         measure=clustering_rounds,
         conditions=few_rounds,
-        obstacle=never_split,
-        reduction=f"{BY_THE_MEAN}; 25 rounds of 50",
+        obstacle=still_clustering,
+        reduction=f"{BY_THE_MEAN}; {LEVELS_ROUNDS} rounds of 50",
+        remark=(
+            "With so few images the members of a group differ by chance, so groups are divided further until the end. "
+            "With all clients' images in use, and as many local steps as the paper's, that would change our mind."
+        ),
         hours=0.6,
         shown=[f"{data} {beta} rounds" for data in ("MNIST", "F-MNIST", "CIFAR-10") for beta in (0.5, 0.7, 0.9)],
     ),

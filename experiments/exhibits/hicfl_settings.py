@@ -145,8 +145,11 @@ SWEEP = {
 }
 """The step sizes of Figure 7, by data set; the batch is 256 where nothing is said."""
 
+LEVELS_ROUNDS = 25
+"""The rounds of Figure 8 here."""
+
 BY_SHARE = {
-    f"{data} {share}": CELLS[f"N2 {data}"].but(f"partition.share={share}", "rounds=25", *IN_THE_MEAN)
+    f"{data} {share}": CELLS[f"N2 {data}"].but(f"partition.share={share}", f"rounds={LEVELS_ROUNDS}", *IN_THE_MEAN)
     for data in ("MNIST", "F-MNIST", "CIFAR-10")
     for share in (0.5, 0.6, 0.7, 0.8, 0.9)
 }
