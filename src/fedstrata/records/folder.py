@@ -36,6 +36,7 @@ from fedstrata.files import (
 from fedstrata.records.schema import (
     CLIENTS_SUFFIX,
     RUN_FOLDER_ENTRIES,
+    DataRecord,
     Gap,
     MatrixName,
     Scores,
@@ -240,6 +241,25 @@ class Folder:
             replace_file(models / f"cluster-{node}.safetensors", save(_tensors(layout, row)))
         self.add_tree(state.tree)
         self._write_json("summary.json", summary)
+
+    def add_data(self, data: DataRecord) -> None:
+        """Write who the clients are, and what looks wrong with their data."""
+        self._write_json("data.json", data.model_dump())
+
+    def data(self) -> DataRecord | None:
+        """Return who the clients are; None for a run of an earlier version.
+
+        Raises:
+            RecordError: When the file is damaged.
+        """
+        path = self.path / "data.json"
+        refuse_links(self.path, [path.name])
+        try:
+            return parse_record(parse_json(read_file(path)), DataRecord)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RecordError(f"{path}: expected the clients of a run, found: {error}; resume the run") from None
 
     def add_tree(self, tree: Tree) -> None:
         """Write the cluster tree as it is now: the entries are `TreeNode` records."""

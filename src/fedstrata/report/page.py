@@ -60,6 +60,7 @@ def render(records: RunRecords) -> str:
     charts = all_charts(clusters)
     shown = {section: found for section, found in charts.items() if section not in _IN_SLIDER}
     slider = matrix_slider(clusters) if clusters.clustered or clusters.records.setting("probe", "matrices") else None
+    suspicions = records.data.warnings if records.data else []
     problems = warnings(records.summary.model_dump()) if records.summary else []
     return render_page(
         "page.html",
@@ -72,7 +73,7 @@ def render(records: RunRecords) -> str:
         sentence=result_sentence(clusters),
         assumption=independence_assumption(records),
         facts=facts(records),
-        notes=[*records.notes, *map(capital, problems)],
+        notes=[*map(capital, suspicions), *records.notes, *map(capital, problems)],
         tiles=tiles(clusters),
         charts=shown,
         slider=slider,
@@ -191,7 +192,7 @@ def independence_assumption(records: RunRecords) -> str:
     else:
         return ""
     unit = records.setting("data", "unit")
-    if unit:
+    if unit and unit != "none":
         return f"{tested}. They differ in {unit}: samples with different values of it must be independent."
     return f"{tested}. They consist of single samples, all of which must be independent of each other."
 

@@ -119,7 +119,8 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
         # Samples of one unit, such as a recording, must not be in both training and test.
-        unit = own.unit if own.unit in new.columns else None
+        named = experiment.data.unit or own.unit
+        unit = named if named in new.columns else None
         new = replace(own, inputs=new.inputs, labels=_classes(path, new, own), columns=new.columns, unit=unit)
         read.append(new if wanted is None or new.shape[1:] == (wanted, wanted) else new.resized(wanted))
     return read
@@ -179,7 +180,7 @@ class _Newcomer:
         """Hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
-        share = experiment.data.test
+        share = experiment.data.held_out_share
         held = hold_out(own.labels.numpy(), share, rng, own.units)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)
