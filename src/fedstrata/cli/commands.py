@@ -45,11 +45,14 @@ def run_command(
     """Run an experiment, by default handwritten digits in four hidden groups, and write its report."""
     with resumable("run"):
         finished = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
+    from fedstrata.report.client_names import ClientNames
+
     measures = {key: value for key, value in finished.summary.items() if not isinstance(value, Mapping | list)}
     show_table(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
+    names = ClientNames(finished.names)
     for node in finished.tree:
         if node.split is None and node.members:
-            say(f"cluster {node.id}: clients {', '.join(map(str, node.members))}")
+            say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")
     say(f"run folder: {finished.folder}")
     say(f"report: {finished.folder / 'report.html'}")
     from fedstrata.report.words import warnings

@@ -60,7 +60,7 @@ def conclude(
         except RecordError as error:
             left_out[folder] = str(error)
     common = _common_keys(tomllib.loads(dumps(experiments[0])))
-    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, _data_warnings(runs)))
+    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, *_about_data(runs)))
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
@@ -108,15 +108,18 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             raise RecordError(f"expected different runs, found {found} in {same[0]} and in {folder}; leave one out")
         runs.append(run)
     with folder_lock(root_folder(folder_out)):
-        return write_comparison(
-            Comparison(folder_out, first, tuple(runs), left_out=left_out, data_warnings=_data_warnings(runs))
-        )
+        return write_comparison(Comparison(folder_out, first, tuple(runs), None, left_out, *_about_data(runs)))
 
 
-def _data_warnings(runs: Sequence[Outcome]) -> tuple[str, ...]:
-    """What looks wrong with the data of finished runs, each line once: runs of a comparison have the same data."""
-    records = [Folder(run.folder).data() for run in runs if run.summary is not None]
-    return tuple(dict.fromkeys(line for record in records if record is not None for line in record.warnings))
+def _about_data(runs: Sequence[Outcome]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What looks wrong with the data of finished runs, each line once, and the names of their clients.
+
+    All runs of a comparison have the same clients.
+    """
+    found = [Folder(run.folder).data() for run in runs if run.summary is not None]
+    records = [record for record in found if record is not None]
+    warnings = dict.fromkeys(line for record in records for line in record.warnings)
+    return tuple(warnings), records[0].names if records else ()
 
 
 def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:

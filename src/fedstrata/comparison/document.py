@@ -117,6 +117,7 @@ class Comparison:
         jobs: The number of shared jobs; None when the runs were made one by one.
         left_out: The folders of runs that cannot be read, and why.
         data_warnings: What looks wrong with the data of the runs, in a line each.
+        names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
     """
 
     folder: Path
@@ -125,6 +126,7 @@ class Comparison:
     jobs: JobCount | None = None
     left_out: Mapping[Path, str] = field(default_factory=dict)
     data_warnings: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> tuple[Row, ...]:
@@ -253,6 +255,7 @@ def write_comparison(comparison: Comparison) -> Comparison:
     content = {
         "experiment": comparison.experiment,
         "warnings": comparison.data_warnings,
+        "clients": comparison.names,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
         "left_out": [

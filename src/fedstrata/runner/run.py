@@ -22,6 +22,7 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
+from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
@@ -83,7 +84,7 @@ def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, q
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line)
+        progress = Progress(experiment.rounds, line, setup.names)
         if setup.why:
             line.keep(f"engine: {setup.why}")
         with Interrupt(line.keep) as interrupt:
@@ -134,7 +135,7 @@ def run_steps(
     units = experiment.data.model_copy(update={"unit": setup.client_data.unit or independent})
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
-        folder = Folder(root)
+        folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
         state, record = _begin(resolved, setup, folder, fresh, tell, resume=resume)
         folder.add_data(_data_record(setup))
         for warning in setup.warnings:
