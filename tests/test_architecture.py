@@ -39,7 +39,7 @@ ALLOWED = {
     "models": {"models", "core", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors", "limits"},
-    "report": {"report", "clustering", "files", "folder_lock", "limits", "records", "errors"},
+    "report": {"report", "clustering", "files", "folder_lock", "limits", "quoting", "records", "errors"},
 }
 """What the files of a folder may import of fedstrata: data flows one way."""
 

@@ -57,7 +57,9 @@ class Trainer:
             "rounds": 3,
             "versions": {},
         }
-        return SimpleNamespace(folder=out, summary={**summary, **self.told}, tree=(), diverged=bool(self.told))
+        return SimpleNamespace(
+            folder=out, summary={**summary, **self.told}, tree=(), names=(), warnings=(), diverged=bool(self.told)
+        )
 
 
 @pytest.fixture

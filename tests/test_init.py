@@ -84,3 +84,11 @@ def test_run_checks_trains_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
     assert rest == [Path("a"), False, True, Path("a")]
     with pytest.raises(fedstrata.InputError):
         fedstrata.run({"seed": -2})
+
+
+def test_a_file_with_only_its_rounds_runs(tmp_path: Path) -> None:
+    """The defaults agree with each other."""
+    file = tmp_path / "two.toml"
+    file.write_text("rounds = 2\n")
+    run = fedstrata.run(file, tmp_path / "run", sets=["engine.name=loop"], quiet=True)
+    assert run.summary["rounds"] == 2

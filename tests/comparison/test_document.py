@@ -55,57 +55,80 @@ def test_algorithms_are_compared_with_the_same_seeds_and_the_better_one_is_named
             Outcome("strata", 0, Path("strata-0"), error="ValueError: no"),
         ]
     )
-    assert found == (Difference("strata", "fedavg", (1, 2), (0.25, 0.5)),)
-    assert (found[0].mean, found[0].above, found[0].larger) == (0.375, 2, True)
+    assert (found[0].algorithm, found[0].other, found[0].seeds) == ("strata", "fedavg", (1, 2))
+    assert (found[0].values, found[0].mean, found[0].above) == ((0.25, 0.5), 0.375, 2)
     assert found[0].spread == pytest.approx(0.125 * 2**0.5)  # sqrt((0.125 ** 2 + 0.125 ** 2) / 1)
-    assert (
-        difference_text(found[0])
-        == "strata is above fedavg in 2 of 2 seeds, by 0.375 ± 0.177; larger than the standard deviation"
-    )
 
 
-def test_a_difference_that_the_seeds_do_not_agree_about_is_not_larger_than_their_spread() -> None:
-    (found,) = differences(runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.375}))
-    assert found.mean == 0.0625
-    assert (
-        difference_text(found)
-        == "ifca is above cfl in 1 of 2 seeds, by 0.062 ± 0.265; not larger than the standard deviation"
-    )
+def test_the_margin_of_two_seeds_is_that_of_the_t_distribution_with_one_degree_of_freedom() -> None:
+    (found,) = differences(runs(fedavg={1: 0.25, 2: 0.25}, strata={1: 0.5, 2: 0.75}))
+    # 12.706 * (0.125 * sqrt(2)) / sqrt(2)
+    assert found.margin == pytest.approx(12.7062 * 0.125, rel=1e-4) and not found.clear
+    assert difference_text(found).startswith("strata cannot be told from fedavg: 0.375 ± 0.177 higher in 2 of 2 seeds")
 
 
-def test_one_seed_has_no_spread_and_what_is_equal_is_called_so() -> None:
+def test_a_lead_that_is_the_same_with_every_seed_is_clear() -> None:
+    (found,) = differences(runs(cfl={0: 0.5, 1: 0.25, 2: 0.75}, ifca={0: 0.625, 1: 0.375, 2: 0.875}))
+    assert found.margin == 0 and found.clear
+    assert difference_text(found).startswith("ifca is above cfl: 0.125 ± 0.000 higher in 3 of 3 seeds")
+
+
+def test_with_one_seed_the_noise_is_that_of_the_clients() -> None:
+    """Four clients of ifca are 0.1, 0.2, 0.1 and 0.2 above: 0.15, and 3.182 * 0.0577 / 2 = 0.092."""
+    low = dict(enumerate((0.5, 0.5, 0.6, 0.6)))
+    high = dict(enumerate((0.6, 0.7, 0.7, 0.8)))
+    one, two = runs(cfl={0: 0.55}, ifca={0: 0.7})
+    (found,) = differences([replace(one, clients=low), replace(two, clients=high)])
+    assert found.margin == pytest.approx(0.0919, abs=1e-4) and found.clear
+    text = difference_text(found)
+    assert text.startswith("ifca is above cfl: 0.150 higher with seed 0") and "other seeds may differ" in text
+
+
+def test_one_seed_without_clients_has_no_spread_and_what_is_equal_is_called_so() -> None:
     alone, equal = differences(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
-    assert difference_text(alone) == "ifca is above cfl with seed 4, by 0.125; one seed has no standard deviation"
-    assert (alone.spread, alone.larger) == (None, None)
-    assert difference_text(equal) == "ifca equals fedavg in 1 of 1 seed" and equal.larger is None
+    assert (alone.spread, alone.margin, alone.clear) == (None, None, False)
+    assert difference_text(alone).startswith("ifca cannot be told from cfl: 0.125 higher with seed 4")
+    assert difference_text(equal) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
     (both,) = differences(runs(cfl={0: 0.5, 1: 0.25}, ifca={0: 0.5, 1: 0.25}))
-    assert difference_text(both) == "cfl equals ifca in 2 of 2 seeds" and both.larger is False
+    assert difference_text(both) == "cfl equals ifca in 2 of 2 seeds" and not both.clear
 
 
-def test_the_first_sentence_is_about_the_two_that_are_most_accurate() -> None:
-    def said(outcomes: list[Outcome]) -> str:
-        return result_text(rows(outcomes), differences(outcomes))
+def test_a_lead_that_no_reader_would_see_makes_no_winner() -> None:
+    """The page would show 0.000."""
+    (found,) = differences(runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.5003, 1: 0.5003}))
+    assert found.margin == 0 and not found.clear
 
+
+def said(outcomes: list[Outcome]) -> str:
+    return result_text(rows(outcomes), differences(outcomes))
+
+
+def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
     assert said([Outcome("cfl", 0, Path("cfl-0"), error="ValueError: no")]) == "No run of this comparison is finished."
     assert said(runs(cfl={0: 0.5})) == "cfl has an accuracy of 0.500."
-    assert said(runs(fedavg={0: 0.25}, cfl={0: 0.375}, ifca={0: 0.5})) == (
-        "ifca has the highest accuracy of 3 algorithms: 0.500. "
-        "It is above cfl with seed 0, by 0.125; one seed has no standard deviation."
-    )
-    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})) == "ifca has the highest accuracy of 2 algorithms: 0.625."
-    # The seed that only ifca has is what lifts it.
-    assert said(runs(cfl={0: 0.5}, ifca={0: 0.25, 1: 1.0})) == (
-        "ifca has the highest accuracy of 2 algorithms: 0.625 ± 0.530. "
-        "With the same seeds, cfl is above ifca with seed 0, by 0.250; one seed has no standard deviation."
-    )
+    clear = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.375}, ifca={0: 0.5, 1: 0.5}))
+    assert clear.startswith("ifca has the highest accuracy of 3 algorithms: 0.500 ± 0.000. ifca is above cfl: 0.125")
+    noisy = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.5}, ifca={0: 0.5, 1: 0.5}))
+    assert noisy.startswith("No algorithm of 3 is clearly the most accurate: ifca has 0.500 ± 0.000, and cfl is within")
+
+
+def test_without_a_common_seed_no_algorithm_is_the_winner() -> None:
+    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})).startswith("No algorithm of 2 is clearly the most accurate")
+
+
+def test_a_seed_that_only_one_algorithm_has_makes_no_winner() -> None:
+    """Seed 1 is what lifts ifca; with the same seed cfl is the better one."""
+    text = said(runs(cfl={0: 0.5}, ifca={0: 0.25, 1: 1.0}))
+    assert text.startswith("No algorithm of 2 is clearly the most accurate: ifca has 0.625 ± 0.530, and cfl is")
+    assert "cfl cannot be told from ifca: 0.250 higher with seed 0" in text
 
 
 def test_a_cell_says_how_far_its_row_is_above_its_column() -> None:
-    outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.75, 1: 0.625}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
+    outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.6875, 1: 0.6875}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
     table = pair_table(rows(outcomes), differences(outcomes))
     dash = ("\N{EN DASH}", "", "")
-    lag = ("\N{MINUS SIGN}0.188 ± 0.088", "0 of 2", "below")
-    lead, even = ("+0.188 ± 0.088", "2 of 2", "above"), ("0.000 ± 0.000", "0 of 2", "")
+    lag = ("\N{MINUS SIGN}0.188 ± 0.000", "0 of 2", "below")
+    lead, even = ("+0.188 ± 0.000", "2 of 2", "above"), ("0.000 ± 0.000", "0 of 2", "")
     assert table == [
         [dash, lag, dash, even],
         [lead, dash, dash, lead],

@@ -16,7 +16,7 @@ from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.reading import _as_in_file
 from fedstrata.config.tables import algorithm_from
-from fedstrata.data import DATASETS
+from fedstrata.data import DATASETS, Location
 from fedstrata.errors import DataError, ExperimentError, InputError
 from fedstrata.key_errors import RENAMED, explain
 from fedstrata.models import MODELS
@@ -33,7 +33,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: None)
+    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: Location(name, DATASETS.get(name)))
 
 
 def read(text: str) -> Experiment:
@@ -63,7 +63,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     assert experiment.data.model_dump(exclude_none=True) == {
         "name": "digits",
         "clients": 20,
-        "samples": 500,
+        "samples": 0,
         "test": 0.2,
         "public": 0,
     }

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstrata.config import Experiment, dumps, load_experiment
+from fedstrata.data import DATASETS, Location
 from fedstrata.errors import InputError
 
 
@@ -18,7 +19,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: None)
+    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: Location(name, DATASETS.get(name)))
 
 
 def read(text: str) -> Experiment:

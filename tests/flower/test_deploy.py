@@ -33,6 +33,7 @@ from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.credentials import certify, hand_over_signature, read_public_keys
 from fedstrata.flower.federation import Federation, read_federation, write_federation
 from fedstrata.flower.protocol import Samples
+from fedstrata.flower.scaffold import node_keys
 from fedstrata.runner.run import run_experiment
 
 EXPERIMENT: dict[str, Any] = {
@@ -332,3 +333,25 @@ def test_the_operators_public_keys_are_read_as_flower_tells_them(made: Path, tmp
     (tmp_path / "nodes/site-0/key.pub").write_text("no key")
     with pytest.raises(InputError, match=r"key\.pub: expected a public key as ssh-keygen writes it"):
         read_public_keys(tmp_path)
+
+
+def test_the_keys_of_nodes_are_safe_names_and_no_two_are_alike() -> None:
+    names = ("Ghent", "Hôpital St. Jean", "3", "上海", "ghent", "../etc", "a" * 200)
+    keys = node_keys(names)
+    assert keys[:6] == ("Ghent", "H-pital-St.-Jean", "3", "site-3", "ghent-4", "etc")
+    assert len(set(keys)) == len(names) and len(keys[6]) == 60
+
+
+def test_a_federation_has_the_names_of_the_clients_of_the_data(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 2, site=np.repeat(["Gent (BE)", "Lyon"], 20))
+    experiment = {
+        "rounds": 1,
+        "data": {"name": str(tmp_path / "mine.npz")},
+        "partition": {"scheme": "natural", "column": "site"},
+        "model": {"name": "mlp"},
+    }
+    deploy.init(tmp_path / "federation", experiment)
+    federation = read_federation(tmp_path / "federation" / "federation.toml")
+    assert federation.clients == ("Gent-BE", "Lyon") and federation.names == ("Gent (BE)", "Lyon")
+    assert (tmp_path / "federation/nodes/Gent-BE/data.npz").exists()

@@ -65,8 +65,8 @@ class Texts(HTMLParser):
 def test_the_page_says_which_algorithm_is_best_and_by_how_much(both: Comparison) -> None:
     """Strata has 0.4 and 0.355 at the end, cfl 0.35 and 0.355, fedavg 0.3 and 0.305."""
     text = page(both.folder)
-    assert "strata has the highest accuracy of 3 algorithms: 0.378 ± 0.032." in text
-    assert "It is above cfl in 1 of 2 seeds, by 0.025 ± 0.035; not larger than the standard deviation." in text
+    assert "No algorithm of 3 is clearly the most accurate: strata has 0.378 ± 0.032, and cfl and fedavg are" in text
+    assert "strata cannot be told from cfl: 0.025 ± 0.035 higher in 1 of 2 seeds; not more than the noise" in text
     assert "<title>3 algorithms on digits" in text
     assert "seeds <b>0, 1</b>" in text and "partition <b>rotation</b>" in text
     rows = Texts(text).rows
@@ -79,11 +79,11 @@ def test_the_page_says_which_algorithm_is_best_and_by_how_much(both: Comparison)
     assert rows[4] == ["", "fedavg", "cfl", "strata"]
     assert rows[7] == [
         "strata",
-        "▲ +0.075 ± 0.0352 of 2",
+        "+0.075 ± 0.0352 of 2",
         "+0.025 ± 0.0351 of 2",
         "\N{EN DASH}",
     ]
-    assert "<li>cfl is above fedavg in 2 of 2 seeds, by 0.050 ± 0.000; larger than the standard deviation</li>" in text
+    assert "<li>cfl is above fedavg: 0.050 ± 0.000 higher in 2 of 2 seeds; more than the noise" in text
 
 
 def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(both: Comparison) -> None:
@@ -129,10 +129,10 @@ def test_the_same_records_give_the_same_bytes(both: Comparison) -> None:
     ]
 
 
-def test_one_seed_has_no_standard_deviation(tmp_path: Path) -> None:
+def test_the_page_of_one_seed_says_that_the_noise_is_that_of_its_clients(tmp_path: Path) -> None:
     text = page(compare(tmp_path, seeds=(2,)).folder)
-    assert "One seed has no standard deviation." in text and "▲ +" not in text
-    assert Texts(text).rows[7][:2] == ["strata", "+0.1001 of 1"]
+    assert "over the clients of the one seed" in text
+    assert Texts(text).rows[7][:2] == ["strata", "▲ +0.1001 of 1"]
     assert [trace["name"] for trace in figures(text)["accuracy"]["data"]] == ["fedavg", "cfl", "strata"]
 
 

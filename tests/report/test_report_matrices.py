@@ -40,7 +40,7 @@ def test_clients_are_ordered_by_side_then_by_final_cluster_with_a_line_between_t
 ) -> None:
     plots = {plot.title: plot for plot in split_charts(Clusters(records))}
     drawn = plots["Round 4, node 0, conv2: split into 10 and 10 clients"].figure
-    assert [TRUTH[client] for client in drawn["rows"]] == sorted(TRUTH)
+    assert [TRUTH[int(client)] for client in drawn["rows"]] == sorted(TRUTH)
     rules = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert {shape["x0"] for shape in rules} == {9.5, -0.5}
     assert "Round 7, node 2, conv2: split into 5 and 4 clients" in plots
@@ -61,7 +61,7 @@ def test_a_split_is_shown_by_the_last_matrices_before_it_and_never_by_later_ones
 def test_a_cell_holds_the_value_of_the_two_clients_at_its_axes(records: RunRecords) -> None:
     plot = split_charts(Clusters(records))[0]
     matrix = next(each for each in records.matrices if each.round == 4)
-    one, two = plot.figure["rows"][2], plot.figure["columns"][14]
+    one, two = int(plot.figure["rows"][2]), int(plot.figure["columns"][14])
     value = matrix.values[matrix.clients.index(one), matrix.clients.index(two)]
     assert plot.figure["data"][0]["z"][2][14] == pytest.approx(value, rel=1e-3)
 
@@ -87,7 +87,7 @@ def test_cosines_have_one_scale_on_the_whole_page(records: RunRecords) -> None:
 def test_matrices_without_a_pair_and_of_unknown_clients_are_drawn(records: RunRecords) -> None:
     assert "zmin" not in lone(records, [[0.0]], [4])[0].figure["data"][0]
     assert lone(records, np.empty((0, 0)), [])[0].figure["rows"] == []
-    assert lone(records, np.eye(2), [77, 4])[0].figure["rows"] == [4, 77]
+    assert lone(records, np.eye(2), [77, 4])[0].figure["rows"] == ["4", "77"]
 
 
 def test_many_layers_are_cut_short_and_the_caption_says_where_the_rest_is(records: RunRecords) -> None:
@@ -97,7 +97,7 @@ def test_many_layers_are_cut_short_and_the_caption_says_where_the_rest_is(record
 
 
 def test_long_axes_show_some_of_the_clients() -> None:
-    assert client_ticks(list(range(100)), most=40)["ticktext"][:3] == ["0", "3", "6"]
+    assert client_ticks([str(client) for client in range(100)], most=40)["ticktext"][:3] == ["0", "3", "6"]
 
 
 def values(part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -110,7 +110,7 @@ def test_the_slider_holds_the_half_above_the_diagonal_of_every_matrix(records: R
     assert found is not None
     assert [frame["round"] for frame in found["frames"]] == [1, 2, 3, 4, 5, 6, 7, 10]
     assert [view["name"] for view in found["views"]] == ["conv2, dcos", "fc1, dcos"]
-    order = found["figure"]["rows"]
+    order = list(map(int, found["figure"]["rows"]))
     assert [TRUTH[client] for client in order] == sorted(TRUTH)
     part = found["frames"][4]["parts"][0]
     matrix = next(each for each in records.matrices if (each.round, each.node, each.layer) == (5, 1, "conv2"))
@@ -226,7 +226,7 @@ def test_matrices_of_all_clients_are_charts_of_their_own_in_the_order_of_the_tru
     assert [chart.name for chart in charts] == ["all-clients-dcos-fc1-round-4", "all-clients-dcos-fc1-round-12"]
     assert [chart.title for chart in charts] == ["Round 4, all clients, fc1", "Round 12, all clients, fc1"]
     drawn = charts[0].figure
-    assert drawn["rows"] == [0, 4, 2, 6] and [TRUTH[client] for client in drawn["rows"]] == [0, 0, 2, 2]
+    assert drawn["rows"] == ["0", "4", "2", "6"] and [TRUTH[int(client)] for client in drawn["rows"]] == [0, 0, 2, 2]
     rules = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert {shape["x0"] for shape in rules} == {1.5, -0.5}  # one line each way, after client 4
     assert drawn["data"][0]["z"][0][1] == pytest.approx((7 + 13) / 30, abs=1e-3)  # clients 0 and 4: rows 3 and 1

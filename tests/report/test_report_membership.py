@@ -29,8 +29,8 @@ def texts(clusters: Clusters) -> list[str]:
 def test_clients_that_came_later_have_no_node_before(records: RunRecords) -> None:
     early = changed(records.rounds[0], labels=[0] * 10)
     drawn = membership_map(Clusters(replace(records, rounds=(early, *records.rounds[1:]))))
-    assert drawn["data"][0]["z"][drawn["rows"].index(15)][0] is None
-    assert drawn["data"][0]["z"][drawn["rows"].index(3)][0] == 0
+    assert drawn["data"][0]["z"][drawn["rows"].index("15")][0] is None
+    assert drawn["data"][0]["z"][drawn["rows"].index("3")][0] == 0
 
 
 def test_pending_clients_have_a_cross_and_the_cross_a_legend(records: RunRecords) -> None:

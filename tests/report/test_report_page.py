@@ -271,7 +271,17 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
     ask = "import sys, fedstrata.report; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'fedstrata')])"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     loaded = set(re.findall(r"'([\w.]+)'", done.stdout))
-    shared = ("errors", "files", "folder_lock", "lazy_torch", "limits", "resources", "records", "records.schema")
+    shared = (
+        "errors",
+        "files",
+        "folder_lock",
+        "lazy_torch",
+        "limits",
+        "quoting",
+        "resources",
+        "records",
+        "records.schema",
+    )
     allowed = {"fedstrata", *(f"fedstrata.{name}" for name in shared)}
     # The table of client measures is in clustering, which imports torch at its first use.
     assert all(name.startswith(("fedstrata.report", "fedstrata.clustering")) for name in loaded - allowed)

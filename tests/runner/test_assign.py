@@ -215,5 +215,8 @@ def test_the_command_prints_json_and_errors_in_one_line(
         assert (caught.value.code or 0) == status
     out, err = capsys.readouterr()
     (placed,) = json.loads(out)
-    assert placed.keys() == {"path", "cluster", "new", "evidence", "accuracy"} and placed["path"] == str(path)
+    assert placed.keys() == {"client", "path", "cluster", "members", "new", "evidence", "accuracy"}
+    assert (placed["client"], placed["path"]) == ("a", str(path))
+    # Nodes 1 to 4 hold the clients of turns 0 to 3, three each.
+    assert placed["members"] == [str(client) for client in range(3 * (placed["cluster"] - 1), 3 * placed["cluster"])]
     assert len(err.splitlines()) == 2

@@ -45,16 +45,19 @@ def run_command(
     """Run an experiment, by default handwritten digits in four hidden groups, and write its report."""
     with resumable("run"):
         finished = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
+    from fedstrata.report.client_names import ClientNames
+
     measures = {key: value for key, value in finished.summary.items() if not isinstance(value, Mapping | list)}
     show_table(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
+    names = ClientNames(finished.names)
     for node in finished.tree:
         if node.split is None and node.members:
-            say(f"cluster {node.id}: clients {', '.join(map(str, node.members))}")
+            say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")
     say(f"run folder: {finished.folder}")
     say(f"report: {finished.folder / 'report.html'}")
     from fedstrata.report.words import warnings
 
-    for warning in warnings(finished.summary):
+    for warning in [*finished.warnings, *warnings(finished.summary)]:
         fail(warning, 0)
     if finished.diverged:
         raise typer.Exit(1)
@@ -212,7 +215,12 @@ def scout_command(
     from fedstrata.report.decisions import sentence
     from fedstrata.runner.scan import scan_experiment
 
-    choice = scan_experiment(checked, rounds, lambda line: None if quiet else print(line, file=sys.stderr))
+    def show(line: str) -> None:
+        """Print a line; with --quiet only a warning, without which the result is misread."""
+        if not quiet or line.startswith("WARNING"):
+            print(line, file=sys.stderr)
+
+    choice = scan_experiment(checked, rounds, show)
     rows = [
         (score.name, f"{score.correlation:.2f}", f"{score.apart:.2f}", f"{score.common:.2f}", f"{score.p:.2g}")
         for score in choice.scores

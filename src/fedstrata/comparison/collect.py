@@ -59,9 +59,8 @@ def conclude(
             runs.append(_read_outcome(key.algorithm, key.seed, folder))
         except RecordError as error:
             left_out[folder] = str(error)
-    return write_comparison(
-        Comparison(out, _common_keys(tomllib.loads(dumps(experiments[0]))), tuple(runs), jobs, left_out)
-    )
+    common = _common_keys(tomllib.loads(dumps(experiments[0])))
+    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, *_about_data(runs)))
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
@@ -109,7 +108,18 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             raise RecordError(f"expected different runs, found {found} in {same[0]} and in {folder}; leave one out")
         runs.append(run)
     with folder_lock(root_folder(folder_out)):
-        return write_comparison(Comparison(folder_out, first, tuple(runs), left_out=left_out))
+        return write_comparison(Comparison(folder_out, first, tuple(runs), None, left_out, *_about_data(runs)))
+
+
+def _about_data(runs: Sequence[Outcome]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What looks wrong with the data of finished runs, each line once, and the names of their clients.
+
+    All runs of a comparison have the same clients.
+    """
+    found = [Folder(run.folder).data() for run in runs if run.summary is not None]
+    records = [record for record in found if record is not None]
+    warnings = dict.fromkeys(line for record in records for line in record.warnings)
+    return tuple(warnings), records[0].names if records else ()
 
 
 def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import combinations
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
+
+from scipy.special import stdtrit
 
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.files import replace_file, root_folder
@@ -113,6 +116,8 @@ class Comparison:
         runs: The outcome of each run.
         jobs: The number of shared jobs; None when the runs were made one by one.
         left_out: The folders of runs that cannot be read, and why.
+        data_warnings: What looks wrong with the data of the runs, in a line each.
+        names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
     """
 
     folder: Path
@@ -120,6 +125,8 @@ class Comparison:
     runs: tuple[Outcome, ...]
     jobs: JobCount | None = None
     left_out: Mapping[Path, str] = field(default_factory=dict)
+    data_warnings: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> tuple[Row, ...]:
@@ -138,16 +145,15 @@ class Comparison:
 
         All runs of a seed have the same clients, data and cohorts.
         """
-        accuracies: dict[str, dict[int, float]] = {}
+        finished: dict[str, dict[int, Outcome]] = {}
         for run in self.runs:
             if run.summary is not None:
-                accuracies.setdefault(run.algorithm, {})[run.seed] = run.summary["acc_client"]
+                finished.setdefault(run.algorithm, {})[run.seed] = run
         found = []
-        for one, other in combinations(accuracies, 2):
-            seeds = tuple(seed for seed in accuracies[one] if seed in accuracies[other])
+        for one, other in combinations(finished, 2):
+            seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
-                values = tuple(accuracies[one][seed] - accuracies[other][seed] for seed in seeds)
-                found.append(_better_first(Difference(one, other, seeds, values)))
+                found.append(_difference([(finished[one][seed], finished[other][seed]) for seed in seeds]))
         return tuple(found)
 
     @property
@@ -159,8 +165,8 @@ class Comparison:
 
     @property
     def warnings(self) -> list[str]:
-        """What else the reader of the table has to know about single runs, in a line each."""
-        return [line for run in self.runs if not run.diverged for line in run.warnings]
+        """What else the reader of the table has to know about the data and about single runs, in a line each."""
+        return [*self.data_warnings, *(line for run in self.runs if not run.diverged for line in run.warnings)]
 
 
 def _row(
@@ -208,12 +214,38 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _better_first(difference: Difference) -> Difference:
-    """The same difference, with the algorithm of the higher mean first."""
-    if difference.mean >= 0:
-        return difference
-    values = tuple(-value for value in difference.values)
-    return Difference(difference.other, difference.algorithm, difference.seeds, values)
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]]) -> Difference:
+    """The difference of two algorithms, with the one of the higher mean first.
+
+    Args:
+        pairs: A run of each of them, for every seed that both have.
+    """
+    values = tuple(_accuracy(one) - _accuracy(other) for one, other in pairs)
+    if mean(values) < 0:
+        return _difference([(other, one) for one, other in pairs])
+    one, other = pairs[0]
+    noisy = values if len(values) > 1 else _client_differences(one, other)
+    return Difference(one.algorithm, other.algorithm, tuple(run.seed for run, _ in pairs), values, _margin(noisy))
+
+
+def _accuracy(run: Outcome) -> float:
+    """The mean accuracy over the clients of a finished run."""
+    assert run.summary is not None
+    return float(run.summary["acc_client"])
+
+
+def _client_differences(one: Outcome, other: Outcome) -> tuple[float, ...]:
+    """The difference in accuracy of each client that both runs have."""
+    theirs = other.clients or {}
+    return tuple(accuracy - theirs[client] for client, accuracy in (one.clients or {}).items() if client in theirs)
+
+
+def _margin(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % t-interval of a mean; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    quantile = float(stdtrit(len(values) - 1, 0.975))
+    return quantile * stdev(values) / sqrt(len(values))
 
 
 def write_comparison(comparison: Comparison) -> Comparison:
@@ -222,6 +254,8 @@ def write_comparison(comparison: Comparison) -> Comparison:
     jobs = comparison.jobs
     content = {
         "experiment": comparison.experiment,
+        "warnings": comparison.data_warnings,
+        "clients": comparison.names,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
         "left_out": [
@@ -229,7 +263,7 @@ def write_comparison(comparison: Comparison) -> Comparison:
         ],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
-            {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "larger": each.larger}
+            {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "clear": each.clear}
             for each in comparison.differences
         ],
     }

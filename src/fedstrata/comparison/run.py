@@ -134,6 +134,7 @@ class _RunQueue:
         runs = dict[RunKey, ActiveRun]()
         begun = list[int]()
         room = 1
+        names: tuple[str, ...] = ()
         while self.seeds and len(begun) < room and not (begun and stop()):
             seed = self.seeds.pop(0)
             experiments = self._experiments_of(seed)
@@ -148,9 +149,10 @@ class _RunQueue:
                 self.failures |= {RunKey(seed, name): RunFailure.of(error) for name in experiments}
                 continue
             begun.append(seed)
+            names = setup.names  # of all seeds: those without names of their own are numbered alike
             runs |= self._active_runs(seed, experiments, setup)
             room = _seeds_at_once(setup, len(experiments))
-        self.race.begin(begun or [seed])
+        self.race.begin(begun or [seed], names)
         if runs:
             self._before_first()
         return Lockstep(runs)

@@ -10,8 +10,8 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.config.tables import AlgorithmTable, Experiment, ModelTable, algorithm_from, too_large
-from fedstrata.data import DATASETS, find
+from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, algorithm_from, too_large
+from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
 from fedstrata.errors import DataError, ExperimentError, PartitionError
 from fedstrata.files import parse_toml
 from fedstrata.key_errors import explain, nearest, refuse_renamed, unknown
@@ -19,6 +19,7 @@ from fedstrata.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
     KEY_CHARACTERS,
+    MAX_CLIENTS,
     MAX_INTEGER,
     MAX_NUMBER,
     MAX_OPTIONS,
@@ -64,8 +65,7 @@ def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experime
         raise ExperimentError(explain(failure, given, Experiment)) from None
     experiment = _resolve(experiment)
     # Last, as it may have to download.
-    _find_data(experiment)
-    return experiment
+    return _with_data(experiment, _find_data(experiment))
 
 
 def dumps(experiment: Experiment) -> str:
@@ -226,11 +226,11 @@ def _check_model(model: ModelTable) -> None:
             raise ExperimentError(f"{place}: {problem}")
 
 
-def _find_data(experiment: Experiment) -> None:
-    """Refuse data that cannot be found, and data of the user's own without a network."""
+def _find_data(experiment: Experiment) -> Location:
+    """Find the data; refuse data of the user's own without a network."""
     name = experiment.data.name
     try:
-        find(name, experiment.data.root)
+        location = find(name, experiment.data.root)
     # Of the system: a name that is too long, a folder that may not be read.
     except (DataError, OSError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -241,3 +241,33 @@ def _find_data(experiment: Experiment) -> None:
             f"model.name: expected a network, as data.name = {shown(name)} has none of its own; "
             f"name one of {', '.join(MODELS)}, or 'package.module:factory'"
         )
+    return location
+
+
+def _with_data(experiment: Experiment, location: Location) -> Experiment:
+    """Fill in the keys of ``[data]`` that were not given and depend on what the files hold."""
+    given = experiment.data.model_fields_set
+    found: dict[str, Any] = {}
+    if "clients" not in given and experiment.partition["scheme"] == "natural":
+        found["clients"] = _count_clients(location, experiment.partition["column"])
+    if "samples" not in given and _few_samples(location):
+        found["samples"] = 0
+    if "test" not in given and location.info is None and has_own_test(location):
+        found["test"] = OWN_TEST
+    return experiment.model_copy(update={"data": experiment.data.model_copy(update=found)})
+
+
+def _count_clients(location: Location, column: str) -> int:
+    """Return the number of values of a column, which are the clients."""
+    count = len(client_values(location, column))
+    if count > MAX_CLIENTS:
+        raise PartitionError(
+            f"partition.column = {shown(column)}: {location.name} has {count:,} values of it; expected at most "
+            f"{MAX_CLIENTS:,} clients, so name a column of clients"
+        )
+    return count
+
+
+def _few_samples(location: Location) -> bool:
+    """Return whether clients take all samples there are by default: of digits, and of the user's own data."""
+    return location.info is None or location.info.samples > 0

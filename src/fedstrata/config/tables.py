@@ -35,6 +35,14 @@ _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]
 _ClientId = Annotated[int, Interval(ge=0, le=MAX_CLIENTS - 1)]
 _Name = Annotated[str, MinLen(1)]
 
+OWN_TEST: Literal["own"] = "own"
+"""The value of ``data.test`` that stands for the test samples of the data set."""
+
+ALL_INDEPENDENT = "none"
+"""The value of ``data.unit`` that says that all samples are independent."""
+
+DEFAULT_TEST_SHARE = 0.2
+"""The share of a client's data that is held out by default."""
 
 _Entry = TypeVar("_Entry")
 
@@ -80,20 +88,28 @@ class DataTable(Table):
     Attributes:
         name: A known data set, a hub id, or a folder with the same Parquet layout.
         root: The folder that is searched first for named sets.
-        clients: The number of clients.
-        samples: The training samples per client, on average; 0 is all there are.
-        test: The share of each client's own data that is held out.
+        clients: The number of clients. With the partition `natural` the default is all values of its column.
+        samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
+            data of your own.
+        test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
+            is the default for data of your own that have test samples.
         public: The number of unlabelled samples on the server, which no client holds.
-        unit: The column whose equal values mark samples that are not independent; by default the data set's own.
+        unit: The column whose equal values mark samples that are not independent; by default the data set's own. "none"
+            says that all samples are independent.
     """
 
     name: _Name = "digits"
     root: _Name | None = None
     clients: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 20
     samples: _Count = 500
-    test: Annotated[float, Interval(gt=0, lt=1)] = 0.2
+    test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     public: _Count = 0
     unit: _Name | None = None
+
+    @property
+    def held_out_share(self) -> float:
+        """Return the share that is held out of data without test samples of their own."""
+        return DEFAULT_TEST_SHARE if self.test == OWN_TEST else self.test
 
 
 class ModelTable(ChoiceTable):

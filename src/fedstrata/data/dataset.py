@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -97,6 +97,47 @@ class Dataset:
     def units(self) -> np.ndarray | None:
         """Return the independent unit of each sample, (samples,); None where all samples are independent."""
         return None if self.unit is None else self.columns[self.unit]
+
+    def rows(self, chosen: np.ndarray) -> Dataset:
+        """Return some of the samples, with the same normalisation.
+
+        Args:
+            chosen: Whether each sample is kept, (samples,) bool.
+        """
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        keep = torch.from_numpy(chosen)
+        return replace(self, inputs=self.inputs[keep], labels=self.labels[keep], columns=columns)
+
+    def followed_by(self, other: Dataset, needed: Collection[str] = ()) -> Dataset:
+        """Return these samples, then those of the test split, with this normalisation and the columns that both have.
+
+        Args:
+            other: The test split.
+            needed: The columns that both must have.
+
+        Raises:
+            DataError: When the samples have another shape or kind, or a column that is needed is missing.
+        """
+        found = f"{other.inputs.dtype} {other.shape}"
+        if found != f"{self.inputs.dtype} {self.shape}":
+            raise DataError(f"{self.name}: test samples are {found}; expected {self.inputs.dtype} {self.shape}")
+        missing = [name for name in needed if name in self.columns and name not in other.columns]
+        if missing:
+            raise DataError(
+                f"{self.name}: the test samples have no column {missing[0]!r}; add it to them, or set data.test to "
+                "the share of the training samples that is held out instead"
+            )
+        return replace(
+            self,
+            inputs=torch.cat([self.inputs, other.inputs]),
+            labels=torch.cat([self.labels, other.labels]),
+            classes=max(self.classes, other.classes),
+            columns={
+                name: np.concatenate([column, other.columns[name]])
+                for name, column in self.columns.items()
+                if name in other.columns
+            },
+        )
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -63,6 +63,37 @@ def read_npz(name: str, file: Path, split: Split) -> Dataset:
     return Dataset(name, inputs, torch.from_numpy(labels), classes, mean, std, columns, class_names=class_names)
 
 
+def npz_column_names(file: Path, split: Split) -> tuple[str, ...]:
+    """Return the names of the further columns of a split, without ``_test``."""
+    with open_archive(file) as archive:
+        return tuple(_column_keys(archive.files, split))
+
+
+def npz_column(file: Path, column: str, split: Split) -> np.ndarray:
+    """Read one further column of a split, (samples,).
+
+    Raises:
+        DataError: When there is no such column.
+    """
+    with open_archive(file) as archive:
+        keys = _column_keys(archive.files, split)
+        if column not in keys:
+            raise DataError(f"{file} has no column {column!r}; it has {', '.join(keys) or 'none'}")
+        values: np.ndarray = archive[keys[column]]
+    return values
+
+
+def _column_keys(names: Iterable[str], split: Split) -> dict[str, str]:
+    """Return the array of each further column of a split, by the name of the column."""
+    ending = "_test" if split == "test" else ""
+    keys = {}
+    for name in names:
+        column = name.removesuffix("_test")
+        if column not in _INPUT_NAMES + _LABEL_NAMES and name == column + ending:
+            keys[column] = name
+    return keys
+
+
 def _pick(arrays: dict[str, np.ndarray], names: tuple[str, ...], split: Split, file: Path) -> str:
     """Return the one array that has one of the names."""
     wanted = [name + ("_test" if split == "test" else "") for name in names]
@@ -108,10 +139,8 @@ def _convert_inputs(values: np.ndarray, place: str) -> np.ndarray:
 def _columns(arrays: dict[str, np.ndarray], split: Split, samples: int, file: Path) -> dict[str, np.ndarray]:
     """Return the further columns of a split, by their names without ``_test``."""
     columns = {}
-    for name, array in arrays.items():
-        column = name.removesuffix("_test")
-        if column in _INPUT_NAMES + _LABEL_NAMES or (split == "test") != name.endswith("_test"):
-            continue
+    for column, name in _column_keys(arrays, split).items():
+        array = arrays[name]
         if array.shape != (samples,):
             raise DataError(f"{file}: column {name} is {_describe(array)}; expected one value per sample ({samples},)")
         columns[column] = array

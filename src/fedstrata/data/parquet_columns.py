@@ -305,6 +305,24 @@ def _dense(chunk: Chunk) -> np.ndarray:
     return numbers.reshape(shape)
 
 
+def scalar_columns(file: Path) -> list[str]:
+    """Return the names of the columns that hold one number, bool or text per row."""
+    return [field.name for field in read_schema(file) if _is_scalar(field.type)]
+
+
+def read_scalar_column(files: Sequence[Path], column: str) -> np.ndarray:
+    """Read one column as `read_columns` does, (rows,).
+
+    Raises:
+        DataError: When there is no such column.
+    """
+    others = set(scalar_columns(files[0])) - {column}
+    columns = read_columns(files, skip=others)
+    if column not in columns:
+        raise DataError(f"{files[0]} has no column {column!r}; it has {', '.join(sorted(others)) or 'none'}")
+    return columns[column]
+
+
 def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.ndarray]:
     """Read the columns that hold one number, bool or text per row, (rows,) each, but for those to skip.
 
@@ -313,7 +331,7 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
     Raises:
         DataError: When the texts of a column take too much memory.
     """
-    wanted = [field.name for field in read_schema(files[0]) if field.name not in skip and _is_scalar(field.type)]
+    wanted = [name for name in scalar_columns(files[0]) if name not in skip]
     if not wanted:
         return {}
     stored = sum(file.stat().st_size for file in files)

@@ -106,7 +106,7 @@ class ClientData:
 
     def _half(self, holder: int, index: Tensor, half: str) -> Tensor:
         """One of two random halves of some samples; ``A1`` is the first half of ``A``."""
-        units = self._units(index)
+        units = self.unit_values(index)
         distinct = np.unique(units)
         purpose = "halves" if half in "AB" else "quarters"
         shuffled = np.random.default_rng(seed_of(self._seed, purpose, client=holder)).permutation(distinct)
@@ -115,7 +115,12 @@ class ClientData:
 
     def units(self, index: Tensor) -> Tensor:
         """The number of samples of each independent unit among some samples, (u,) float32."""
-        return torch.from_numpy(np.unique(self._units(index), return_counts=True)[1]).float()
+        return torch.from_numpy(np.unique(self.unit_values(index), return_counts=True)[1]).float()
+
+    def unit_values(self, index: Tensor) -> np.ndarray[Any, Any]:
+        """The independent unit of each of some samples, (s,)."""
+        unit = self._dataset.unit
+        return np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
 
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples and their labels in memory."""
@@ -175,10 +180,6 @@ class ClientData:
     def classes(self) -> int:
         """The number of classes."""
         return self._dataset.classes
-
-    def _units(self, index: Tensor) -> np.ndarray[Any, Any]:
-        unit = self._dataset.unit
-        return np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
 
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))

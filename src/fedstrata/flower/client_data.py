@@ -48,7 +48,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
         DataError: When the data are not there or do not fit.
     """
     train = _fitting(data.load_dataset(str(path.resolve())), path, config)
-    if not data.find(str(path.resolve())).test:
+    if not data.has_own_test(data.find(str(path.resolve()))):
         # It is drawn as that of a simulated client.
         held = hold_out(train.labels.numpy(), config.samples.test, holdout_rng(config.seed, client), train.units)
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
@@ -135,8 +135,7 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
         What all these samples have in common.
     """
     client_data = setup.client_data
-    source = data.load_dataset(experiment.data.name, experiment.data.root)
-    unit = experiment.data.unit or source.unit
+    unit = client_data.unit
     for client, path in enumerate(paths):
         parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
@@ -145,7 +144,7 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
             arrays[f"x{split}"] = inputs.contiguous().numpy()
             arrays[f"y{split}"] = labels.numpy()
             if unit is not None:
-                arrays[f"{unit}{split}"] = source.columns[unit][index.numpy()]
+                arrays[f"{unit}{split}"] = client_data.unit_values(index)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
@@ -153,7 +152,8 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
     # They are normalised already: these leave every bit of them as it is.
     mean = (0.0,) * shape[0]
     std = (1.0,) * shape[0]
-    return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=experiment.data.test)
+    share = experiment.data.held_out_share
+    return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=share)
 
 
 def export_public_data(setup: RunSetup, path: Path) -> str:

@@ -52,13 +52,14 @@ def init(
     vacant(folder)
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
-    from fedstrata.flower.scaffold import scaffold
+    from fedstrata.flower.scaffold import node_keys, scaffold
+    from fedstrata.report.client_names import ClientNames
     from fedstrata.runner.build import build_run
     from fedstrata.runner.rounds import one_thread
 
     with one_thread():
         setup = build_run(experiment)
-        clients = tuple(f"site-{client}" for client in range(experiment.data.clients))
+        clients = node_keys(setup.names)
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
         samples = export_client_data(experiment, setup, [folder / "nodes" / client / "data.npz" for client in clients])
@@ -69,7 +70,9 @@ def init(
         for client in range(len(clients))
         for part in (setup.client_data.train, setup.client_data.test)
     ]
-    federation = Federation(clients, samples, max_samples=_SAMPLES_MARGIN * max(held), truth=truth, public=public)
+    names = () if ClientNames(setup.names).plain else setup.names
+    most = _SAMPLES_MARGIN * max(held)
+    federation = Federation(clients, samples, max_samples=most, truth=truth, public=public, names=names)
     write_federation(folder / FEDERATION_FILE, federation)
     _fit_proxy(folder, experiment)
     # What the samples are is the federation's to say now; the seed, the model and the algorithm are the experiment's.

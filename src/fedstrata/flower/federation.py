@@ -29,6 +29,7 @@ class Federation:
             warns.
         truth: The true group of each client, (n,), where it is known. It serves for measures alone.
         public: The ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
+        names: The name of each of these clients for people, as on the page; empty where the keys are the names.
     """
 
     clients: tuple[str, ...]
@@ -39,10 +40,15 @@ class Federation:
     max_samples: int = 0
     truth: tuple[int, ...] = ()
     public: str = ""
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        check_rules("federation", {"max_samples is at least 0": self.max_samples >= 0}, self)
+        rules = {
+            "max_samples is at least 0": self.max_samples >= 0,
+            "names has one for each of clients, or none": len(self.names) in (0, len(self.clients)),
+        }
+        check_rules("federation", rules, self)
 
 
 def read_federation(path: Path) -> Federation:

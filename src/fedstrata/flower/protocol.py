@@ -78,8 +78,7 @@ class Samples:
         """Refuse what cannot be."""
         channels = self.shape[0] if self.shape else 0
         rules = {
-            "shape names channels and at least one more axis, each above 0": len(self.shape) > 1
-            and min(self.shape) > 0,
+            "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
             "classes is at least 2": self.classes >= 2,
             "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
             "std is above 0": min(self.std, default=1) > 0,

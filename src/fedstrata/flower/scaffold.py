@@ -37,6 +37,9 @@ _OVERHEAD_BYTES = 64 * 2**10
 _OBJECT_BYTES = _OVERHEAD_BYTES + PIECE_BYTES
 """The largest number of bytes of a request that brings an object of a reply, whatever the network."""
 
+_KEY_CHARACTERS = 60
+"""The largest number of characters of a client's name in its key."""
+
 _REFERENCE_BYTES = 128
 """The largest number of bytes of one entry in the list of objects that a reply announces."""
 
@@ -86,6 +89,22 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         _write(node / "trusted.yaml", trusted)
         _render("node.conf", node / "nginx.conf", forward=forward, **shared)
         _render("start.sh", node / "start.sh", proxy=".", client=client, forward=forward)
+
+
+def node_keys(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a key for each client that is safe as the name of a folder and in a script.
+
+    Letters, digits, dots, dashes and underscores of its name are kept. A client whose name is its number, or has
+    nothing to keep, is ``site-<number>``. Equal keys get a number behind them.
+    """
+    keys: list[str] = []
+    for client, name in enumerate(names):
+        kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:_KEY_CHARACTERS]
+        key = f"site-{client}" if not kept or name == str(client) else kept
+        # File systems may take two cases of a letter for one.
+        taken = {other.casefold() for other in keys}
+        keys.append(key if key.casefold() not in taken else f"{key}-{client}")
+    return tuple(keys)
 
 
 def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:

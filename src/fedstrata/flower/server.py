@@ -113,7 +113,8 @@ def drive(
         save_registry(folder / _REGISTRY_FILE, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         setup, joins = _run_setup(experiment, federation, config, clients, public)
-        steps = run_steps(experiment, setup, out, resume=resume, show=Progress(experiment.rounds, line).show, tell=tell)
+        show = Progress(experiment.rounds, line, setup.names).show
+        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell)
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)
@@ -162,7 +163,17 @@ def _run_setup(
     members = replace(membership(experiment), joins=joins)
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
-    return RunSetup(problem, algorithm, clients, members, no_client_data(config), engine), joins
+    names = _client_names(federation, clients)
+    setup = RunSetup(problem, algorithm, clients, members, no_client_data(config), engine, names=names)
+    return setup, joins
+
+
+def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:
+    """The name of each client, or else its key. One that joins later has its id until the run is resumed."""
+    registry = clients.registry
+    names = dict(enumerate(federation.names or registry.known))
+    names |= {held.client: key for key, held in registry.registrations.items() if held.client not in names}
+    return tuple(names.get(client, str(client)) for client in range(registry.clients))
 
 
 def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import PartitionError
 from fedstrata.limits import LABEL_CELLS
-from fedstrata.partition.scheme import IntArray, Pool, Scheme, total_samples
+from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,7 @@ class Partition:
         truth: The true group of each client, 0.. without gaps, (n,); None where the scheme has no groups.
         turns: The quarter turns, counter-clockwise, of all images of a client, 0 to 3, (n,).
         relabel: The label that client i gives to class y, at [i, y], (n, classes). Each row is a permutation.
+        names: The name of each client, (n,); empty where the scheme gives none.
 
     Raises:
         PartitionError: When one of these rules does not hold.
@@ -33,6 +34,7 @@ class Partition:
     truth: IntArray | None
     turns: IntArray
     relabel: IntArray
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the rules."""
@@ -48,6 +50,8 @@ class Partition:
             "no split is empty": all(len(split) > 0 for split in splits),
             "positions ascend from 0": all((np.diff(split, prepend=-1) > 0).all() for split in splits),
             "truth has one group per client": groups.shape == (n,),
+            "each client has a name of its own, or none has one": not self.names
+            or (len(self.names) == n and len(set(self.names)) == n),
             "truth counts groups from 0 without gaps": np.array_equal(distinct, np.arange(len(distinct))),
             "turns are 0 to 3 per client": self.turns.shape == (n,) and bool(np.isin(self.turns, range(4)).all()),
             "relabel has a permutation of the classes per client": self.relabel.ndim == 2
@@ -72,6 +76,7 @@ def partition_samples(
     classes: int,
     columns: Mapping[str, NDArray[Any]] | None = None,
     unit: NDArray[Any] | None = None,
+    own_test: int = 0,
 ) -> Partition:
     """Allocate the samples of a data set to clients, and hold out a test split of each client's own samples.
 
@@ -89,6 +94,8 @@ def partition_samples(
         columns: Further columns of the data, (samples,) each, for the scheme `natural`.
         unit: The independent unit of each sample, (samples,), such as the trial of a recording. The samples of a unit
             are never divided between training and test of a client.
+        own_test: The number of samples, the last ones of the data set, that are test samples of its own. With any, no
+            training samples are held out, and `test` does not matter.
 
     Raises:
         ExperimentError: When a key does not fit the numbers of clients and classes.
@@ -101,6 +108,8 @@ def partition_samples(
         raise PartitionError(
             f"{clients} clients of {classes} classes; expected at most {LABEL_CELLS:,} clients times classes"
         )
+    if own_test:
+        return _with_own_test(scheme, Pool(labels, classes, clients, samples, seed, columns or {}), own_test)
     pool = Pool(labels, classes, clients, samples_to_draw(samples, test), seed, columns or {})
     allocation = scheme.allocate(pool)
     train = list[IntArray]()
@@ -110,10 +119,37 @@ def partition_samples(
         try:
             held = hold_out(labels[positions], test, holdout_rng(seed, client), units)
         except PartitionError as error:
-            raise PartitionError(f"client {client} cannot be split: {error}") from None
+            raise PartitionError(f"client {_name(allocation, client)} cannot be split: {error}") from None
         train.append(positions[~held])
         held_out.append(positions[held])
-    return Partition(tuple(train), tuple(held_out), allocation.truth, allocation.turns, allocation.relabel)
+    return _partition(allocation, tuple(train), tuple(held_out))
+
+
+def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
+    """Partition a data set whose last samples are test samples of its own."""
+    count = len(pool.labels) - own_test
+    train = pool.part("partition", slice(0, count))
+    test = pool.part("partition test", slice(count, None))
+    allocation = scheme.allocate(train)
+    held_out = scheme.allocate_test(train, allocation, test)
+    for kind, parts in (("training", allocation.samples), ("test", held_out)):
+        for client, part in enumerate(parts):
+            if not len(part):
+                raise PartitionError(
+                    f"client {_name(allocation, client)} has no {kind} samples of its own; add some, leave the client "
+                    'out, or set data.test to the share of its training samples that is held out instead of "own"'
+                )
+    return _partition(allocation, allocation.samples, tuple(part + count for part in held_out))
+
+
+def _partition(allocation: Allocation, train: tuple[IntArray, ...], test: tuple[IntArray, ...]) -> Partition:
+    """Return the partition with these splits."""
+    return Partition(train, test, allocation.truth, allocation.turns, allocation.relabel, allocation.names)
+
+
+def _name(allocation: Allocation, client: int) -> str:
+    """Return the name of a client, or its number."""
+    return allocation.names[client] if allocation.names else str(client)
 
 
 def samples_to_draw(samples: int, test: float) -> int:

@@ -63,6 +63,11 @@ class Pool:
         count = len(self.labels)
         return np.sort(rng.permutation(count)[: total_samples(count, self.clients, self.size)])
 
+    def part(self, name: str, chosen: slice) -> "Pool":
+        """Return the pool of some consecutive samples, with random streams of its own by the name."""
+        columns = {key: column[chosen] for key, column in self.columns.items()}
+        return dataclasses.replace(self, labels=self.labels[chosen], columns=columns, name=name)
+
     def of_group(self, positions: IntArray, clients: int, group: int) -> "Pool":
         """Return the pool of one group: some of the samples, for some of the clients."""
         name = f"{self.name} {group}"
@@ -78,12 +83,14 @@ class Allocation:
         truth: The true group of each client, (n,); None where the scheme has no groups.
         turns: The quarter turns, counter-clockwise, of a client's images, (n,).
         relabel: The label that client i gives to class y, at [i, y], (n, classes).
+        names: The name of each client, (n,); empty where the scheme gives none.
     """
 
     samples: tuple[IntArray, ...]
     truth: IntArray | None
     turns: IntArray
     relabel: IntArray
+    names: tuple[str, ...] = ()
 
     @classmethod
     def unchanged(cls, pool: Pool, samples: tuple[IntArray, ...], truth: IntArray | None) -> "Allocation":
@@ -121,6 +128,26 @@ class Scheme(ABC):
         Raises:
             PartitionError: When there are not enough samples.
         """
+
+    def allocate_test(self, pool: Pool, allocation: Allocation, test: Pool) -> tuple[IntArray, ...]:
+        """Allocate the test samples of a data set to the clients that have its training samples.
+
+        Each class is divided over the clients in proportion to their training samples of it, by largest remainder.
+
+        Args:
+            pool: The pool of the training samples.
+            allocation: The training samples of each client.
+            test: The pool of the test samples.
+
+        Returns:
+            The positions in the pool `test` of each client's test samples, ascending and disjoint, (n,).
+        """
+        held = np.stack([class_counts(pool.labels[own], pool.classes) for own in allocation.samples])
+        quotas = np.zeros_like(held)
+        available = class_counts(test.labels, pool.classes)
+        for label in np.flatnonzero(held.sum(axis=0)):
+            quotas[:, label] = apportion(int(available[label]), held[:, label])
+        return draw_by_class(test.labels, quotas, test.rng("samples"))
 
 
 class Ungrouped(Scheme):

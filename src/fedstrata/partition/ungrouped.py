@@ -1,9 +1,11 @@
 """Schemes without groups. All but `natural` also work inside the groups of another scheme."""
 
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le, MinLen
+from numpy.typing import NDArray
 from pydantic import Strict
 from pydantic.dataclasses import dataclass
 
@@ -216,14 +218,17 @@ class Natural(Ungrouped):
     works_inside: ClassVar[bool] = False
 
     def allocate(self, pool: Pool) -> Allocation:
-        """Allocate the samples of a pool. The clients get the first values in ascending order.
+        """Allocate the samples of a pool. The clients get the first values in ascending order, and have their names.
 
         Where the mean size is given, every client keeps the same share of its own samples.
         """
-        if self.column not in pool.columns:
-            known = ", ".join(pool.columns) or "no further columns"
-            raise PartitionError(f"partition.column = {shown(self.column)}: the data has {known}")
-        values, owner = np.unique(pool.columns[self.column], return_inverse=True)
+        column = self._column_of(pool)
+        if missing := int(_is_missing(column).sum()):
+            raise PartitionError(
+                f"partition.column = {shown(self.column)}: {missing} samples have no value in it, so they belong to "
+                "no client; fill it in, or leave these samples out"
+            )
+        values, owner = np.unique(column, return_inverse=True)
         if pool.clients > len(values):
             raise PartitionError(
                 f"{pool.clients} clients need as many different values, but the column has {len(values)}; "
@@ -234,4 +239,23 @@ class Natural(Ungrouped):
         kept = apportion(total_samples(int(sizes.sum()), pool.clients, pool.size), sizes)
         rng = pool.rng("samples")
         samples = tuple(np.sort(rng.permutation(positions)[:keep]) for positions, keep in zip(own, kept, strict=True))
-        return Allocation.unchanged(pool, samples, None)
+        names = tuple(str(value) for value in values[: pool.clients])
+        return replace(Allocation.unchanged(pool, samples, None), names=names)
+
+    def allocate_test(self, pool: Pool, allocation: Allocation, test: Pool) -> tuple[IntArray, ...]:
+        """Allocate the test samples of a data set: each to the client that its column names."""
+        column = self._column_of(test).astype(np.str_)
+        return tuple(np.flatnonzero(column == name).astype(np.int64) for name in allocation.names)
+
+    def _column_of(self, pool: Pool) -> NDArray[Any]:
+        """Return the column whose values are the clients, (samples,)."""
+        if self.column not in pool.columns:
+            known = ", ".join(pool.columns) or "no further columns"
+            raise PartitionError(f"partition.column = {shown(self.column)}: the data has {known}")
+        return pool.columns[self.column]
+
+
+def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values of a column are missing: nan among numbers, or a text without characters."""
+    missing: NDArray[np.bool_] = values == "" if values.dtype.kind == "U" else values != values  # nan is not itself
+    return missing

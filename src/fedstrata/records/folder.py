@@ -36,6 +36,7 @@ from fedstrata.files import (
 from fedstrata.records.schema import (
     CLIENTS_SUFFIX,
     RUN_FOLDER_ENTRIES,
+    DataRecord,
     Gap,
     MatrixName,
     Scores,
@@ -126,9 +127,11 @@ class Folder:
 
     Attributes:
         path: Where it is.
+        names: The name of each client, (n,), which tables and the tree show beside its id; empty to write ids alone.
     """
 
     path: Path
+    names: tuple[str, ...] = ()
 
     @property
     def checkpoints(self) -> Path:
@@ -188,7 +191,10 @@ class Folder:
             (score.correct.double() / score.samples).tolist(),
             score.loss.tolist(),
         )
-        self._write_table("clients", record["round"], pa.table(dict(zip(Scores._fields, columns, strict=True))))
+        table = dict(zip(Scores._fields, columns, strict=True))
+        if self.names:
+            table["name"] = [self.names[client] for client in clients]
+        self._write_table("clients", record["round"], pa.table(table))
         self.log.add(record)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
@@ -241,6 +247,25 @@ class Folder:
         self.add_tree(state.tree)
         self._write_json("summary.json", summary)
 
+    def add_data(self, data: DataRecord) -> None:
+        """Write who the clients are, and what looks wrong with their data."""
+        self._write_json("data.json", data.model_dump())
+
+    def data(self) -> DataRecord | None:
+        """Return who the clients are; None for a run of an earlier version.
+
+        Raises:
+            RecordError: When the file is damaged.
+        """
+        path = self.path / "data.json"
+        refuse_links(self.path, [path.name])
+        try:
+            return parse_record(parse_json(read_file(path)), DataRecord)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RecordError(f"{path}: expected the clients of a run, found: {error}; resume the run") from None
+
     def add_tree(self, tree: Tree) -> None:
         """Write the cluster tree as it is now: the entries are `TreeNode` records."""
         nodes = [
@@ -248,6 +273,7 @@ class Folder:
                 "id": node.id,
                 "parent": node.parent,
                 "members": list(node.members),
+                **({"names": [self.names[client] for client in node.members]} if self.names else {}),
                 "born": node.born,
                 "split": node.split,
                 "layer": node.decision.layer if node.decision else None,

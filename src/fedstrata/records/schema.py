@@ -20,6 +20,7 @@ from fedstrata.limits import Share
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
+    "data.json",
     "rounds.jsonl",
     "tree.json",
     "summary.json",
@@ -223,6 +224,46 @@ class TreeNode(Record):
     layer: str | None
     criteria: dict[str, Number | None]
     why: str
+
+
+class ClientEntry(Record):
+    """A client in ``data.json``.
+
+    Attributes:
+        id: The number that stands for it in all other records.
+        name: Its name in the data, such as the value of the partition's column; its number where it has no name.
+        train: The number of its training samples at the start; None where only the client knows it.
+        test: The number of its test samples, likewise.
+    """
+
+    id: Annotated[Id, Ge(0)]
+    name: str
+    train: Count | None = None
+    test: Count | None = None
+
+
+class DataRecord(Record):
+    """``data.json``: who the clients are, and what looks wrong with their data. Older runs have none.
+
+    Attributes:
+        clients: A row for each client, in the order of their ids.
+        warnings: What looks wrong with the data, in a line each.
+    """
+
+    clients: list[ClientEntry]
+    warnings: list[str] = []
+
+    @model_validator(mode="after")
+    def _ids_are_positions(self) -> Self:
+        """Refuse clients that are not in the order of their ids: names are looked up by position."""
+        if any(entry.id != place for place, entry in enumerate(self.clients)):
+            raise ValueError("has clients that are not in the order of their ids")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each client, (n,)."""
+        return tuple(entry.name for entry in self.clients)
 
 
 class Divergence(Record):

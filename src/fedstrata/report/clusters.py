@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
+from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import ClientMatrix, RunRecords
 
@@ -68,6 +69,11 @@ class Clusters:
             stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
         depths = [depth for _, depth in order] + [0]
         return tuple(TreeRow(node, depth, depths[place + 1]) for place, (node, depth) in enumerate(order))
+
+    @cached_property
+    def names(self) -> ClientNames:
+        """The names of the clients."""
+        return ClientNames(self.records.data.names if self.records.data else ())
 
     @cached_property
     def place(self) -> dict[int, int]:

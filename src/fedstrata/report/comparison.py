@@ -24,11 +24,14 @@ from fedstrata.records.schema import Count, Round
 from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, palette, round_axis, rounded
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.template import render_page
-from fedstrata.report.words import DASH, duration, plural, size
+from fedstrata.report.words import DASH, capital, duration, joined, plural, size
 
 _FILE = "comparison.json"
 _MAX_BYTES = 256 * 2**20
 """A larger ``comparison.json`` is not read."""
+
+SMALLEST_DIFFERENCE = 0.0005
+"""A smaller difference of accuracies is shown as 0.000, so it makes no winner."""
 
 RunRounds = tuple[Round, ...]
 """The rounds of one run."""
@@ -84,12 +87,15 @@ class Difference:
         other: The other one.
         seeds: The seeds that both have.
         values: The accuracy of the one minus that of the other, for each of these seeds.
+        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where there is
+            one seed. None where it is unknown.
     """
 
     algorithm: str
     other: str
     seeds: tuple[int, ...]
     values: tuple[float, ...]
+    margin: float | None = None
 
     @cached_property
     def mean(self) -> float:
@@ -107,9 +113,9 @@ class Difference:
         return sum(value > 0 for value in self.values)
 
     @property
-    def larger(self) -> bool | None:
-        """Whether the mean is larger than the standard deviation; None where that is unknown."""
-        return None if self.spread is None else self.mean > self.spread
+    def clear(self) -> bool:
+        """Whether the mean is beyond the noise, and not a difference that no reader would see."""
+        return self.margin is not None and self.mean > self.margin and self.mean >= SMALLEST_DIFFERENCE
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,7 @@ class Document(BaseModel):
         left_out: The runs that could not be read.
         table: A row for each algorithm.
         differences: The differences of all pairs of algorithms that have a seed in common.
+        warnings: What looks wrong with the data of the runs.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -170,6 +177,7 @@ class Document(BaseModel):
     left_out: tuple[LeftOut, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -355,16 +363,22 @@ def _relation(difference: Difference) -> str:
     count = len(difference.seeds)
     if not any(difference.values):
         return f"equals {other} in {count} of {plural(count, 'seed')}"
-    if difference.larger is None:
-        seed = difference.seeds[0]
-        return f"is above {other} with seed {seed}, by {_with_spread(difference)}; one seed has no standard deviation"
-    size_text = "larger" if difference.larger else "not larger"
-    seeds = f"{difference.above} of {count} seeds"
-    return f"is above {other} in {seeds}, by {_with_spread(difference)}; {size_text} than the standard deviation"
+    where = f"in {difference.above} of {count} seeds" if count > 1 else f"with seed {difference.seeds[0]}"
+    verb = "is above" if difference.clear else "cannot be told from"
+    return f"{verb} {other}: {_with_spread(difference)} higher {where}; {_noise_text(difference)}"
+
+
+def _noise_text(difference: Difference) -> str:
+    """Return how a difference compares with the noise, in words."""
+    if difference.margin is None:
+        return "the noise of a single seed is unknown"
+    source = "seeds" if len(difference.seeds) > 1 else "clients of one seed; other seeds may differ"
+    size_text = "more than" if difference.clear else "not more than"
+    return f"{size_text} the noise, {difference.margin:.3f} (95 %, over {source})"
 
 
 def result_text(rows: Sequence[Row], differences: Sequence[Difference]) -> str:
-    """Return which algorithm has the highest accuracy, and how far it is above the next one, in words."""
+    """Return which algorithm has the highest accuracy in words, or that none has beyond the noise."""
     known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
     ranked = sorted(known, key=lambda pair: -pair[1].mean)
     if not ranked:
@@ -373,12 +387,19 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference]) -> str:
     if len(ranked) == 1:
         return f"{first} has an accuracy of {_with_spread(number)}."
     second, _ = ranked[1]
-    texts = [f"{first} has the highest accuracy of {len(ranked)} algorithms: {_with_spread(number)}."]
+    clearly_below = {each.other for each in differences if each.algorithm == first and each.clear}
+    level = [name for name, _ in ranked[1:] if name not in clearly_below]
+    if level:
+        verb = "is" if len(level) == 1 else "are"
+        texts = [
+            f"No algorithm of {len(ranked)} is clearly the most accurate: {first} has {_with_spread(number)}, and "
+            f"{joined(level)} {verb} within the noise."
+        ]
+    else:
+        texts = [f"{first} has the highest accuracy of {len(ranked)} algorithms: {_with_spread(number)}."]
     for each in differences:
-        if (each.algorithm, each.other) == (first, second):
-            texts.append(f"It {_relation(each)}.")
-        elif (each.algorithm, each.other) == (second, first):
-            texts.append(f"With the same seeds, {difference_text(each)}.")
+        if {each.algorithm, each.other} == {first, second}:
+            texts.append(f"{difference_text(each)}.")
     return " ".join(texts)
 
 
@@ -388,7 +409,7 @@ class PairCell(NamedTuple):
     Attributes:
         difference: The difference with its standard deviation; a dash where there is none.
         seeds: In how many seeds the row is above.
-        clear: "above" or "below" where the difference is larger than the standard deviation, otherwise empty.
+        clear: "above" or "below" where the difference is beyond the noise, otherwise empty.
     """
 
     difference: str
@@ -404,7 +425,7 @@ def pair_table(rows: Sequence[Row], differences: Sequence[Difference]) -> list[l
         size_text = _with_spread(each)
         below = sum(value < 0 for value in each.values)
         plus, minus = ("+", "\N{MINUS SIGN}") if each.mean else ("", "")
-        above_text, below_text = ("above", "below") if each.larger else ("", "")
+        above_text, below_text = ("above", "below") if each.clear else ("", "")
         cells_of[each.algorithm, each.other] = PairCell(plus + size_text, f"{each.above} of {count}", above_text)
         cells_of[each.other, each.algorithm] = PairCell(minus + size_text, f"{below} of {count}", below_text)
     names = [row.algorithm for row in rows]
@@ -546,7 +567,7 @@ def _render(folder: ComparisonFolder) -> str:
         title=f"{plural(len(rows), 'algorithm')} on {document.setting('data', 'name')}",
         sentence=result_text(rows, document.differences),
         facts=_facts(document),
-        notes=folder.notes,
+        notes=[*map(capital, document.warnings), *folder.notes],
         charts=charts,
         styles=styles,
         titles=titles(rows),

@@ -63,6 +63,10 @@ _MAX_IN_LEGEND = 12
 """Of more curves, a legend would be larger than its chart; the text at the pointer then names them."""
 
 
+_TICK_CHARACTERS = 16
+"""The number of characters of a client's name beside a chart."""
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart on a page.
@@ -175,11 +179,17 @@ def threshold_line(height: float, text: str, **more: Any) -> tuple[Figure, Figur
     return rule, {**words, "text": clean(text), "font": {"size": 11}, **more}
 
 
-def client_ticks(clients: Sequence[int], most: int = 40) -> Figure:
-    """Draw client ids along an axis; only every second, third, ... where all would not fit."""
-    step = -(-len(clients) // most) or 1
-    shown = range(0, len(clients), step)
-    return {"tickvals": list(shown), "ticktext": [str(clients[place]) for place in shown], "ticks": ""}
+def client_ticks(names: Sequence[str], most: int = 40) -> Figure:
+    """Draw the names of clients along an axis; only every second, third, ... where all would not fit."""
+    step = -(-len(names) // most) or 1
+    shown = range(0, len(names), step)
+    texts = [clean(shortened(names[place])) for place in shown]
+    return {"tickvals": list(shown), "ticktext": texts, "ticks": "", "automargin": True}
+
+
+def shortened(name: str) -> str:
+    """Return a name that fits beside a chart; hovering shows the whole of it."""
+    return name if len(name) <= _TICK_CHARACTERS else f"{name[: _TICK_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def palette(place: int) -> str:

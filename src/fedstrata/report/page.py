@@ -12,6 +12,7 @@ import numpy as np
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
 from fedstrata.report.charts import all_charts, matrix_slider
+from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read, read_experiment
 from fedstrata.report.template import render_page
@@ -60,6 +61,7 @@ def render(records: RunRecords) -> str:
     charts = all_charts(clusters)
     shown = {section: found for section, found in charts.items() if section not in _IN_SLIDER}
     slider = matrix_slider(clusters) if clusters.clustered or clusters.records.setting("probe", "matrices") else None
+    suspicions = records.data.warnings if records.data else []
     problems = warnings(records.summary.model_dump()) if records.summary else []
     return render_page(
         "page.html",
@@ -72,13 +74,13 @@ def render(records: RunRecords) -> str:
         sentence=result_sentence(clusters),
         assumption=independence_assumption(records),
         facts=facts(records),
-        notes=[*records.notes, *map(capital, problems)],
+        notes=[*map(capital, suspicions), *records.notes, *map(capital, problems)],
         tiles=tiles(clusters),
         charts=shown,
         slider=slider,
         cluster_accuracy=cluster_accuracy(clusters),
         clients=client_rows(clusters),
-        events=event_rows(records),
+        events=event_rows(records, clusters.names),
     )
 
 
@@ -191,7 +193,7 @@ def independence_assumption(records: RunRecords) -> str:
     else:
         return ""
     unit = records.setting("data", "unit")
-    if unit:
+    if unit and unit != "none":
         return f"{tested}. They differ in {unit}: samples with different values of it must be independent."
     return f"{tested}. They consist of single samples, all of which must be independent of each other."
 
@@ -229,6 +231,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
         samples, accuracy, loss = measured.get(client, (None, None, None))
         row = {
             "client": client,
+            "name": clusters.names.of(client),
             "node": node,
             "truth": truth[client] if client < len(truth) else None,
             "samples": samples,
@@ -254,19 +257,25 @@ def _moves(clusters: Clusters) -> Counter[int]:
     return moves
 
 
-def event_rows(records: RunRecords) -> list[tuple[int, str, str]]:
+def event_rows(records: RunRecords, names: ClientNames) -> list[tuple[int, str, str]]:
     """Return the round, the kind and the description of each event."""
-    return [(each.round, event.kind, _event_text(dict(event))) for each in records.rounds for event in each.events]
+    return [
+        (each.round, event.kind, _event_text(dict(event), names)) for each in records.rounds for event in each.events
+    ]
 
 
-def _event_text(event: Mapping[str, Any]) -> str:
+def _event_text(event: Mapping[str, Any], names: ClientNames) -> str:
     """Return an event in words; where there are none, its keys and values."""
-    text = event_text(event)
+    text = event_text({**event, "values": names.in_values(event.get("values", {}))})
     if not text:
-        known = {key: value for key, value in event.items() if key != "kind" and value not in (None, [])}
+        known = {key: value for key, value in names.in_values(event).items() if value not in (None, [], {})}
+        del known["kind"]
         lists = {key: ", ".join(map(str, value)) for key, value in known.items() if isinstance(value, list)}
+        if "clients" in lists:
+            lists["clients"] = names.listed(event["clients"])
         return "; ".join(f"{key} {lists.get(key, value)}" for key, value in known.items())
-    for key in ("clients", "nodes"):
-        if event.get(key):
-            return f"{key} {ranges(event[key])}: {text}"
+    if event.get("clients"):
+        return f"clients {names.listed(event['clients'])}: {text}"
+    if event.get("nodes"):
+        return f"nodes {ranges(event['nodes'])}: {text}"
     return text

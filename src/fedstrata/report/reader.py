@@ -28,6 +28,7 @@ from fedstrata.records.schema import (
     CLIENTS_SUFFIX,
     LARGE,
     RUN_FOLDER_ENTRIES,
+    DataRecord,
     Gap,
     MatrixName,
     Round,
@@ -100,6 +101,7 @@ class RunRecords:
         notes: What the folder lacks, or the page leaves out, in sentences.
         fedavg_reference: The mean accuracy of FedAvg in the same experiment, where a run of it is in a folder next to
             this one.
+        data: Who the clients are, and what looks wrong with their data; None in older runs.
     """
 
     experiment: str
@@ -112,6 +114,7 @@ class RunRecords:
     summary: Summary | None
     notes: tuple[str, ...]
     fedavg_reference: float | None = None
+    data: DataRecord | None = None
 
     @property
     def last(self) -> Round | None:
@@ -147,6 +150,7 @@ def read(folder: Path) -> RunRecords:
     rounds = read_rounds(folder, notes)
     tree = _read_tree(folder, notes)
     summary = _read_summary(folder, notes)
+    data = _read_data(folder, notes)
     return RunRecords(
         experiment=experiment,
         settings=settings,
@@ -159,6 +163,7 @@ def read(folder: Path) -> RunRecords:
         notes=tuple(notes),
         # Half of a run cannot be compared with a whole one.
         fedavg_reference=_read_fedavg_reference(folder, settings) if summary is not None else None,
+        data=data,
     )
 
 
@@ -256,6 +261,17 @@ def _read_summary(folder: Path, notes: list[str]) -> Summary | None:
     except _DAMAGED as error:
         notes.append(_left_out("summary.json", error))
     return None
+
+
+def _read_data(folder: Path, notes: list[str]) -> DataRecord | None:
+    """Return who the clients are; None where an older run has no such file, or it is damaged, as a note says."""
+    try:
+        return parse_record(parse_json(read_file(folder / "data.json")), DataRecord)
+    except FileNotFoundError:
+        return None
+    except _DAMAGED as error:
+        notes.append(_left_out("data.json", error))
+        return None
 
 
 def _left_out(name: str, error: Exception) -> str:

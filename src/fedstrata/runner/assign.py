@@ -41,8 +41,9 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         paths: The data of each client: a ``.npz`` file, or a folder of Parquet with ``train-*.parquet``.
 
     Returns:
-        A dict for each client. ``path`` is its data. ``cluster`` is the tree node of its cluster, or None. ``new`` says
-        whether it fits no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
+        A dict for each client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the tree
+        node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it fits
+        no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
         that of the cluster's model on the held-out data.
 
@@ -60,7 +61,13 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         n = setup.problem.clients
         problem, state = _admit(algorithm, setup.problem, _state(record, experiment, algorithm.init(setup.problem)))
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
-    return [{"path": str(path), **each} for path, each in zip(paths, placed, strict=True)]
+    names = dict(enumerate(setup.names))
+    found = []
+    for path, each in zip(paths, placed, strict=True):
+        members = () if each["cluster"] is None else state.tree[each["cluster"]].members
+        others = [names[client] for client in members if client in names]
+        found.append({"client": path.stem, "path": str(path), "cluster": each["cluster"], "members": others, **each})
+    return found
 
 
 def _state(folder: Folder, experiment: Experiment, fresh: StateT) -> StateT:
@@ -119,7 +126,8 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
         # Samples of one unit, such as a recording, must not be in both training and test.
-        unit = own.unit if own.unit in new.columns else None
+        named = experiment.data.unit or own.unit
+        unit = named if named in new.columns else None
         new = replace(own, inputs=new.inputs, labels=_classes(path, new, own), columns=new.columns, unit=unit)
         read.append(new if wanted is None or new.shape[1:] == (wanted, wanted) else new.resized(wanted))
     return read
@@ -179,7 +187,7 @@ class _Newcomer:
         """Hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
-        share = experiment.data.test
+        share = experiment.data.held_out_share
         held = hold_out(own.labels.numpy(), share, rng, own.units)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)

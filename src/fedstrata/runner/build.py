@@ -12,7 +12,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment
-from fedstrata.config.tables import EngineTable
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable
 from fedstrata.core import AGGREGATIONS, Algorithm, Layout, LearningRateSchedule, LocalTraining, Problem
 from fedstrata.engine import (
     ENGINES,
@@ -29,6 +29,7 @@ from fedstrata.partition import Partition, partition_samples
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
+from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership
 from fedstrata.runner.probes import check_probes
 
@@ -48,6 +49,8 @@ class RunSetup:
         client_data: The data of all clients.
         engine: The engine of the experiment, with the choice that "auto" led to.
         why: The reason for this choice in one line; empty when the experiment names the engine.
+        names: The name of each client, (n,). Clients without names have their numbers.
+        warnings: What looks wrong with the data, in a line each.
     """
 
     problem: Problem
@@ -57,6 +60,8 @@ class RunSetup:
     client_data: ClientData
     engine: EngineTable
     why: str = ""
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -88,19 +93,33 @@ def build_run(experiment: Experiment) -> RunSetup:
         rehearsed = problem_of(experiment, info.shape, info.classes)
         rehearse(algorithm, rehearsed)
         check_probes(experiment, algorithm, rehearsed)
-    dataset = _load(experiment)
-    if experiment.data.unit is not None:
-        dataset = replace(dataset, unit=experiment.data.unit)
+    dataset, own_test = _samples(experiment)
     problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
     check_probes(experiment, algorithm, problem)
-    partition = _partition(experiment, dataset)
+    partition = _partition(experiment, dataset, own_test)
+    warnings = data_warnings(experiment, dataset, partition, own_test)
+    names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     spec = _spec(experiment, dataset, partition, members)
     engine, why = _engine(experiment, spec, members, problem.training)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
-    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why)
+    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why, names, warnings)
+
+
+def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
+    """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
+    dataset = _load(experiment)
+    unit = experiment.data.unit
+    if unit is not None:
+        dataset = replace(dataset, unit=None if unit == ALL_INDEPENDENT else unit)
+    if experiment.data.test != OWN_TEST:
+        return dataset, 0
+    test = _load(experiment, "test")
+    column = experiment.partition.get("column")
+    needed = [name for name in (dataset.unit, column) if isinstance(name, str)]
+    return dataset.followed_by(test, needed), len(test)
 
 
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
@@ -140,7 +159,7 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
     )
 
 
-def _partition(experiment: Experiment, dataset: data.Dataset) -> Partition:
+def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
     wanted = experiment.data
     try:
         partition = partition_samples(
@@ -148,11 +167,12 @@ def _partition(experiment: Experiment, dataset: data.Dataset) -> Partition:
             dataset.labels.numpy(),
             clients=wanted.clients,
             samples=wanted.samples,
-            test=wanted.test,
+            test=wanted.held_out_share,
             seed=experiment.seed,
             classes=dataset.classes,
             columns=dataset.columns,
             unit=dataset.units,
+            own_test=own_test,
         )
     except PartitionError as error:
         if str(error).startswith("partition."):
@@ -172,7 +192,8 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
     count = experiment.data.public
     if not count:
         return None
-    if data.find(experiment.data.name, experiment.data.root).test:
+    has_test = data.has_own_test(data.find(experiment.data.name, experiment.data.root))
+    if has_test and experiment.data.test != OWN_TEST:
         dataset = _load(experiment, "test")
         free = torch.arange(len(dataset))
     else:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.decisions import sentence
 from fedstrata.report.words import brief, event_text, ranges
 
@@ -23,6 +24,9 @@ decides nothing."""
 
 _SUBJECT_KEYS = ("client", "clients", "node", "nodes", "from", "to", "into")
 """The keys of events that name clients or nodes."""
+
+_CLIENT_KEYS = ("client", "clients")
+"""Those of them that name clients."""
 
 _COLUMN_WIDTHS = {"run": 16, "round": 5, "what": 8, "layer": 10}
 """The numbers of characters of the columns that have a fixed width."""
@@ -106,33 +110,36 @@ class RoundEvent(NamedTuple):
     why: str
 
 
-def round_events(record: Mapping[str, Any]) -> list[RoundEvent]:
+def round_events(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> list[RoundEvent]:
     """The events in the record of a round; many absent clients are one, too."""
     events = list[RoundEvent]()
     absent = record["absent"]
     cohort = len(record["cohort"])
     if absent and len(absent) >= _ABSENT_SHARE * cohort:
         why = f"{len(absent)} of {cohort} did not answer"
-        events.append(RoundEvent("absent", f"clients {ranges(absent)}", "", why))
-    return [*events, *map(_round_event, record["events"])]
+        events.append(RoundEvent("absent", f"clients {names.listed(absent)}", "", why))
+    return [*events, *(_round_event(event, names) for event in record["events"])]
 
 
-def _round_event(event: Mapping[str, Any]) -> RoundEvent:
+def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     rest = {key: value for key, value in event.items() if value is not None}
     what = rest.pop("kind")
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
-    who = [f"{key} {_ids(rest.pop(key))}" for key in list(rest) if key in _SUBJECT_KEYS]
+    who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
+    values = names.in_values(event.get("values", {}))
     if what == "split":
-        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, event.get("values", {})))
+        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, values))
     if what in ("rejected", "diverged", "scout"):
         return RoundEvent(what, " ".join(who), layer if what == "scout" else "", event_text(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 
 
-def _ids(ids: int | Sequence[int]) -> str:
-    return str(ids) if isinstance(ids, int) else ranges(ids)
+def _subjects(key: str, ids: int | Sequence[int], names: ClientNames) -> str:
+    """Clients by their names, nodes by their ids."""
+    several = [ids] if isinstance(ids, int) else ids
+    return names.listed(several) if key in _CLIENT_KEYS else ranges(several)
 
 
 class EventTable:
@@ -141,6 +148,9 @@ class EventTable:
     Args:
         line: The status line below the table.
         places: The titles of the columns that say in which run and round an event happened.
+
+    Attributes:
+        names: The names of the clients.
     """
 
     def __init__(self, line: StatusLine, *places: str) -> None:
@@ -148,6 +158,7 @@ class EventTable:
         self._line = line
         self._places = places
         self._titled = False
+        self.names = NO_NAMES
 
     def add(self, place: Sequence[object], record: Mapping[str, Any]) -> None:
         """Show the events of a round.
@@ -156,7 +167,7 @@ class EventTable:
             place: The cells of the first columns.
             record: The record of the round.
         """
-        for each in round_events(record):
+        for each in round_events(record, self.names):
             if self._line.live:
                 self._line.keep(self._row((*map(str, place), *each)))
                 self._titled = True
@@ -180,13 +191,15 @@ class Progress:
     Args:
         rounds: The number of rounds of the run.
         line: The status line.
+        names: The name of each client, (n,); by default its id.
     """
 
-    def __init__(self, rounds: int, line: StatusLine) -> None:
+    def __init__(self, rounds: int, line: StatusLine, names: tuple[str, ...] = ()) -> None:
         """Start the clock."""
         self._rounds = rounds
         self._line = line
         self._events = EventTable(line, "round")
+        self._events.names = ClientNames(names)
         self._began = perf_counter()
         self._shown = 0
 
@@ -227,8 +240,9 @@ class ComparisonProgress:
         """The seeds that are running, in words."""
         return f"seed{'s' if len(self._running) > 1 else ''} {ranges(self._running)}"
 
-    def begin(self, seeds: Sequence[int]) -> None:
-        """Begin with the runs of some seeds."""
+    def begin(self, seeds: Sequence[int], names: tuple[str, ...] = ()) -> None:
+        """Begin with the runs of some seeds, whose clients have these names, (n,)."""
+        self._events.names = ClientNames(names)
         self._running = tuple(seeds)
         self._accuracies = {}
 

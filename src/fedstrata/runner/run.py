@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from fedstrata.config import Experiment, dumps
+from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State, Tree
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, complete, diverged, save, summarise, track
 from fedstrata.records.resume import find_resumable
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
+from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
@@ -41,12 +43,16 @@ class Run:
         summary: The content of ``summary.json``.
         rounds: The lines of ``rounds.jsonl``.
         state: The last state.
+        names: The name of each client, by its id, (n,).
+        warnings: What looks wrong with the data, in a line each.
     """
 
     folder: Path
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     state: State
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def tree(self) -> Tree:
@@ -78,7 +84,7 @@ def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, q
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line)
+        progress = Progress(experiment.rounds, line, setup.names)
         if setup.why:
             line.keep(f"engine: {setup.why}")
         with Interrupt(line.keep) as interrupt:
@@ -124,11 +130,16 @@ def run_steps(
     """
     fresh = setup.algorithm.init(setup.problem)  # may refuse the experiment: nothing is made then
     root = root_folder(out)
-    units = experiment.data.model_copy(update={"unit": setup.client_data.unit})
+    # A data set's own unit is written down, and so is that all samples are independent.
+    independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
+    units = experiment.data.model_copy(update={"unit": setup.client_data.unit or independent})
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
-        folder = Folder(root)
+        folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
         state, record = _begin(resolved, setup, folder, fresh, tell, resume=resume)
+        folder.add_data(_data_record(setup))
+        for warning in setup.warnings:
+            tell(f"WARNING: {warning}")
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
             def told(done: Mapping[str, Any]) -> None:
@@ -154,7 +165,18 @@ def run_steps(
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
         summary = {**_names(experiment), **measures, **made}
         folder.finish(setup.problem.layout, state, summary)
-        return Run(out, summary, rounds, state)
+        return Run(out, summary, rounds, state, setup.names, setup.warnings)
+
+
+def _data_record(setup: RunSetup) -> DataRecord:
+    """Who the clients are, and what looks wrong with their data."""
+    held = setup.client_data
+    clients = [
+        # On a network, only the clients know how many samples they have.
+        ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
+        for id, name in enumerate(setup.names)
+    ]
+    return DataRecord(clients=clients, warnings=list(setup.warnings))
 
 
 def _score_last_models(setup: RunSetup, recorder: _Recorder, state: State) -> Generator[Plan, PlanReply, None]:

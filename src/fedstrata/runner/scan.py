@@ -90,7 +90,7 @@ def scan_experiment(
     Args:
         experiment: The experiment, checked and complete.
         rounds: The number of rounds of FedAvg. The first only tells how many samples clients have.
-        show: Takes a line after every round.
+        show: Takes a line for each warning about the data, and after every round.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit.
@@ -100,6 +100,8 @@ def scan_experiment(
     with one_thread():
         setup = build_run(experiment.model_copy(update={"algorithm": fedavg}))
         problem = setup.problem
+        for warning in setup.warnings:
+            show(f"WARNING: {warning}")
         steps = play_rounds(
             algorithm,
             problem,

@@ -69,7 +69,7 @@ def all_client_charts(clusters: Clusters) -> list[Chart]:
                 name=f"all-clients-{slug(matrix.measure)}-{slug(matrix.layer)}-round-{matrix.round}",
                 title=f"Round {matrix.round}, all clients, {matrix.layer}",
                 text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.",
-                figure=_square(trace, clients, [*_cluster_strips(clusters, clients), *lines]),
+                figure=_square(trace, clusters, clients, [*_cluster_strips(clusters, clients), *lines]),
             )
         )
     return charts
@@ -91,7 +91,7 @@ def matrix_slider(clusters: Clusters) -> dict[str, Any] | None:
     places = {client: place for place, client in enumerate(order)}
     views = list(dict.fromkeys(map(_view_of, matrices)))
     return {
-        "figure": _square(_heat_map(len(order), True, ""), order, _cluster_strips(clusters, order)),
+        "figure": _square(_heat_map(len(order), True, ""), clusters, order, _cluster_strips(clusters, order)),
         "views": [_view(matrices, view) for view in views],
         "frames": [
             {
@@ -154,7 +154,7 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
         name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
         title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
         text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.{seen}{more}",
-        figure=_square(trace, clients, shapes),
+        figure=_square(trace, clusters, clients, shapes),
     )
 
 
@@ -208,11 +208,12 @@ def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
     }
 
 
-def _square(trace: Figure, clients: list[int], shapes: list[Figure]) -> Figure:
+def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[Figure]) -> Figure:
     """Draw a heat map of clients against clients, with room for the strips in the colours of the clusters."""
     m = len(clients)
     edge = -0.5 - _strip_width(m)
-    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(clients, 25)}
+    names = [clusters.names.of(client) for client in clients]
+    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(names, 25)}
     drawn = figure(
         [trace],
         420,
@@ -224,7 +225,8 @@ def _square(trace: Figure, clients: list[int], shapes: list[Figure]) -> Figure:
         margin={"l": 40, "r": 8, "t": 8, "b": 36},
         shapes=shapes,
     )
-    return drawn | {"square": True, "rows": clients, "columns": clients}
+    shown = [clean(name) for name in names]
+    return drawn | {"square": True, "rows": shown, "columns": shown}
 
 
 def _cluster_strips(clusters: Clusters, clients: list[int]) -> list[Figure]:
@@ -383,7 +385,11 @@ def _dendrogram(
     traces.append(_points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], tops))
     top = 1.08 * max([elbow[1] for elbow in drawn["dcoord"]] + ([cut] if cut is not None else [])) or 1.0
     horizontal = axis(
-        "client", range=[-0.6, len(order) - 0.4], showgrid=False, zeroline=False, **client_ticks(order, 25)
+        "client",
+        range=[-0.6, len(order) - 0.4],
+        showgrid=False,
+        zeroline=False,
+        **client_ticks([clusters.names.of(client) for client in order], 25),
     )
     layout: Figure = {"xaxis": horizontal, "yaxis": axis("distance", range=[0, top]), "hovermode": "closest"}
     if cut is not None:

@@ -17,13 +17,16 @@ from fedstrata.report.drawing import (
     round_axis,
 )
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.words import plural, ranges
+from fedstrata.report.words import plural
 
 _ABSENT = -1
 """The node of a client that is not in the federation."""
 
 MOST_NAMED = 30
 """Clusters beyond which their names do not fit beside a chart."""
+
+_MOST_IN_HOVER = 12
+"""The number of names that a hover text lists."""
 
 _BAND_GAP = 0.04
 """Space between two bands of the flow, as a share of all clients."""
@@ -86,6 +89,7 @@ def membership_map(clusters: Clusters) -> Figure:
         "ygap": 1 if len(order) <= 60 else 0,
     }
     rows = {client: row for row, client in enumerate(order)}
+    names_of_rows = [clusters.names.of(client) for client in order]
     pending = [(each.round, client) for each in rounds for client in each.pending if client in rows]
     crosses: Figure = {
         "type": "scatter",
@@ -93,7 +97,9 @@ def membership_map(clusters: Clusters) -> Figure:
         "name": "pending",
         "x": [number for number, _ in pending],
         "y": [rows[client] for _, client in pending],
-        "text": [f"round {number}<br>client {client}<br>pending" for number, client in pending],
+        "text": [
+            f"round {number}<br>client {clean(clusters.names.of(client))}<br>pending" for number, client in pending
+        ],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"symbol": "x", "size": 8, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
     }
@@ -106,12 +112,12 @@ def membership_map(clusters: Clusters) -> Figure:
         100 + min(max(15 * len(order), 120), 640),
         hovermode="closest",
         xaxis=round_axis(rounds, showgrid=False),
-        yaxis=axis("client", autorange="reversed", showgrid=False, zeroline=False, **client_ticks(order)),
+        yaxis=axis("client", autorange="reversed", showgrid=False, zeroline=False, **client_ticks(names_of_rows)),
         margin={"l": 52, "r": 48, "t": 30 if pending else 12, "b": 44},
         annotations=names if len(names) <= MOST_NAMED else [],
         showlegend=bool(pending),
     )
-    return drawn | {"rows": order, "columns": [each.round for each in rounds]}
+    return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": [each.round for each in rounds]}
 
 
 def flow(clusters: Clusters) -> Figure:
@@ -143,7 +149,9 @@ def flow(clusters: Clusters) -> Figure:
                 path = _node_name(target) if stays else f"{_node_name(source)} to {_node_name(target)}"
                 dots["x"].append((start + end) / 2)
                 dots["y"].append((left[source] + right[target] + count) / 2)
-                dots["text"].append(f"round {end}<br>{path}<br>{plural(count, 'client')}: {ranges(clients)}")
+                dots["text"].append(
+                    f"round {end}<br>{path}<br>{plural(count, 'client')}: {_brief_list(clusters, clients)}"
+                )
             left[source] += count
             right[target] += count
     last, labels = columns[-1]
@@ -163,6 +171,13 @@ def flow(clusters: Clusters) -> Figure:
         annotations=names if len(names) <= MOST_NAMED else [],
         showlegend=False,
     )
+
+
+def _brief_list(clusters: Clusters, clients: list[int]) -> str:
+    """Return the names of some clients; of many, the first few, because a hover text has no room for more."""
+    if clusters.names.plain or len(clients) <= _MOST_IN_HOVER:
+        return clean(clusters.names.listed(clients))
+    return f"{clean(clusters.names.listed(clients[:_MOST_IN_HOVER]))} and {len(clients) - _MOST_IN_HOVER} more"
 
 
 def _name_beside(x: float, y: float, text: str) -> Figure:

@@ -80,6 +80,10 @@ for (const head of document.querySelectorAll(".sortable th")) {
     head.parentNode.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
     const compare = (one, two) => {
+      if (one.cells[column].classList.contains("text")) {
+        const [first, second] = [one, two].map(row => row.cells[column].textContent);
+        return direction * first.localeCompare(second, undefined, { numeric: true });
+      }
       const [a, b] = [value(one.cells[column], direction), value(two.cells[column], direction)];
       return a === b ? 0 : direction * (a < b ? -1 : 1);
     };

@@ -1,0 +1,243 @@
+"""What a user must know about the data before believing a result: a line for each thing that looks wrong.
+
+Nothing here changes a result. Each warning says what was found and which key settles it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.config import Experiment
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
+from fedstrata.data import Dataset
+from fedstrata.partition import Partition
+from fedstrata.quoting import shown
+
+_UNIT_WORDS = frozenset(
+    {
+        "clip",
+        "document",
+        "episode",
+        "participant",
+        "patient",
+        "person",
+        "record",
+        "recording",
+        "scan",
+        "scene",
+        "segment",
+        "sequence",
+        "series",
+        "session",
+        "slide",
+        "speaker",
+        "stay",
+        "subject",
+        "track",
+        "trajectory",
+        "trial",
+        "user",
+        "video",
+        "visit",
+    }
+)
+"""Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
+
+_PAIRS = 256
+"""The number of consecutive windows that are looked at for an overlap."""
+
+_SHARED_READINGS = 4
+"""The fewest equal readings of two windows that count as an overlap; fewer may be chance."""
+
+_OVERLAP_SHARE = 0.2
+"""The share of consecutive windows that overlap from which on there is a warning."""
+
+_COPIES_SHARE = 0.01
+"""The share of test samples that equal a training sample from which on there is a warning."""
+
+_MOST_NAMED = 5
+"""The number of clients or values that a warning names."""
+
+
+def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition, own_test: int) -> tuple[str, ...]:
+    """Return what looks wrong with the data of a run, a line each.
+
+    Args:
+        experiment: The experiment.
+        dataset: The samples of all clients; the last ones are the test samples of the data set's own, if used.
+        partition: The samples of each client.
+        own_test: The number of test samples of the data set's own that are used.
+    """
+    found = [
+        *_unused_test_samples(experiment, dataset, own_test),
+        *_left_out_clients(experiment, dataset, own_test),
+        *_similar_names(partition.names),
+        *_missing_unit(experiment, dataset, partition),
+        *_divided_units(dataset, own_test),
+        *_test_samples_of_nobody(dataset, partition, own_test),
+        *_copies(experiment, dataset, partition),
+    ]
+    return tuple(found)
+
+
+def _unused_test_samples(experiment: Experiment, dataset: Dataset, own_test: int) -> Iterator[str]:
+    """Test samples of the user that no client is tested on. Those of known data sets are documented as unused."""
+    from fedstrata.data import find, has_own_test
+
+    location = find(experiment.data.name, experiment.data.root)
+    if own_test or location.info is not None or not has_own_test(location):
+        return
+    yield (
+        f"{dataset.name} has test samples of its own, and they are not used: data.test = {experiment.data.test} holds "
+        f"out a share of each client's training samples. Set data.test = {OWN_TEST!r} to use them"
+    )
+
+
+def _left_out_clients(experiment: Experiment, dataset: Dataset, own_test: int) -> Iterator[str]:
+    """Values of the column of the clients that are more than ``data.clients``."""
+    column = str(experiment.partition.get("column", ""))
+    if column not in dataset.columns:
+        return
+    values = np.unique(dataset.columns[column][: len(dataset) - own_test])
+    n = experiment.data.clients
+    if n < len(values):
+        yield (
+            f"the column {column!r} has {len(values)} values, and data.clients = {n}: {_some(values[n:].astype(str))} "
+            "take no part. Leave data.clients out to have all of them"
+        )
+
+
+def _similar_names(names: tuple[str, ...]) -> Iterator[str]:
+    """Names of clients that differ only in case or spaces: mostly one client, written in two ways."""
+    same: dict[str, list[str]] = {}
+    for name in names:
+        same.setdefault("".join(name.split()).casefold(), []).append(name)
+    for several in same.values():
+        if len(several) > 1:
+            yield (
+                f"the clients {_some(np.array([repr(name) for name in several]))} differ only in case or spaces. If "
+                "they are one client, write its name in one way"
+            )
+
+
+def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Samples that look dependent on each other while the experiment says nothing about it."""
+    if dataset.unit is not None or experiment.data.unit == ALL_INDEPENDENT:
+        return
+    why = (
+        "Training and test then share such samples, accuracies come out too high, and a split test finds groups that "
+        "are not there"
+    )
+    columns = _unit_columns(dataset.columns, partition, str(experiment.partition.get("column", "")))
+    if columns:
+        names = " and ".join(repr(name) for name in columns)
+        unit = columns[0]
+        count = len(np.unique(dataset.columns[unit]))
+        verb = "looks" if len(columns) == 1 else "look"
+        yield (
+            f"the column {names} {verb} like a unit of dependence, and data.unit is not set: {count:,} values of "
+            f"{unit} for {len(dataset):,} samples. Samples of one {unit} resemble each other. {why}. Set data.unit = "
+            f"{unit!r}, or data.unit = {ALL_INDEPENDENT!r} if all samples are independent"
+        )
+    elif _windows_overlap(dataset):
+        yield (
+            "consecutive samples overlap, as windows of one recording do, and data.unit is not set. "
+            f"{why}. Add a column with the recording of each sample and name it in data.unit, or set data.unit = "
+            f"{ALL_INDEPENDENT!r}"
+        )
+
+
+def _unit_columns(columns: Mapping[str, NDArray[Any]], partition: Partition, client_column: str) -> list[str]:
+    """Return the columns that look like units of dependence, the coarsest first.
+
+    Every client must have at least two values of it and more samples than values: other columns mark the clients
+    themselves, or single samples.
+    """
+    found = []
+    for name, values in columns.items():
+        if name == client_column or not _UNIT_WORDS & set(_words(name)) or values.dtype.kind not in "iuU":
+            continue
+        held = [values[np.concatenate(both)] for both in zip(partition.train, partition.test, strict=True)]
+        counts = [len(np.unique(own)) for own in held]
+        if min(counts) > 1 and sum(counts) < sum(map(len, held)):
+            found.append((sum(counts), name))
+    return [name for _, name in sorted(found)]
+
+
+def _words(name: str) -> list[str]:
+    """Return the words in the name of a column, in lower case: patientID and patient_id have patient and id."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def _windows_overlap(dataset: Dataset) -> bool:
+    """Return whether many consecutive samples are windows that share readings at their ends.
+
+    Only signals are looked at: inputs of (samples, channels, time) float32.
+    """
+    inputs = dataset.inputs
+    if inputs.ndim != 3 or not inputs.is_floating_point() or len(inputs) < 3 or inputs.shape[2] < 8:
+        return False
+    length = inputs.shape[2]
+    first = np.unique(np.linspace(0, len(inputs) - 2, _PAIRS).astype(np.int64))
+    one = inputs[first.tolist()].numpy()
+    next_one = inputs[(first + 1).tolist()].numpy()
+    # A constant signal equals itself at every shift.
+    varies = (one[:, :, -_SHARED_READINGS:].std(axis=2) > 0).any(axis=1)
+    overlap = np.zeros(len(first), dtype=np.bool_)
+    for step in range(1, length - _SHARED_READINGS + 1):
+        overlap |= (one[:, :, step:] == next_one[:, :, : length - step]).all(axis=(1, 2))
+    return bool((overlap & varies).mean() >= _OVERLAP_SHARE)
+
+
+def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
+    """Units with samples in the training data and in the test data that the user supplied."""
+    if not own_test or dataset.units is None:
+        return
+    train, test = np.split(dataset.units, [len(dataset) - own_test])
+    both = np.intersect1d(train, test)
+    if len(both):
+        yield (
+            f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "
+            f"{dataset.name} ({_some(both.astype(str))}). Accuracies come out too high. Move each of them to one side"
+        )
+
+
+def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
+    """Test samples of the user that no client has: of a client or class without training samples."""
+    if not own_test:
+        return
+    unused = own_test - sum(map(len, partition.test))
+    if unused:
+        yield (
+            f"{unused:,} of the {own_test:,} test samples of {dataset.name} are not used: no client of this run has "
+            "training samples of their client or class"
+        )
+
+
+def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Test samples that equal a training sample. Known data sets are what they are."""
+    from fedstrata.data import DATASETS
+
+    if experiment.data.name in DATASETS:
+        return
+    inputs = dataset.inputs.contiguous().numpy()
+    train = {inputs[row].tobytes() for own in partition.train for row in own}
+    test = [row for own in partition.test for row in own]
+    copies = sum(inputs[row].tobytes() in train for row in test)
+    if copies > _COPIES_SHARE * len(test):
+        yield (
+            f"{copies:,} of {len(test):,} test samples equal a training sample. Accuracies come out too high. Take "
+            "copies out, or name a column in data.unit whose equal values keep them together"
+        )
+
+
+def _some(values: NDArray[Any]) -> str:
+    """Return the first few values, and how many more there are."""
+    texts = [value if value.startswith("'") else shown(value).strip("'") for value in map(str, values[:_MOST_NAMED])]
+    more = f" and {len(values) - _MOST_NAMED} more" if len(values) > _MOST_NAMED else ""
+    return ", ".join(texts) + more

@@ -1,0 +1,21 @@
+from fedstrata.report.client_names import NO_NAMES, ClientNames
+from fedstrata.report.decisions import sentence
+
+SITES = ClientNames(("Ghent", "Lyon", "Oslo\x1b[31m"))
+
+
+def test_clients_without_names_are_listed_as_ranges_of_their_ids() -> None:
+    assert NO_NAMES.listed([4, 0, 1, 2]) == "0\N{EN DASH}2, 4" == ClientNames(("0", "1", "2")).listed([0, 1, 2, 4])
+
+
+def test_names_are_listed_one_by_one_and_on_one_line() -> None:
+    assert SITES.listed([1, 0]) == "Lyon, Ghent"
+    assert SITES.of(2) == "Oslo\\x1b[31m"
+    assert SITES.of(7) == "7"
+
+
+def test_a_decision_about_a_client_names_it_and_no_other_number() -> None:
+    values = {"reference": 1.0, "client": 0.0, "distance": 1.0, "epsilon": 0.5}
+    assert sentence("same_direction", None, SITES.in_values(values)).endswith("client Lyon, the reference")
+    said = sentence("newcomer_beyond_epsilon", None, SITES.in_values(values))
+    assert said.startswith("client Ghent was 1 away")

@@ -1,0 +1,222 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+from own_data import SITES, Arrays, arrays, as_test, keys, save, without
+
+import fedstrata
+from fedstrata import cli
+from fedstrata.config import load_experiment
+from fedstrata.errors import DataError, PartitionError
+from fedstrata.report import build
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.run import run_experiment
+from fedstrata.runner.scan import scan_experiment
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mine.npz"
+
+
+def built(file: Path, columns: Arrays, **data: object) -> RunSetup:
+    save(file, columns)
+    return build_run(load_experiment(keys(file, **data)))
+
+
+# One client per value of a column
+
+
+def test_natural_has_a_client_for_each_value_unless_told_otherwise(file: Path) -> None:
+    many = tuple(f"person {number:02d}" for number in range(30))
+    setup = built(file, arrays(sites=many), unit="trial")
+    assert (setup.problem.clients, setup.names, setup.warnings) == (30, many, ())
+
+
+def test_clients_that_are_left_out_are_named(file: Path) -> None:
+    setup = built(file, arrays(), clients=2, unit="trial")
+    assert setup.names == ("Bern", "Ghent")
+    (warning,) = setup.warnings
+    assert "4 values" in warning and "Lyon, Oslo" in warning
+
+
+def test_samples_of_no_client_are_refused(file: Path) -> None:
+    columns = arrays()
+    columns["site"][5:8] = ""
+    with pytest.raises(PartitionError, match="3 samples have no value"):
+        built(file, columns)
+    numbered = columns | {"site": np.where(columns["site"] == "", np.nan, 1.0)}
+    with pytest.raises(PartitionError, match="3 samples have no value"):
+        built(file, numbered, clients=1)
+
+
+def test_one_name_written_in_two_ways_is_noticed(file: Path) -> None:
+    columns = arrays(sites=("Lyon", "lyon ", "Oslo", "Bern"))
+    (warning,) = built(file, columns, unit="trial").warnings
+    assert "'Lyon', 'lyon '" in warning
+
+
+# Units of dependence
+
+
+def test_a_column_that_looks_like_a_unit_is_named_with_the_key_that_settles_it(file: Path) -> None:
+    (warning,) = built(file, arrays()).warnings
+    assert "'trial'" in warning and "data.unit = 'trial'" in warning and "24 values" in warning
+
+
+def test_a_unit_that_is_set_or_denied_needs_no_warning(file: Path) -> None:
+    assert built(file, arrays(), unit="trial").warnings == ()
+    denied = built(file, arrays(), unit="none")
+    assert denied.warnings == () and denied.client_data.unit is None
+
+
+def test_of_several_units_the_coarsest_is_recommended(file: Path) -> None:
+    columns = arrays()
+    (warning,) = built(file, columns | {"patientID": columns["trial"] // 2}).warnings
+    assert "'patientID' and 'trial'" in warning and "data.unit = 'patientID'" in warning
+
+
+@pytest.mark.parametrize("name", ["temperature", "retrial", "site"])
+def test_columns_of_another_name_are_no_units(file: Path, name: str) -> None:
+    columns = arrays()
+    renamed = without(columns, "trial") | {name: columns["site" if name == "site" else "trial"]}
+    assert built(file, renamed).warnings == ()
+
+
+def test_a_column_with_one_value_per_client_or_per_sample_is_no_unit_inside_a_client(file: Path) -> None:
+    columns = without(arrays(), "trial")
+    subject = {"subject": columns["site"], "record": np.arange(len(columns["y"]))}
+    assert built(file, columns | subject).warnings == ()
+
+
+def windows(step: int) -> Arrays:
+    """Windows of 16 readings of one long noisy signal."""
+    signal = np.random.default_rng(3).normal(size=16 * 192).astype(np.float32)
+    x = np.stack([signal[start : start + 16] for start in range(0, 192 * step, step)])
+    return without(arrays(), "trial") | {"x": x[:, None]}
+
+
+def test_windows_that_overlap_are_noticed_where_no_column_tells_of_them(file: Path) -> None:
+    (warning,) = built(file, windows(step=8)).warnings
+    assert "overlap" in warning and "data.unit" in warning
+    assert built(file, windows(step=16)).warnings == ()
+
+
+def test_a_constant_signal_overlaps_with_nothing(file: Path) -> None:
+    flat = windows(step=16)
+    noise = np.arange(192, dtype=np.float32)[:, None, None]
+    # Every window is constant, so each equals itself at every shift; that no two are equal is not the point here.
+    assert built(file, flat | {"x": np.zeros_like(flat["x"]) + noise}).warnings == ()
+
+
+def test_the_warning_is_in_the_run_on_the_page_in_the_folder_and_in_a_scan(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(file, arrays())
+    experiment = load_experiment(keys(file))
+    run = run_experiment(experiment, tmp_path / "run")
+    build(tmp_path / "run")
+    assert "data.unit = 'trial'" in capsys.readouterr().err.replace("\n", " ")
+    assert "data.unit = &#39;trial&#39;" in (tmp_path / "run" / "report.html").read_text()
+    assert "data.unit = 'trial'" in (tmp_path / "run" / "data.json").read_text()
+    assert run.warnings == build_run(experiment).warnings
+    lines: list[str] = []
+    scan_experiment(experiment, 2, lines.append)
+    assert "data.unit = 'trial'" in lines[0]
+
+
+def test_a_quiet_command_still_warns_at_its_end(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(file, arrays())
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(tomli_w.dumps(keys(file)))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(experiment), "--quiet", "--out", str(tmp_path / "run")])
+    assert ended.value.code in (0, None)
+    assert "data.unit = 'trial'" in capsys.readouterr().err
+
+
+# Test samples of the data set's own
+
+
+def test_own_test_arrays_are_those_of_the_clients_that_they_name(file: Path) -> None:
+    train, test = arrays(), arrays(seed=1)
+    test["trial"] += 100
+    # Only half of the test samples, in another order.
+    shuffled = {name: values[::-2] for name, values in test.items()}
+    setup = built(file, train | as_test(shuffled), unit="trial")
+    assert setup.warnings == ()
+    held = setup.client_data
+    assert [len(held.train(client)) for client in range(4)] == [48] * 4
+    inputs, _ = held.samples(held.test(setup.names.index("Ghent")))
+    raw = shuffled["x"][shuffled["site"] == "Ghent"]
+    mean, std = train["x"].mean(axis=0), train["x"].std(axis=0)
+    assert np.allclose(inputs.numpy(), (raw - mean) / std, atol=1e-4)
+
+
+def test_a_split_column_divides_the_samples_as_it_says(file: Path) -> None:
+    columns = without(arrays(), "trial")
+    split = np.where(np.arange(len(columns["y"])) % 4 == 3, "test", "train")
+    setup = built(file, columns | {"split": split})
+    held = setup.client_data
+    assert [len(held.train(client)) for client in range(4)] == [36] * 4
+    assert [len(held.test(client)) for client in range(4)] == [12] * 4
+
+
+def test_a_split_column_with_other_values_is_refused(file: Path) -> None:
+    columns = arrays()
+    with pytest.raises(DataError, match="'split' holds 'val'; expected train or test"):
+        built(file, columns | {"split": np.where(columns["y"] == 1, "val", "train")})
+
+
+def test_test_samples_without_the_column_of_the_clients_are_refused(file: Path) -> None:
+    with pytest.raises(DataError, match="no column 'site'"):
+        built(file, arrays() | as_test(without(arrays(seed=1), "site")), unit="none")
+
+
+def test_a_client_without_test_samples_is_refused_by_its_name(file: Path) -> None:
+    test = arrays(seed=1)
+    there = {name: values[test["site"] != "Oslo"] for name, values in test.items()}
+    with pytest.raises(PartitionError, match="client Oslo has no test samples"):
+        built(file, arrays() | as_test(there), unit="none")
+
+
+def test_without_a_column_of_clients_own_test_samples_follow_the_classes_of_the_training_samples(file: Path) -> None:
+    save(file, without(arrays(), "site", "trial") | as_test(without(arrays(seed=1), "site", "trial")))
+    groups = {"scheme": "label_groups", "labels": [[0], [1]]}
+    experiment = load_experiment(keys(file, clients=4) | {"partition": groups})
+    assert experiment.data.test == "own"
+    held = build_run(experiment).client_data
+    for client, label in enumerate([0, 0, 1, 1]):
+        _, labels = held.samples(held.test(client))
+        assert labels.tolist() == [label] * 48
+
+
+def test_own_test_samples_that_a_share_leaves_unused_are_told(file: Path) -> None:
+    (warning,) = built(file, arrays() | as_test(arrays(seed=1)), unit="trial", test=0.25).warnings
+    assert "not used" in warning and "data.test = 'own'" in warning
+
+
+def test_units_on_both_sides_of_the_users_split_are_told(file: Path) -> None:
+    (warning,) = built(file, arrays() | as_test(arrays(seed=1)), unit="trial").warnings
+    assert "24 values of data.unit = 'trial'" in warning
+
+
+def test_test_samples_of_a_client_without_training_samples_are_counted(file: Path) -> None:
+    test = without(arrays(seed=1, sites=(*SITES, "Rome")), "trial")
+    (warning,) = built(file, without(arrays(), "trial") | as_test(test)).warnings
+    assert "48 of the 240 test samples" in warning
+
+
+def test_copies_of_training_samples_among_the_test_samples_are_counted(file: Path) -> None:
+    train, test = without(arrays(), "trial"), without(arrays(seed=1), "trial")
+    test["x"][:10] = train["x"][:10]
+    (warning,) = built(file, train | as_test(test)).warnings
+    assert "10 of 192 test samples equal a training sample" in warning
+
+
+def test_a_comparison_warns_once_for_all_of_its_runs(file: Path, tmp_path: Path) -> None:
+    save(file, arrays())
+    compared = fedstrata.compare(keys(file), ["fedavg", "local"], out=tmp_path / "both", quiet=True)
+    assert len([line for line in compared.warnings if "data.unit = 'trial'" in line]) == 1
+    assert "data.unit = &#39;trial&#39;" in (tmp_path / "both" / "comparison.html").read_text()
