@@ -164,7 +164,16 @@ class ClientData:
             else:
                 for turn in (1, 2, 3):
                     inputs[turns == turn] = torch.rot90(inputs[turns == turn], turn, dims=(2, 3))
-        return self._dataset.normalise(inputs), self._relabel[owner, self._dataset.labels[index]]
+        return self._dataset.normalise(inputs), self.labels(index)
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Labels (s,) of some samples, as the clients that hold them see them; without reading the inputs."""
+        return self._relabel[self._owner[index], self._dataset.labels[index]]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class, (classes,), or empty where the data give none."""
+        return self._dataset.class_names
 
     @property
     def unit(self) -> str | None:

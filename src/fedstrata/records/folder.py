@@ -34,8 +34,10 @@ from fedstrata.files import (
     subfolder,
 )
 from fedstrata.records.schema import (
+    CLIENT_DATA,
     CLIENTS_SUFFIX,
     RUN_FOLDER_ENTRIES,
+    ClientDescriptions,
     DataRecord,
     Gap,
     MatrixName,
@@ -197,6 +199,15 @@ class Folder:
         self._write_table("clients", record["round"], pa.table(table))
         self.log.add(record)
 
+    def add_client_descriptions(self, found: ClientDescriptions) -> None:
+        """Write what is known of the clients' data, for this user alone."""
+        names = json.dumps(found.class_names).encode()
+        arrays: dict[str, Any] = {"class_counts": found.class_counts, "class_names": np.frombuffer(names, np.uint8)}
+        if found.mean_inputs is not None:
+            arrays["mean_inputs"] = found.mean_inputs.reshape(len(found.mean_inputs), -1)
+            arrays["shape"] = np.array(found.mean_inputs.shape[1:])
+        replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
+
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""
         columns = {name: [gap[name] for gap in gaps] for name in Gap._fields}
@@ -314,10 +325,15 @@ class Folder:
 
     def _write_arrays(self, name: str, round: int, arrays: Mapping[str, Any]) -> None:
         """Write arrays that only the user may read: they tell of what single clients sent."""
-        content = io.BytesIO()
-        np.savez_compressed(content, **arrays)
         folder = subfolder(self.path, name, private=True)
-        replace_file(folder / f"{round:05d}.npz", content.getvalue(), private=True)
+        replace_file(folder / f"{round:05d}.npz", _packed(arrays), private=True)
+
+
+def _packed(arrays: Mapping[str, Any]) -> bytes:
+    """Return arrays as the content of an ``.npz`` file."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()
 
 
 def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:

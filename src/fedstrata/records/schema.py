@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
-from numpy import float64, int64
+from numpy import float32, float64, int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -25,6 +25,7 @@ RUN_FOLDER_ENTRIES = (
     "tree.json",
     "summary.json",
     "clients",
+    "client_data.npz",
     "gaps",
     "matrices",
     "weights",
@@ -45,6 +46,9 @@ CLIENTS_SUFFIX = "|clients"
 
 ALL_CLIENTS = -1
 """The node of a matrix of all clients that answered, whatever their clusters."""
+
+CLIENT_DATA = "client_data.npz"
+"""The file of a run folder that describes the data of every client."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -75,6 +79,21 @@ class Scores(NamedTuple):
     samples: NDArray[int64]
     accuracy: NDArray[float64]
     loss: NDArray[float64]
+
+
+class ClientDescriptions(NamedTuple):
+    """The content of ``client_data.npz``: what a simulation knows of its clients' training data before round 1.
+
+    Attributes:
+        class_counts: The samples of each class, (n, classes).
+        mean_inputs: The mean input of each client as its network reads it, (n, channels, height, width) of images and
+            (n, channels) of others; None where it would be too large.
+        class_names: The name of each class, (classes,), or empty where the data give none.
+    """
+
+    class_counts: NDArray[int64]
+    mean_inputs: NDArray[float32] | None
+    class_names: tuple[str, ...]
 
 
 class Gap(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
-from fedstrata.report.charts import all_charts, matrix_slider
+from fedstrata.report.charts import all_charts, describe_clusters, matrix_slider
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read, read_experiment
@@ -79,6 +79,7 @@ def render(records: RunRecords) -> str:
         charts=shown,
         slider=slider,
         cluster_accuracy=cluster_accuracy(clusters),
+        described=describe_clusters(clusters),
         clients=client_rows(clusters),
         events=event_rows(records, clusters.names),
     )

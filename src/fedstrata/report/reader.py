@@ -25,9 +25,11 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.records.schema import (
     ALL_CLIENTS,
+    CLIENT_DATA,
     CLIENTS_SUFFIX,
     LARGE,
     RUN_FOLDER_ENTRIES,
+    ClientDescriptions,
     DataRecord,
     Gap,
     MatrixName,
@@ -37,7 +39,7 @@ from fedstrata.records.schema import (
     TreeNode,
     parse_record,
 )
-from fedstrata.report.words import plural, ranges
+from fedstrata.report.words import joined, plural, ranges
 
 _MAX_PAIRS = 1_200_000
 """Pairs of clients in all matrices of a page: about 3 MB of it."""
@@ -102,6 +104,7 @@ class RunRecords:
         fedavg_reference: The mean accuracy of FedAvg in the same experiment, where a run of it is in a folder next to
             this one.
         data: Who the clients are, and what looks wrong with their data; None in older runs.
+        client_data: What is known of the clients' data; None where it is not, as in a deployment.
     """
 
     experiment: str
@@ -115,6 +118,7 @@ class RunRecords:
     notes: tuple[str, ...]
     fedavg_reference: float | None = None
     data: DataRecord | None = None
+    client_data: ClientDescriptions | None = None
 
     @property
     def last(self) -> Round | None:
@@ -160,7 +164,8 @@ def read(folder: Path) -> RunRecords:
         matrices=_read_matrices(folder, rounds, notes),
         tree=tree,
         summary=summary,
-        notes=tuple(notes),
+        client_data=_read_client_data(folder, len(rounds[-1].labels) if rounds else 0, notes),
+        notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
         fedavg_reference=_read_fedavg_reference(folder, settings) if summary is not None else None,
         data=data,
@@ -465,6 +470,33 @@ def _load_matrices(path: Path, shown: frozenset[int]) -> list[ClientMatrix]:
             kept = [clients[place] for place in places]
             found.append(ClientMatrix(int(path.stem), node, measure, layer, values, kept))
     return found
+
+
+def _read_client_data(folder: Path, clients: int, notes: list[str]) -> ClientDescriptions | None:
+    """Return what is known of the data of so many clients."""
+    try:
+        return _load_client_data(folder / CLIENT_DATA, clients)
+    except FileNotFoundError:
+        return None
+    except _DAMAGED as error:
+        notes.append(_left_out(CLIENT_DATA, error))
+        return None
+
+
+def _load_client_data(path: Path, clients: int) -> ClientDescriptions:
+    with _open_archive(path) as archive:
+        counts = _array(archive, "class_counts", 2)
+        names = parse_json(_array(archive, "class_names", 1).astype(np.uint8).tobytes())
+        means = None
+        if "mean_inputs.npy" in archive.namelist():
+            means = _array(archive, "mean_inputs", 2)
+            means = means.reshape(len(means), *_array(archive, "shape", 1).tolist())
+    rows = [len(each) for each in (counts, means) if each is not None]
+    if rows != [clients] * len(rows):
+        raise ValueError(f"it describes {joined(rows)} clients, and the rounds have {clients}")
+    if not isinstance(names, list) or len(names) not in (0, counts.shape[1]):
+        raise ValueError(f"it does not name its {counts.shape[1]} classes")
+    return ClientDescriptions(counts, means, tuple(map(str, names)))
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:

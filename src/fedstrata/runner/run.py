@@ -24,6 +24,7 @@ from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.client_descriptions import describe_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
@@ -207,6 +208,8 @@ def _begin(
     folder.create(dumps(experiment))
     if found is None:
         folder.rewind(0)
+        if len(setup.client_data) == setup.problem.clients:  # In a deployment, the data are with the clients alone.
+            folder.add_client_descriptions(describe_clients(setup.client_data))
         return fresh, None
     for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")

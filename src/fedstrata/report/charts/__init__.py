@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fedstrata.report.charts.curves import accuracy_charts, cost_charts, layer_charts, metric_charts, p_value_charts
+from fedstrata.report.charts.groups import describe_clusters, group_charts
 from fedstrata.report.charts.matrices import (
     all_client_charts,
     dendrogram_charts,
@@ -21,6 +22,7 @@ from fedstrata.report.drawing import Chart
 
 SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "accuracy": accuracy_charts,
+    "groups": group_charts,
     "clusters": cluster_charts,
     "splits": split_charts,
     "unsplit": unsplit_charts,
@@ -33,7 +35,7 @@ SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
 }
 """The sections of the page that hold charts, in their order; each makes its charts, or none."""
 
-__all__ = ["SECTIONS", "all_charts", "matrix_slider"]
+__all__ = ["SECTIONS", "all_charts", "describe_clusters", "matrix_slider"]
 
 
 def all_charts(clusters: Clusters) -> dict[str, list[Chart]]:

@@ -1,0 +1,241 @@
+"""What distinguishes the clusters: the classes and the mean inputs of their clients, as far as they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy import float64
+from numpy.typing import NDArray
+
+from fedstrata.records.schema import ClientDescriptions
+from fedstrata.report.clusters import Clusters
+from fedstrata.report.drawing import Chart, Figure, axis, clean, figure, rounded
+from fedstrata.report.words import capital, joined
+
+MOST_CLUSTERS = 24
+"""Clusters that are described; of more, the rows could not be told apart."""
+
+MOST_FEATURES = 12
+"""Features of a table that are shown: those in which the clusters differ most."""
+
+MOST_NAMED = 3
+"""Classes or features that a sentence names."""
+
+LEAST_DIFFERENCE = 0.05
+"""Shares of a class that differ by less are taken as equal, and so are those within three standard errors."""
+
+LEAST_DEVIATION = 0.5
+"""Means of a feature that differ by less, in standard deviations of all samples, are taken as equal."""
+
+SHARES = [[0, "#f3f6fa"], [0.35, "#b5cfe8"], [0.7, "#4a86c2"], [1, "#12365f"]]
+"""Colour scale of shares: darker is more."""
+
+DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
+"""Colour scale of deviations from the mean of all: orange is less, blue is more."""
+
+
+class Described(NamedTuple):
+    """A final cluster and what is known of its clients' data.
+
+    Attributes:
+        node: The tree node.
+        clients: Its clients.
+        text: What distinguishes them from the clients of all other clusters, in a sentence.
+    """
+
+    node: int
+    clients: list[int]
+    text: str
+
+
+def describe_clusters(clusters: Clusters) -> list[Described]:
+    """Return a sentence for each final cluster; none where there is one cluster, or nothing is known of the data."""
+    known = clusters.records.client_data
+    if known is None or not 1 < len(clusters.finals) <= MOST_CLUSTERS:
+        return []
+    found = []
+    for node in clusters.finals:
+        own = clients_of(clusters, node)
+        others = [client for client in clusters.order if client not in set(own) and clusters.node_of[client] >= 0]
+        found.append(Described(node, own, _sentence(known, own, others)))
+    return found
+
+
+def clients_of(clusters: Clusters, node: int) -> list[int]:
+    """Return the clients of a final cluster."""
+    return [client for client in clusters.order if clusters.node_of[client] == node]
+
+
+def _sentence(known: ClientDescriptions, own: Sequence[int], others: Sequence[int]) -> str:
+    """Say which classes, or which features, a cluster's clients have more or less of than all others."""
+    differences = _class_differences(known, own, others)
+    inputs = known.mean_inputs
+    if inputs is not None and inputs.ndim == 2:
+        differences += _feature_differences(inputs, own, others)
+    if differences:
+        return capital(f"{'; '.join(differences)}.")
+    same = "Its classes are as frequent as in the other clusters"
+    return f"{same}; see the mean images." if inputs is not None and inputs.ndim == 4 else f"{same}."
+
+
+def _class_differences(known: ClientDescriptions, own: Sequence[int], others: Sequence[int]) -> list[str]:
+    here, there = (known.class_counts[list(clients)].sum(axis=0) for clients in (own, others))
+    sums = int(here.sum()), int(there.sum())
+    if not min(sums):
+        return []
+    shares, elsewhere = here / sums[0], there / sums[1]
+    pooled = (here + there) / sum(sums)
+    error = np.sqrt(pooled * (1 - pooled)) * sqrt(1 / sums[0] + 1 / sums[1])
+    clear = np.abs(shares - elsewhere) > np.maximum(LEAST_DIFFERENCE, 3 * error)
+    more, less = (
+        [place for place in np.argsort(-sign * (shares - elsewhere), kind="stable") if clear[place] and side[place]]
+        for sign, side in ((1, shares > elsewhere), (-1, shares < elsewhere))
+    )
+    names = class_names(known)
+    told = []
+    for word, places in (("more", more), ("less", less)):
+        if places:
+            named = [f"{names[place]} ({shares[place]:.0%}, elsewhere {elsewhere[place]:.0%})" for place in places]
+            told.append(f"{word} of class {_some(named)}")
+    return told
+
+
+def _feature_differences(means: NDArray[np.float32], own: Sequence[int], others: Sequence[int]) -> list[str]:
+    """Name the features whose mean differs most; the network reads them in standard deviations of all samples."""
+    apart = means[list(own)].mean(axis=0) - means[list(others)].mean(axis=0)
+    places = [place for place in np.argsort(-np.abs(apart), kind="stable") if abs(apart[place]) > LEAST_DEVIATION]
+    named = [f"feature {place} by {apart[place]:+.1f}" for place in places]
+    return [f"means differ in {_some(named)} standard deviations"] if named else []
+
+
+def _some(named: Sequence[str]) -> str:
+    rest = len(named) - MOST_NAMED
+    return joined(named if rest <= 1 else [*named[:MOST_NAMED], f"{rest} others"])
+
+
+def class_names(known: ClientDescriptions) -> list[str]:
+    """Return the names of the classes; their numbers where the data give no names."""
+    return list(known.class_names) or [str(number) for number in range(known.class_counts.shape[1])]
+
+
+def group_charts(clusters: Clusters) -> list[Chart]:
+    """Draw the class mix of each final cluster, and its mean image or the means of its features."""
+    known = clusters.records.client_data
+    if known is None or not describe_clusters(clusters):
+        return []
+    charts = [class_mix(clusters, known)]
+    if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
+        charts.append(mean_images(clusters, known.mean_inputs))
+    elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:
+        charts.append(feature_means(clusters, known.mean_inputs))
+    return charts
+
+
+def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
+    """Draw the share of each class in the training data of each final cluster."""
+    counts = [known.class_counts[clients_of(clusters, node)].sum(axis=0) for node in clusters.finals]
+    shares = np.array([100 * count / max(count.sum(), 1) for count in counts])
+    limits = (0.0, max(200 / shares.shape[1], float(shares.max())))  # so that equal shares look equal
+    drawn = _rows(clusters, shares, class_names(known), "class", SHARES, "%{z:.1f} % of class %{x}", limits)
+    text = "Share of each class in the training data of a cluster's clients, in percent. Darker is more."
+    return Chart("class-mix", "Classes of each cluster", text, drawn)
+
+
+def feature_means(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
+    """Draw the features in which the clusters differ most."""
+    of_clusters = np.array([means[clients_of(clusters, node)].mean(axis=0) for node in clusters.finals])
+    widest = np.sort(np.argsort(-np.ptp(of_clusters, axis=0), kind="stable")[:MOST_FEATURES])
+    shown = of_clusters[:, widest]
+    limit = float(np.abs(shown).max()) or 1.0
+    names = [str(place) for place in widest]
+    drawn = _rows(clusters, shown, names, "feature", DEVIATIONS, "feature %{x}: %{z:+.2f}", (-limit, limit))
+    text = (
+        "Mean of the features in which the clusters differ most, in standard deviations from the mean of all samples."
+    )
+    return Chart("feature-means", "Inputs of each cluster", text, drawn)
+
+
+def _rows(
+    clusters: Clusters,
+    values: NDArray[float64],
+    columns: Sequence[str],
+    title: str,
+    scale: list[list[object]],
+    hover: str,
+    limits: tuple[float, float],
+) -> Figure:
+    """Draw a heat map with a row for each final cluster."""
+    low, high = limits
+    cells: Figure = {
+        "type": "heatmap",
+        "x": [clean(name) for name in columns],
+        "y": [f"node {node}" for node in clusters.finals],
+        "z": [rounded(row, 3) for row in values.tolist()],
+        "colorscale": scale,
+        "zmin": low,
+        "zmax": high,
+        "xgap": 1,
+        "ygap": 1,
+        "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
+        "colorbar": {"thickness": 10, "outlinewidth": 0},
+    }
+    height = 110 + 26 * len(clusters.finals)
+    rows = axis(autorange="reversed", showgrid=False, zeroline=False, type="category")
+    return figure([cells], height, hovermode="closest", xaxis=axis(title, showgrid=False, type="category"), yaxis=rows)
+
+
+def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
+    """Draw the mean image of each final cluster, averaged over channels, in a row of small pictures."""
+    images = [means[clients_of(clusters, node)].mean(axis=(0, 1)) for node in clusters.finals]
+    low, high = min(float(image.min()) for image in images), max(float(image.max()) for image in images)
+    columns = min(len(images), 8)
+    rows = -(-len(images) // columns)
+    traces, layout, names = list[Figure](), dict[str, Figure](), list[Figure]()
+    for place, (node, image) in enumerate(zip(clusters.finals, images, strict=True)):
+        number = "" if place == 0 else str(place + 1)
+        left, top = place % columns / columns, 1 - place // columns / rows
+        across, up = [left, left + 0.94 / columns], [top - 0.8 / rows, top - 0.04 / rows]
+        hidden = {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": ""}
+        layout[f"xaxis{number}"] = {"domain": across, "anchor": f"y{number}", "constrain": "domain", **hidden}
+        layout[f"yaxis{number}"] = {
+            "domain": up,
+            "anchor": f"x{number}",
+            "scaleanchor": f"x{number}",
+            "autorange": "reversed",
+            "constrain": "domain",
+            **hidden,
+        }
+        traces.append(_picture(image, number, low, high))
+        names.append(_below(f"node {node}", sum(across) / 2, up[0]))
+    text = "Mean of the images of a cluster's clients. What all of them share stands out, such as how they are turned."
+    size = 60 + rows * max(760 // columns, 90)
+    drawn = figure(traces, min(size, 700), hovermode=False, annotations=names, **layout)
+    return Chart(
+        "mean-images", "Mean image of each cluster", text, drawn | {"layout": drawn["layout"] | {"margin": _NARROW}}
+    )
+
+
+_NARROW = {"l": 4, "r": 4, "t": 8, "b": 8}
+
+
+def _picture(image: NDArray[np.float32], number: str, low: float, high: float) -> Figure:
+    return {
+        "type": "heatmap",
+        "z": [rounded(row, 3) for row in image.tolist()],
+        "xaxis": f"x{number}",
+        "yaxis": f"y{number}",
+        "colorscale": "Greys",
+        "reversescale": True,
+        "zmin": low,
+        "zmax": high,
+        "showscale": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _below(name: str, across: float, up: float) -> Figure:
+    place = {"x": across, "y": up, "xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "top"}
+    return {"text": name, "showarrow": False, **place}

@@ -1,0 +1,50 @@
+"""What a simulation knows of its clients' data: their classes and their mean inputs, for the page of the run."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstrata.engine import ClientData
+from fedstrata.records.schema import ClientDescriptions
+
+MOST_SAMPLES = 200
+"""Samples of a client that its mean input is computed from. More would not change what a picture shows."""
+
+MOST_PIXELS = 32
+"""Height and width of a mean image at most; larger ones are averaged over blocks."""
+
+MOST_VALUES = 4096
+"""Values of a mean input at most; of larger ones there is none."""
+
+
+def describe_clients(client_data: ClientData) -> ClientDescriptions:
+    """Describe the training data of every client, as it sees them before the first round.
+
+    No algorithm is given this: it is for the reader of the page, who asks what distinguishes the clusters.
+    """
+    clients = range(len(client_data))
+    counts = [torch.bincount(_labels(client_data, client), minlength=client_data.classes) for client in clients]
+    means = [_mean_input(client_data, client) for client in clients]
+    known = [mean for mean in means if mean is not None]
+    return ClientDescriptions(
+        class_counts=torch.stack(counts).numpy(),
+        mean_inputs=np.stack(known) if len(known) == len(means) else None,
+        class_names=client_data.class_names,
+    )
+
+
+def _labels(client_data: ClientData, client: int) -> torch.Tensor:
+    return client_data.labels(client_data.train(client))
+
+
+def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | None:
+    """The mean of some of a client's inputs: an image (channels, height, width), or a number for each channel."""
+    inputs, _ = client_data.samples(client_data.train(client, max_samples=MOST_SAMPLES))
+    mean = inputs.mean(dim=0)
+    if mean.ndim == 3 and max(mean.shape[1:]) > MOST_PIXELS:
+        mean = torch.nn.functional.adaptive_avg_pool2d(mean, MOST_PIXELS)
+    elif mean.ndim == 2:  # a signal: its level in each channel
+        mean = mean.mean(dim=1)
+    return None if mean.numel() > MOST_VALUES else np.asarray(mean.numpy(), dtype=np.float32)

@@ -1,0 +1,39 @@
+import numpy as np
+import torch
+
+from fedstrata.data import Dataset
+from fedstrata.engine import ClientData
+from fedstrata.partition import Partition
+from fedstrata.runner.client_descriptions import MOST_PIXELS, describe_clients
+
+
+def client_data(inputs: torch.Tensor, turns: list[int]) -> ClientData:
+    """Two clients with two training samples each, of classes 0, 0 and 0, 1; the second swaps the classes."""
+    channels = inputs.shape[1]
+    labels = torch.tensor([0, 0, 0, 1, 0, 0])
+    dataset = Dataset("mine", inputs, labels, 2, (0.0,) * channels, (1.0,) * channels, class_names=("a", "b"))
+    train = (np.array([0, 1]), np.array([2, 3]))
+    test = (np.array([4]), np.array([5]))
+    partition = Partition(train, test, None, np.array(turns), np.array([[0, 1], [1, 0]]))
+    return ClientData(dataset, partition, seed=0)
+
+
+def test_classes_are_counted_and_inputs_averaged_as_the_clients_see_them() -> None:
+    images = torch.zeros(6, 1, 2, 2)
+    images[:, 0, 0, 0] = torch.tensor([1.0, 3.0, 2.0, 4.0, 9.0, 9.0])
+    found = describe_clients(client_data(images, turns=[0, 1]))
+    assert found.class_counts.tolist() == [[2, 0], [1, 1]]
+    assert found.class_names == ("a", "b")
+    assert found.mean_inputs is not None
+    assert found.mean_inputs[0, 0].tolist() == [[2.0, 0.0], [0.0, 0.0]]
+    assert found.mean_inputs[1, 0].tolist() == [[0.0, 0.0], [3.0, 0.0]]  # a quarter turn against the clock
+
+
+def test_signals_have_a_level_in_each_channel_and_large_images_are_reduced() -> None:
+    signals = torch.arange(6 * 2 * 5, dtype=torch.float32).reshape(6, 2, 5)
+    found = describe_clients(client_data(signals, turns=[0, 0]))
+    assert found.mean_inputs is not None
+    assert found.mean_inputs[0].tolist() == [7.0, 12.0]  # channel 0 holds 0..4 and 10..14, channel 1 5..9 and 15..19
+    large = describe_clients(client_data(torch.ones(6, 3, 64, 64), turns=[0, 0]))
+    assert large.mean_inputs is not None
+    assert large.mean_inputs.shape == (2, 3, MOST_PIXELS, MOST_PIXELS)
