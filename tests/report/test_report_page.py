@@ -21,6 +21,7 @@ from fedstrata.report import build, words
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import facts, result_sentence, tiles, title
 from fedstrata.report.reader import RunRecords, read
+from fedstrata.report.references import Reference
 
 SECTIONS = ("accuracy", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
@@ -297,7 +298,7 @@ def result(records: RunRecords) -> str:
 
 
 def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: RunRecords) -> None:
-    known = replace(records, fedavg_reference=0.333)
+    known = replace(records, references={"fedavg": Reference(0.333, {})})
     assert result(known).startswith(
         "20 clients in 4 clusters, unchanged since round 9; mean accuracy 0.86 (FedAvg: 0.33), worst client 0.78;"
     )

@@ -156,31 +156,31 @@ def with_reference(folder: Path, name: str, **changes: object) -> Path:
 
 
 def test_the_fedavg_reference_is_a_run_of_the_same_experiment(folder: Path) -> None:
-    assert read(folder).fedavg_reference is None
+    assert "fedavg" not in read(folder).references
     other = with_reference(folder, "other")
-    assert read(folder).fedavg_reference == 0.33
-    assert read(other).fedavg_reference is None, "FedAvg is not compared with itself"
+    assert read(folder).references["fedavg"].accuracy == 0.33
+    assert "fedavg" not in read(other).references, "FedAvg is not compared with itself"
     keys = (other / "experiment.toml").read_text(encoding="utf-8")
     (other / "experiment.toml").write_text(keys.replace("[data]", '[data]\nroot = "elsewhere"'))
-    assert read(folder).fedavg_reference == 0.33, "wherever the data lie"
+    assert read(folder).references["fedavg"].accuracy == 0.33, "wherever the data lie"
     (other / "experiment.toml").write_text(keys.replace("seed = 3", "seed = 4"))
-    assert read(folder).fedavg_reference is None
+    assert "fedavg" not in read(folder).references
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_folder_is_no_reference(folder: Path, text: str) -> None:
     (with_reference(folder, "other") / "summary.json").write_text(text)
-    assert read(folder).fedavg_reference is None
+    assert "fedavg" not in read(folder).references
 
 
 def test_half_of_a_run_is_not_compared_with_a_reference(folder: Path) -> None:
     with_reference(folder, "other")
     (folder / "summary.json").unlink()
-    assert read(folder).fedavg_reference is None
+    assert "fedavg" not in read(folder).references
 
 
 def test_an_experiment_without_tables_has_nothing_with_reference(folder: Path) -> None:
     other = with_reference(folder, "other")
     for place in (folder, other):
         (place / "experiment.toml").write_text('seed = 1\nalgorithm = "x"\n')
-    assert read(folder).fedavg_reference == 0.33
+    assert read(folder).references["fedavg"].accuracy == 0.33

@@ -43,8 +43,8 @@ def test_the_page_of_a_run_is_the_same_twice_and_says_how_many_clusters_there_ar
 
 
 def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
-    assert read(FOLDER / "cfl").fedavg_reference == read(FOLDER / "fedavg").final("acc_client")
-    assert read(FOLDER / "layercfl").fedavg_reference is None, "another share of its clients was away"
+    assert read(FOLDER / "cfl").references["fedavg"].accuracy == read(FOLDER / "fedavg").final("acc_client")
+    assert "fedavg" not in read(FOLDER / "layercfl").references, "another share of its clients was away"
 
 
 @pytest.mark.parametrize(

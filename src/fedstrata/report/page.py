@@ -15,11 +15,12 @@ from fedstrata.report.charts import all_charts, describe_clusters, matrix_slider
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read, read_experiment
+from fedstrata.report.references import ALGORITHMS, gain
 from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
-    FEDAVG_TILE,
     OTHER_ACCURACY,
+    REFERENCE_TILES,
     TILES,
     Tile,
     capital,
@@ -80,6 +81,7 @@ def render(records: RunRecords) -> str:
         slider=slider,
         cluster_accuracy=cluster_accuracy(clusters),
         described=describe_clusters(clusters),
+        gains=gains(records),
         clients=client_rows(clusters),
         events=event_rows(records, clusters.names),
     )
@@ -119,7 +121,8 @@ def result_sentence(clusters: Clusters) -> str:
     worst = records.final("acc_worst")
     ari = records.final("ari")
     if mean is not None:
-        reference = "" if records.fedavg_reference is None else f" (FedAvg: {records.fedavg_reference:.2f})"
+        fedavg = records.references.get("fedavg")
+        reference = "" if fedavg is None else f" (FedAvg: {fedavg.accuracy:.2f})"
         lowest = "" if worst is None else f", worst client {worst:.2f}"
         parts.append(f"mean accuracy {mean:.2f}{reference}{lowest}")
     if ari is not None and clusters.clustered:
@@ -156,7 +159,11 @@ def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
     found = [
         *(_tile(tile, records.final(name)) for name, tile in TILES.items() if not tile.of_clusters),
         *(_tile(Tile(capital(name), OTHER_ACCURACY), value) for name, value in others.items()),
-        _tile(FEDAVG_TILE, records.fedavg_reference),
+        *(
+            _tile(tile, records.references[name].accuracy)
+            for name, tile in REFERENCE_TILES.items()
+            if name in records.references
+        ),
     ]
     if clusters.clustered:
         found += [_tile(tile, records.final(name)) for name, tile in TILES.items() if tile.of_clusters]
@@ -181,6 +188,24 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
         parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
     seconds = duration(records.total("seconds"))
     return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
+
+
+def gains(records: RunRecords) -> list[str]:
+    """Return how many clients this run serves better than each reference, in sentences."""
+    scores = records.scores.get(records.last.round) if records.last else None
+    if scores is None:
+        return []
+    rows = zip(scores.client.tolist(), scores.samples.tolist(), scores.accuracy.tolist(), strict=True)
+    own = {client: (samples, accuracy) for client, samples, accuracy in rows if isfinite(accuracy)}
+    found = []
+    for name, reference in records.references.items():
+        better, worse, unclear = gain(own, reference.by_client)
+        if total := better + worse + unclear:
+            found.append(
+                f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {better} clearly more accurate and "
+                f"{worse} clearly less; for {unclear} the difference is within what their test samples can tell."
+            )
+    return found
 
 
 def independence_assumption(records: RunRecords) -> str:
@@ -227,6 +252,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
         for name in ("cohort", "absent", "rejected")
     }
     moves = _moves(clusters)
+    others = {name: reference.by_client for name, reference in records.references.items()}
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, accuracy, loss = measured.get(client, (None, None, None))
@@ -239,6 +265,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "accuracy": accuracy,
             "loss": loss,
             "moved": moves[client],
+            "others": {name: accuracies.get(client) for name, accuracies in others.items()},
         }
         rows.append(row | {name: count[client] for name, count in counts.items()})
     return sorted(rows, key=_known_accuracy)

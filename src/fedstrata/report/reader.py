@@ -9,7 +9,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan, prod
 from pathlib import Path
 from types import NoneType
@@ -39,6 +39,7 @@ from fedstrata.records.schema import (
     TreeNode,
     parse_record,
 )
+from fedstrata.report.references import Reference, read_references
 from fedstrata.report.words import joined, plural, ranges
 
 _MAX_PAIRS = 1_200_000
@@ -55,9 +56,6 @@ _MAX_ARRAY_BYTES = 512 * 2**20
 
 _MAX_TABLE_ROWS = 20_000_000
 """A table with more rows is not read."""
-
-_REFERENCE_MAY_DIFFER = ("algorithm", "algorithms", "engine", "probe", "records")
-"""Tables of the experiment in which a run and its FedAvg reference may differ."""
 
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, RecordError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 """What reading a damaged file raises."""
@@ -101,9 +99,9 @@ class RunRecords:
         tree: Every cluster that exists or existed; a node's place is its id.
         summary: The summary; None while the run is unfinished.
         notes: What the folder lacks, or the page leaves out, in sentences.
-        fedavg_reference: The mean accuracy of FedAvg in the same experiment, where a run of it is in a folder next to
-            this one.
         data: Who the clients are, and what looks wrong with their data; None in older runs.
+        references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
+            next to this one, by algorithm.
         client_data: What is known of the clients' data; None where it is not, as in a deployment.
     """
 
@@ -116,8 +114,8 @@ class RunRecords:
     tree: tuple[TreeNode, ...]
     summary: Summary | None
     notes: tuple[str, ...]
-    fedavg_reference: float | None = None
     data: DataRecord | None = None
+    references: Mapping[str, Reference] = field(default_factory=dict)
     client_data: ClientDescriptions | None = None
 
     @property
@@ -167,8 +165,8 @@ def read(folder: Path) -> RunRecords:
         client_data=_read_client_data(folder, len(rounds[-1].labels) if rounds else 0, notes),
         notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
-        fedavg_reference=_read_fedavg_reference(folder, settings) if summary is not None else None,
         data=data,
+        references=read_references(folder, settings) if summary is not None else {},
     )
 
 
@@ -282,41 +280,6 @@ def _read_data(folder: Path, notes: list[str]) -> DataRecord | None:
 def _left_out(name: str, error: Exception) -> str:
     reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
     return f"{name} {reason}, so this page is without it."
-
-
-def _read_fedavg_reference(folder: Path, settings: Mapping[str, Any]) -> float | None:
-    """Return the mean accuracy of a finished run of FedAvg in a folder next to this one; None where there is none.
-
-    Args:
-        folder: The folder of the run.
-        settings: Its experiment. The reference must be of the same one, the seed included.
-    """
-    here = folder.resolve()
-    algorithm = settings.get("algorithm")
-    if isinstance(algorithm, Mapping) and algorithm.get("name") == "fedavg":
-        return None
-    for path in sorted(here.parent.glob("*/summary.json")):
-        if path.parent == here:
-            continue
-        try:
-            summary = parse_record(parse_json(read_file(path)), Summary)
-            if summary.algorithm != "fedavg" or summary.acc_client is None:
-                continue
-            other = parse_toml(read_file(path.parent / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
-        except (OSError, ValueError, RecordError):
-            continue  # A folder that is no run, or a damaged one, is no reference.
-        if _comparable(settings) == _comparable(other):
-            return summary.acc_client
-    return None
-
-
-def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a run and its reference must share, wherever the data files are."""
-    kept = {key: value for key, value in settings.items() if key not in _REFERENCE_MAY_DIFFER}
-    data = kept.get("data")
-    if isinstance(data, Mapping):
-        kept["data"] = {key: value for key, value in data.items() if key != "root"}
-    return kept
 
 
 def _read_scores(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, Scores]:

@@ -101,9 +101,16 @@ TILES: Mapping[str, Tile] = {
 A new measure is a value in the record of a round, and an entry here.
 """
 
-FEDAVG_TILE = Tile(
-    "FedAvg reference", "mean accuracy of FedAvg, run in a folder next to this one; the mean accuracy should be higher"
-)
+REFERENCE_TILES: Mapping[str, Tile] = {
+    "fedavg": Tile(
+        "FedAvg reference",
+        "mean accuracy of FedAvg, run in a folder next to this one; the mean accuracy should be higher",
+    ),
+    "local": Tile(
+        "Training alone",
+        "mean accuracy when every client trains alone, run in a folder next to this one; the mean should be higher",
+    ),
+}
 
 OTHER_ACCURACY = "mean accuracy with this model; higher is better"
 """What the tile of a further way to use the models says."""
