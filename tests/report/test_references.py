@@ -23,8 +23,8 @@ def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
     own = {0: (100, 0.9), 1: (100, 0.9), 2: (100, 0.5), 3: (10, 0.9), 4: (100, 0.9)}
     other = {0: 0.8, 1: 0.75, 2: 0.7, 3: 0.5, 5: 0.1}
     # 0: 0.10 against 0.098, better; 1: better; 2: worse; 3: 0.4 against 0.36, better; 4 and 5 are in one alone.
-    assert gain(own, other) == Gain(better=3, worse=1, unclear=0)
-    assert gain({0: (20, 0.8)}, {0: 0.75}) == Gain(0, 0, 1)
+    assert gain(own, other) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
+    assert gain({0: (20, 0.8)}, {0: 0.75}) == Gain([], [], [0])
 
 
 def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training_alone(tmp_path: Path) -> None:
@@ -36,8 +36,11 @@ def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training
     assert {name: each.accuracy for name, each in found.references.items()} == {"fedavg": 0.5, "local": 0.6}
     page = render(found)
     # The references have the same scores as the run itself.
-    assert f"Compared with FedAvg, one model for all: of {CLIENTS} clients, 0 clearly more accurate" in page
-    assert f"Compared with training alone: of {CLIENTS} clients, 0 clearly more accurate" in page
+    assert (
+        f"Compared with one model for all (FedAvg): of {CLIENTS} clients, 0 clearly more accurate and 0 clearly less;"
+        in page
+    )
+    assert f"Compared with training alone: of {CLIENTS} clients, 0 clearly more accurate and 0 clearly less;" in page
     assert ">Alone</button>" in page
 
 

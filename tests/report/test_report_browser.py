@@ -354,3 +354,13 @@ def test_a_page_whose_server_has_ended_says_so_and_stays(opened: Open, tmp_path:
         thread.join()
     expect(page.locator("#stopped")).to_be_visible(timeout=TIMEOUT)
     expect(frame.locator(".lead")).to_contain_text("20 clients")
+
+
+def test_a_click_on_a_client_shows_its_curve_and_its_sentences(opened: Open, tmp_path: Path) -> None:
+    found = opened(write(tmp_path / "run", count=12))
+    found.page.locator("button.client").first.click()
+    name = found.page.locator("button.client").first.inner_text()
+    expect(found.page.locator("#client-name")).to_have_text(f"Client {name}")
+    expect(found.page.locator("#client-text")).to_contain_text("Its accuracy is")
+    expect(found.page.locator("#client-curve .scatterlayer .trace")).to_have_count(2)
+    assert found.errors == []

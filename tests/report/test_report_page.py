@@ -112,7 +112,7 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
-    assert sorted([*json.loads(found[1]), "matrix"]) == sorted(ids)
+    assert sorted([*json.loads(found[1]), "matrix", "client-curve"]) == sorted(ids)
     named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert len(named) == len(set(named))
     links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}
@@ -232,7 +232,7 @@ def test_a_plain_run_without_clusters_truth_or_probe_has_a_page(folder: Path) ->
 def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) -> None:
     edit_rounds(folder, labels=[0] * 21)
     text = page(folder)
-    rows = re.findall(r"<tr><td>(\d+)</td><td>[^<]*</td><td><span", text)
+    rows = re.findall(r"<tr><td><button[^>]*>(\d+)</button></td><td>[^<]*</td><td><span", text)
     assert (rows[0], rows[-1]) == ("11", "20")
 
 
@@ -250,7 +250,7 @@ def test_a_client_that_is_not_in_the_federation_has_no_node(folder: Path) -> Non
     edit_rounds(folder, labels=[-1, *[3] * 19], pending=[])
     text = page(folder)
     assert "19 clients in 4 clusters" in text
-    assert re.search(r"<tr><td>0</td>.*</span>none", text)
+    assert re.search(r">0</button></td>.*</span>none", text)
 
 
 def test_the_reason_of_a_split_is_in_the_tree_and_not_among_the_events(folder: Path) -> None:

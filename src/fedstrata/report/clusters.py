@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
@@ -48,6 +49,15 @@ class Clusters:
     """The clusters of a run; tree nodes are in depth-first order everywhere."""
 
     records: RunRecords
+
+    @cached_property
+    def measured(self) -> dict[int, tuple[int, float]]:
+        """The number of test samples and the accuracy of each client, by the newest scores; without unknown ones."""
+        if self.scores is None:
+            return {}
+        columns = (self.scores.client, self.scores.samples, self.scores.accuracy)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return {client: (samples, accuracy) for client, samples, accuracy in rows if isfinite(accuracy)}
 
     @cached_property
     def clustered(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
 from fedstrata.report.charts import all_charts, describe_clusters, matrix_slider
+from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read, read_experiment
@@ -63,11 +64,13 @@ def render(records: RunRecords) -> str:
     shown = {section: found for section, found in charts.items() if section not in _IN_SLIDER}
     slider = matrix_slider(clusters) if clusters.clustered or clusters.records.setting("probe", "matrices") else None
     suspicions = records.data.warnings if records.data else []
+    details = client_details(clusters)
     problems = warnings(records.summary.model_dump()) if records.summary else []
     return render_page(
         "page.html",
         [chart for found in shown.values() for chart in found],
         slider,
+        details,
         records=records,
         clusters=clusters,
         last=records.last,
@@ -81,7 +84,8 @@ def render(records: RunRecords) -> str:
         slider=slider,
         cluster_accuracy=cluster_accuracy(clusters),
         described=describe_clusters(clusters),
-        gains=gains(records),
+        gains=gains(clusters),
+        details=details is not None,
         clients=client_rows(clusters),
         events=event_rows(records, clusters.names),
     )
@@ -190,20 +194,17 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
 
 
-def gains(records: RunRecords) -> list[str]:
-    """Return how many clients this run serves better than each reference, in sentences."""
-    scores = records.scores.get(records.last.round) if records.last else None
-    if scores is None:
-        return []
-    rows = zip(scores.client.tolist(), scores.samples.tolist(), scores.accuracy.tolist(), strict=True)
-    own = {client: (samples, accuracy) for client, samples, accuracy in rows if isfinite(accuracy)}
+def gains(clusters: Clusters) -> list[str]:
+    """Return whom this run serves better than each reference, in sentences that name whom it serves worse."""
     found = []
-    for name, reference in records.references.items():
-        better, worse, unclear = gain(own, reference.by_client)
-        if total := better + worse + unclear:
+    for name, reference in clusters.records.references.items():
+        better, worse, unclear = gain(clusters.measured, reference.by_client)
+        if total := len(better) + len(worse) + len(unclear):
+            named = f" ({clusters.names.listed(worse)})" if worse else ""
             found.append(
-                f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {better} clearly more accurate and "
-                f"{worse} clearly less; for {unclear} the difference is within what their test samples can tell."
+                f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {len(better)} clearly more accurate "
+                f"and {len(worse)} clearly less{named}; for {len(unclear)} the difference is within what their test "
+                "samples can tell."
             )
     return found
 

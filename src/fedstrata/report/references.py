@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
 from fedstrata.records.schema import Summary, parse_record
 
-ALGORITHMS = {"fedavg": "FedAvg, one model for all", "local": "training alone"}
+ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
 """The algorithms that a run is compared with, and what they stand for."""
 
 _MAY_DIFFER = ("algorithm", "algorithms", "engine", "probe", "records")
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """How many clients a run serves better than a reference.
+    """Whom a run serves better than a reference, by client id.
 
     Attributes:
         better: Clients whose accuracy is clearly higher.
@@ -48,9 +48,9 @@ class Gain(NamedTuple):
         unclear: Clients whose test samples are too few to tell.
     """
 
-    better: int
-    worse: int
-    unclear: int
+    better: list[int]
+    worse: list[int]
+    unclear: list[int]
 
 
 def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Reference]:
@@ -105,19 +105,23 @@ def _last_accuracies(folder: Path) -> dict[int, float]:
 
 
 def gain(own: Mapping[int, tuple[int, float]], other: Mapping[int, float]) -> Gain:
-    """Count the clients whose accuracy differs clearly from that of a reference, on the same test samples.
+    """Find the clients whose accuracy differs clearly from that of a reference, on the same test samples.
 
     Args:
         own: The number of test samples and the accuracy of each client.
         other: The accuracy of each client in the reference.
     """
-    counts = {"better": 0, "worse": 0, "unclear": 0}
-    for client in own.keys() & other.keys():
-        samples, accuracy = own[client]
-        apart = accuracy - other[client]
-        clear = abs(apart) > CLEAR * standard_error(samples, accuracy, other[client])
-        counts["unclear" if not clear else "better" if apart > 0 else "worse"] += 1
-    return Gain(**counts)
+    found = Gain([], [], [])
+    for client in sorted(own.keys() & other.keys()):
+        getattr(found, compare(*own[client], other[client])).append(client)
+    return found
+
+
+def compare(samples: int, accuracy: float, other: float) -> Literal["better", "worse", "unclear"]:
+    """Return whether an accuracy is clearly above or below another one on as many samples."""
+    if abs(accuracy - other) <= CLEAR * standard_error(samples, accuracy, other):
+        return "unclear"
+    return "better" if accuracy > other else "worse"
 
 
 def standard_error(samples: int, one: float, other: float) -> float:

@@ -32,13 +32,16 @@ def templates() -> Environment:
     return made
 
 
-def render_page(template: str, charts: Sequence[Chart], matrices: Any = None, /, **content: Any) -> str:
+def render_page(
+    template: str, charts: Sequence[Chart], matrices: Any = None, clients: Any = None, /, **content: Any
+) -> str:
     """Return a page with charts.
 
     Args:
         template: The name of a template that extends ``base.html``.
         charts: The charts that have a place on the page.
         matrices: The data of the slider through the matrices; None where there is no slider.
+        clients: What the page shows of a client that is clicked; None where it has no details.
         content: What else the template shows.
     """
     # The text of the bundle, as plotly ships it, holds no `</script`; the names of a run never get into it.
@@ -50,6 +53,7 @@ def render_page(template: str, charts: Sequence[Chart], matrices: Any = None, /,
         .render(
             figures=_json({chart.name: chart.figure for chart in charts}),
             matrices=_json(matrices),
+            client_details=_json(clients),
             plotly=Markup(plotly),
             script=Markup(script),
             # Only these two texts may run, whatever a name contains, and nothing may be fetched.

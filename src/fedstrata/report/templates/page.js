@@ -67,6 +67,27 @@ if (slider) {
   draw();
 }
 
+// What is known of the client whose name was clicked.
+const details = read("client-details");
+if (details) {
+  const box = document.getElementById("client");
+  const place = document.getElementById("client-curve");
+  const { figure, clients } = details;
+  const show = id => {
+    const { name, text, curve } = clients[id];
+    box.hidden = false;
+    document.getElementById("client-name").textContent = `Client ${name}`;
+    document.getElementById("client-text").textContent = text;
+    Object.assign(figure.data[1], { y: curve });
+    Plotly.react(place, figure.data, figure.layout, config);
+    document.querySelectorAll("button.client").forEach(button => button.setAttribute("aria-pressed", button.value === id));
+  };
+  document.querySelectorAll("button.client").forEach(button => button.addEventListener("click", () => {
+    show(button.value);
+    box.scrollIntoView({ block: "nearest" });
+  }));
+}
+
 // An unknown value comes last in both orders.
 const value = (cell, direction) => {
   const number = parseFloat(cell.textContent.replaceAll(",", ""));
