@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedstrata.algorithms import ALGORITHMS
     from fedstrata.comparison import Comparison
     from fedstrata.data import DATASETS
+    from fedstrata.data.memory import Clients
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
     from fedstrata.runner.run import Run
@@ -54,6 +55,7 @@ def run(
     source: Path | str | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     *,
+    clients: Clients | None = None,
     sets: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
@@ -64,6 +66,10 @@ def run(
         source: An experiment file, a dict of the same keys, or None for the experiment that the library carries. When
             a run is resumed, None is the experiment of the folder `out`.
         out: The run folder; by default a new one in ``runs``.
+        clients: The data of each client, by its name or in a list: training data, or a pair of training and test data.
+            Each is a pair (x, y) of arrays or tensors, a mapping of such arrays and further columns, a torch data set
+            of pairs, or a table such as a data frame. They take the place of ``data.name``; the other keys have their
+            defaults where the source is None.
         sets: Changes of the source, as ``"dotted.key=value"``.
         resume: Whether to go on with the run in the folder.
         quiet: Whether to show no progress.
@@ -77,6 +83,7 @@ def run(
     from fedstrata.config import choose
     from fedstrata.resources import resource_errors
 
+    source, sets = _with_clients(source, sets, clients, resume=resume)
     experiment, folder = choose(source, sets, out, resume=resume)
     with resource_errors(folder):
         from fedstrata import report
@@ -93,6 +100,7 @@ def compare(
     seeds: Sequence[int] | None = None,
     out: Path | str | None = None,
     *,
+    clients: Clients | None = None,
     sets: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
@@ -104,6 +112,7 @@ def compare(
         algorithms: Names of ``ALGORITHMS``.
         seeds: The seeds with which each algorithm is run; None is the seed of the experiment.
         out: The folder of the comparison, with a folder for every run; by default a new one in ``runs``.
+        clients: The data of each client, as in `run`.
         sets: Changes of the source, as in `run`.
         resume: Whether to go on with the comparison in the folder.
         quiet: Whether to show no progress.
@@ -121,6 +130,7 @@ def compare(
     from fedstrata.errors import MachineError
     from fedstrata.resources import resource_errors
 
+    source, sets = _with_clients(source, sets, clients, resume=False)
     experiments, folder = choose_all(source, algorithms, seeds, sets, out, resume=resume)
     with resource_errors(folder, "*/experiment.toml"):
         from fedstrata import comparison, report
@@ -138,6 +148,19 @@ def compare(
         if failed:
             raise failed[0]
     return compared
+
+
+def _with_clients(
+    source: Path | str | Mapping[str, Any] | None, sets: Sequence[str], clients: Clients | None, *, resume: bool
+) -> tuple[Path | str | Mapping[str, Any] | None, Sequence[str]]:
+    """Return the source and the changes of an experiment whose data a program gives as objects."""
+    if clients is None:
+        return source, sets
+    from fedstrata.data.memory import keep
+
+    # The experiment that the library carries is about other data.
+    given = {} if source is None and not resume else source
+    return given, [f'data.name="{keep(clients)}"', *sets]
 
 
 def __getattr__(name: str) -> Any:

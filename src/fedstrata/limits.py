@@ -97,6 +97,10 @@ ROWS_BEYOND_BYTES = 1_000_000
 """Rows from which on a Parquet file must have a byte for each of them."""
 IMAGE_PIXELS = 10_000_000
 """Height times width of an image."""
+MAX_READINGS = 1_000_000
+"""Readings in a window of a recording."""
+MAX_IMAGE_SIDE = 4_096
+"""Height and width, in pixels, to which images are resized."""
 IMAGE_BYTES = 64 * MIB
 """Bytes of an encoded image."""
 IMAGE_FORMATS = ("PNG", "JPEG")

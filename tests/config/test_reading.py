@@ -66,6 +66,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "samples": 0,
         "test": 0.2,
         "public": 0,
+        "normalise": "auto",
     }
     assert experiment.partition == {"scheme": "iid"}
     assert experiment.local.model_dump() == {

@@ -153,5 +153,5 @@ def test_writing_into_what_was_read_does_not_reach_the_copy(source: Path) -> Non
 def test_load_reads_the_copy_of_a_parquet_set_and_no_image_twice(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = write_images(root / "mnist")
     load_dataset("mnist", root)
-    monkeypatch.setattr("fedstrata.data.images._decode", None)
+    monkeypatch.setattr("fedstrata.data.images.decode", None)
     assert np.array_equal(load_dataset("mnist", root).inputs.numpy(), pixels)

@@ -285,9 +285,9 @@ def test_a_known_set_with_neither_images_nor_lists_says_what_it_found(tmp_path: 
     ("columns", "message"),
     [
         ({"a": [[1.0]], "b": [[1.0]], "y": [0]}, "expected one column of images or lists, found a and b"),
-        ({"a": [1.0], "y": [0]}, "expected one column of images or lists, found none; its columns are a, y"),
-        ({"a": [[1.0]], "y": [0], "label": [0]}, "expected one of label, .*found y and label"),
-        ({"a": [[1.0]], "kind": [0]}, "expected one of label, .*found none; its columns are a, kind"),
+        ({"a": ["x"], "y": [0]}, "expected columns of numbers beside 'y', found a, y"),
+        ({"a": [[1.0]], "y": [0], "label": [0]}, "expected one column of classes, .*found y and label"),
+        ({"a": [[1.0]], "kind": [0]}, "expected one column of classes, .*found none among a, kind"),
     ],
 )
 def test_columns_of_an_unknown_set_must_leave_no_choice(tmp_path: Path, columns: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from data_layouts import recordings, write
 
-from fedstrata.data import Dataset, find
+from fedstrata.data import Dataset, ReadOptions, find, load_dataset
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.recordings import read_recordings
 from fedstrata.errors import DataError
@@ -15,7 +15,7 @@ from fedstrata.errors import DataError
 def read(root: Path, columns: dict[str, Any], window: int = 4) -> Dataset:
     write(root / "usc_had" / "train-00000-of-00001.parquet", columns)
     location = find("usc_had", root)
-    return read_recordings(location, location.train, window)
+    return read_recordings(location, location.train, ReadOptions(window=window))
 
 
 def test_recordings_are_cut_into_windows_that_share_no_samples(tmp_path: Path) -> None:
@@ -110,3 +110,50 @@ def test_a_file_of_usc_had_without_a_column_of_recordings_is_named(tmp_path: Pat
     del columns["channels"]
     with pytest.raises(DataError, match="has no column 'channels'"):
         read(tmp_path, columns)
+
+
+def own(root: Path, rows: list[dict[str, Any]], **options: int | str) -> Dataset:
+    """Recordings of a user's own."""
+    file = root / "motion.parquet"
+    pa.parquet.write_table(pa.Table.from_pylist(rows), file)
+    return load_dataset(str(file), options=ReadOptions(**options))  # type: ignore[arg-type]  # of several types
+
+
+def row(length: int, subject: str = "Ada", trial: str = "one", activity: str = "walk") -> dict[str, Any]:
+    """Channel c of reading t is 10 t + c."""
+    signal = (10.0 * np.arange(length)[:, None] + np.arange(2)).tolist()
+    return {"subject": subject, "activity": activity, "trial": trial, "signal": signal}
+
+
+def test_a_signal_may_be_a_list_of_readings_and_its_people_have_names(tmp_path: Path) -> None:
+    data = own(tmp_path, [row(9), row(5, "Bo", activity="run")], window=4)
+    assert data.inputs.shape == (3, 2, 4)
+    assert data.inputs[1].tolist() == [[40, 50, 60, 70], [41, 51, 61, 71]]
+    assert data.class_names == ("run", "walk") and data.labels.tolist() == [1, 1, 0]
+    assert data.columns["subject"].tolist() == ["Ada", "Ada", "Bo"]
+    assert data.unit == "trial" and data.columns["trial"].tolist() == ["Ada/walk/one"] * 2 + ["Bo/run/one"]
+
+
+def test_a_step_below_the_window_makes_windows_that_overlap(tmp_path: Path) -> None:
+    data = own(tmp_path, [row(9)], window=4, step=2)
+    assert data.inputs[:, 0, 0].tolist() == [0, 20, 40] and set(data.columns["trial"]) == {"Ada/walk/one"}
+
+
+def test_rows_of_one_trial_are_parts_of_one_recording(tmp_path: Path) -> None:
+    data = own(tmp_path, [row(4), row(4)], window=4)
+    assert len(data) == 2 and len(set(data.columns["trial"])) == 1
+
+
+def test_a_flat_signal_without_sizes_has_one_channel(tmp_path: Path) -> None:
+    data = own(tmp_path, [row(1) | {"signal": [1.0, 2.0, 3.0, 4.0]}], window=2)
+    assert data.inputs.tolist() == [[[1.0, 2.0]], [[3.0, 4.0]]]
+
+
+def test_the_class_may_have_another_name(tmp_path: Path) -> None:
+    named = {key: value for key, value in row(4).items() if key != "activity"} | {"posture": "sits"}
+    assert own(tmp_path, [named], window=4, label="posture").class_names == ("sits",)
+
+
+def test_readings_with_other_numbers_of_channels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="row 0 of column 'signal' has readings of 2 and 1 channels"):
+        own(tmp_path, [row(2) | {"signal": [[1.0, 2.0], [3.0]]}], window=2)

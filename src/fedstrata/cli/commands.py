@@ -173,7 +173,7 @@ def watch_command(
 def assign_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     clients: Annotated[
-        list[Path], typer.Argument(metavar="CLIENT_DATA...", help="Of each client, a .npz file or folder of Parquet.")
+        list[Path], typer.Argument(metavar="CLIENT_DATA...", help="Of each client, a file or folder of the run's form.")
     ],
 ) -> None:
     """Place new clients by a finished run; JSON on standard output."""

@@ -60,12 +60,17 @@ def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experime
     given = _as_in_file(_override(given, [_parse_set(text) for text in sets]))
     _refuse_renamed(given)
     try:
-        experiment = Experiment.model_validate(given)
+        draft = Experiment.model_validate(given)
     except ValidationError as failure:
         raise ExperimentError(explain(failure, given, Experiment)) from None
-    experiment = _resolve(experiment)
+    experiment = _resolve(draft)
     # Last, as it may have to download.
-    return _with_data(experiment, _find_data(experiment))
+    location = _find_data(experiment)
+    if "partition" not in draft.model_fields_set and location.client_column:
+        # The clients are as given as their data.
+        natural = {"scheme": "natural", "column": location.client_column}
+        experiment = experiment.model_copy(update={"partition": natural})
+    return _with_data(experiment, location)
 
 
 def dumps(experiment: Experiment) -> str:

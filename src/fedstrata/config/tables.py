@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.core import AGGREGATIONS, Algorithm
+from fedstrata.data.options import ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
 from fedstrata.limits import (
@@ -18,9 +19,11 @@ from fedstrata.limits import (
     MAX_CLIENTS,
     MAX_COUNT,
     MAX_EPOCHS,
+    MAX_IMAGE_SIDE,
     MAX_INTEGER,
     MAX_LIST_ENTRIES,
     MAX_NUMBER,
+    MAX_READINGS,
     MAX_RUN_ROUNDS,
     MAX_SAMPLES,
     MAX_STEP_SIZE,
@@ -65,6 +68,9 @@ def _check_rule(name: str) -> str:
     return name
 
 
+_Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
+
+
 class Table(BaseModel):
     """A table with fixed keys, read without silent conversions."""
 
@@ -86,7 +92,8 @@ class DataTable(Table):
     """Which data, and how many clients share it.
 
     Attributes:
-        name: A known data set, a hub id, or a folder with the same Parquet layout.
+        name: A known data set, a hub id, or the path of data of your own: a CSV, Parquet or ``.npz`` file, a folder of
+            Parquet files, with a file per client, or of images.
         root: The folder that is searched first for named sets.
         clients: The number of clients. With the partition `natural` the default is all values of its column.
         samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
@@ -96,6 +103,14 @@ class DataTable(Table):
         public: The number of unlabelled samples on the server, which no client holds.
         unit: The column whose equal values mark samples that are not independent; by default the data set's own. "none"
             says that all samples are independent.
+        label: The column of the classes; by default the one that is called label, class, target or y.
+        inputs: The columns of a table that are the features of a sample. By default all columns of numbers but those
+            that name the classes, clients, units or rows.
+        window: The readings in a window of a recording; by default 128.
+        step: The readings from the begin of a window to that of the next; by default a window, so that none is in two.
+        size: The height and width, in pixels, to which the images in folders are resized.
+        normalise: Whether numbers and pixels are centred and scaled by the training samples. With "none" numbers stay
+            as they are, and pixels are from 0 to 1.
     """
 
     name: _Name = "digits"
@@ -105,6 +120,12 @@ class DataTable(Table):
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     public: _Count = 0
     unit: _Name | None = None
+    label: _Name | None = None
+    inputs: _Columns | None = None
+    window: Annotated[int, Interval(ge=2, le=MAX_READINGS)] | None = None
+    step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
+    size: Annotated[int, Interval(ge=1, le=MAX_IMAGE_SIDE)] | None = None
+    normalise: Literal["auto", "none"] = "auto"
 
     @property
     def held_out_share(self) -> float:
@@ -319,6 +340,23 @@ class Experiment(Table):
     events: EventsTable = EventsTable()
     probe: ProbeTable = ProbeTable()
     records: RecordsTable = RecordsTable()
+
+    @property
+    def reading(self) -> ReadOptions:
+        """Return how samples are made of the files."""
+        data = self.data
+        unit = data.unit if data.unit != ALL_INDEPENDENT else None
+        column = self.partition.get("column")
+        return ReadOptions(
+            label=data.label,
+            inputs=data.inputs or (),
+            # A network that reads the number of a client would learn the clients by heart.
+            kept_out=tuple(str(name) for name in (column, unit) if name),
+            window=data.window,
+            step=data.step,
+            size=data.size,
+            normalise=data.normalise,
+        )
 
     @property
     def scheme(self) -> Scheme:

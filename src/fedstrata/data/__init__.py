@@ -3,9 +3,13 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fedstrata.data.contents import SPLIT_COLUMN, client_values, has_own_test, is_test
+from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.contents import client_values, has_own_test, is_test
 from fedstrata.data.dataset import Dataset, Split
-from fedstrata.data.locate import Location, find
+from fedstrata.data.locate import find
+from fedstrata.data.location import Location
+from fedstrata.data.memory import read_kept
+from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
 from fedstrata.registry import load_object
@@ -15,6 +19,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Location",
+    "ReadOptions",
     "Split",
     "client_values",
     "find",
@@ -22,14 +27,20 @@ __all__ = [
     "load_dataset",
 ]
 
+_BOTH_SPLITS = ("table", "clients", "images", "memory")
+"""The kinds of data sets that are read as a whole, so that a class means the same in both splits."""
 
-def load_dataset(name: str, root: str | Path | None = None, split: Split = "train") -> Dataset:
+
+def load_dataset(
+    name: str, root: str | Path | None = None, split: Split = "train", options: ReadOptions = DEFAULT_OPTIONS
+) -> Dataset:
     """Read a data set.
 
     Args:
-        name: A name of `DATASETS`, a folder of Parquet files, a ``.npz`` file or a hub id.
+        name: A name of `DATASETS`, a hub id, or the path of files in one of the forms that `find` knows.
         root: The folder that holds a folder per data set; it is searched first.
         split: The split that is read.
+        options: How samples are made of the files.
 
     Returns:
         The samples. Unless the registry knows them, the mean and standard deviation are those of the training split,
@@ -39,18 +50,37 @@ def load_dataset(name: str, root: str | Path | None = None, split: Split = "trai
         DataError: When a file, column or row is missing or broken, or there is no test split.
     """
     location = find(name, root)
+    _refuse_unused(location, options)
     if split == "test" and not has_own_test(location):
         raise DataError(f"{name} has no test file; hold out a part of its training samples instead")
-    if location.info is None and not location.test:
-        dataset = _read(location, "train")
+    dataset = _load(location, split, options)
+    if options.normalise == "none":
+        channels = len(dataset.mean)
+        return replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
+    return dataset
+
+
+def _load(location: Location, split: Split, options: ReadOptions) -> Dataset:
+    """Read a split, with the normalisation of the training split."""
+    if location.info is None and (not location.test or location.kind in _BOTH_SPLITS):
+        dataset = _read(location, "train", options)
         return _rows_of_split(dataset, split) if SPLIT_COLUMN in dataset.columns else dataset
-    dataset = _read(location, split)
+    dataset = _read(location, split, options)
     if split == "train" or (location.info and location.info.mean):
         return dataset
-    train = _read(location, "train")
+    train = _read(location, "train", options)
     if dataset.shape != train.shape:
+        name = location.name
         raise DataError(f"{name}: test samples are {dataset.shape}; expected {train.shape}, as in the train file")
     return replace(dataset, mean=train.mean, std=train.std)
+
+
+def _refuse_unused(location: Location, options: ReadOptions) -> None:
+    """Refuse options that the kind of the files has no use for."""
+    if options.size is not None and location.kind != "images":
+        raise DataError(f"data.size = {options.size}: {location.name} is no folder of images, which alone are resized")
+    if location.kind in ("npz", "images"):
+        options.refuse_windows(location.name)
 
 
 def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:
@@ -65,17 +95,35 @@ def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:
     return replace(dataset.rows(testing) if split == "test" else train, mean=mean, std=std)
 
 
-def _read(location: Location, split: Split) -> Dataset:
+def _read(location: Location, split: Split, options: ReadOptions) -> Dataset:
+    """Read a split with the reader of its kind; readers are imported at their first use."""
     info = location.info
     if info and info.reader:
         dataset: Dataset = load_object(info.reader)()
         return dataset
-    if location.train[0].suffix == ".npz":
+    if location.kind == "memory":
+        return read_kept(location.name, options)
+    if location.kind == "npz":
         from fedstrata.data.npz import read_npz
 
         return read_npz(location.name, location.train[0], split)
+    if location.kind in ("table", "clients"):
+        from fedstrata.data.client_files import read_files
+
+        return read_files(location, options)
     from fedstrata.data.cache import cached
+
+    parameters = {
+        "name": location.name,
+        "info": asdict(info) if info else None,
+        "split": split,
+        # How numbers are normalised is decided later.
+        "options": asdict(replace(options, normalise=DEFAULT_OPTIONS.normalise)),
+    }
+    if location.kind == "images":
+        from fedstrata.data.image_folder import read_image_folder
+
+        return cached(location.train + location.test, parameters, lambda: read_image_folder(location, options))
     from fedstrata.data.parquet import read_parquet
 
-    parameters = {"name": location.name, "info": asdict(info) if info else None, "split": split}
-    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split))
+    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split, options))

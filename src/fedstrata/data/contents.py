@@ -5,47 +5,69 @@ An experiment is checked with these before torch is imported and before any samp
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.data.dataset import Split
-from fedstrata.data.locate import Location
+from fedstrata.data import memory
+from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.locate_own import client_of
+from fedstrata.data.location import Location
 from fedstrata.data.npz import npz_column, npz_column_names
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
-SPLIT_COLUMN = "split"
-"""The column that says of each sample whether it is for training or for testing."""
-
 _SPLITS = ("train", "test")
 
 
-def column_names(location: Location, split: Split = "train") -> tuple[str, ...]:
-    """Return the names of the columns of a split that hold one value per sample; none where there is no such split."""
-    files = location.test if split == "test" else location.train
-    if not files:
+def column_names(location: Location) -> tuple[str, ...]:
+    """Return the names of the columns that hold one value per sample for training."""
+    if location.kind == "memory":
+        return memory.column_names(location.name)
+    if not location.train:
         return ()
-    if files[0].suffix == ".npz":
-        return npz_column_names(files[0], split)
-    from fedstrata.data.parquet_columns import scalar_columns
+    own: tuple[str, ...] = ()
+    if location.kind != "images":
+        read_names = npz_column_names if _file_kind(location) == "npz" else table_columns
+        own = read_names(location.train[0])
+    return (*own, location.client_column) if location.client_column else own
 
-    return tuple(scalar_columns(files[0]))
 
-
-def read_column(location: Location, column: str, split: Split = "train") -> NDArray[Any]:
-    """Read one column of a split, (samples,).
+def read_column(location: Location, column: str) -> NDArray[Any]:
+    """Read one column of the samples for training, (samples,).
 
     Raises:
         DataError: When a file or the column is missing or broken.
     """
-    files = location.test if split == "test" else location.train
-    if files[0].suffix == ".npz":
-        return npz_column(files[0], column, split)
-    from fedstrata.data.parquet_columns import read_scalar_column
+    if location.kind == "memory":
+        return memory.read_column(location.name, column)
+    if column == location.client_column:
+        # How many samples each client has is known later.
+        return np.unique([client_of(file, location) for file in location.train])
+    if _file_kind(location) == "npz":
+        return np.concatenate([npz_column(file, column, "train") for file in location.train])
+    from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
+    from fedstrata.data.tables import read_csv
 
-    return read_scalar_column(files, column)
+    if location.train[0].suffix == ".csv":
+        tables = [read_csv(file, [column]) for file in location.train]
+        return np.concatenate([to_numpy(table[column].combine_chunks()) for table in tables])
+    return read_scalar_column(location.train, column)
+
+
+def _file_kind(location: Location) -> str:
+    """Return the kind of the files, each of which may hold the data of a client."""
+    return "npz" if location.train[0].suffix == ".npz" else location.kind
+
+
+def table_columns(file: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a CSV or Parquet file that hold one value per row."""
+    from fedstrata.data.parquet_columns import scalar_columns
+    from fedstrata.data.tables import csv_columns
+
+    return csv_columns(file) if file.suffix == ".csv" else tuple(scalar_columns(file))
 
 
 def has_own_test(location: Location) -> bool:
@@ -94,6 +116,6 @@ def client_values(location: Location, column: str) -> NDArray[Any]:
         known = ", ".join(names) or "no further columns"
         raise DataError(f"partition.column = {shown(column)}: {location.name} has {known}")
     values = read_column(location, column)
-    if location.info is None and SPLIT_COLUMN in names:
+    if location.info is None and SPLIT_COLUMN in names and column != location.client_column:
         values = values[~is_test(read_column(location, SPLIT_COLUMN), location.name)]
     return np.unique(values)

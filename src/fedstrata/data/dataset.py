@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Dataset:
         unit: The column whose equal values mark samples that are not independent, such as windows of one recording.
             None where all samples are independent.
         class_names: The name of each class, (classes,), or empty where the files give none.
+        feature_names: The name of each feature, (channels,), where columns of a table are the features; else empty.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -53,6 +54,7 @@ class Dataset:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     unit: str | None = None
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -106,7 +108,14 @@ class Dataset:
         """
         columns = {name: column[chosen] for name, column in self.columns.items()}
         keep = torch.from_numpy(chosen)
-        return replace(self, inputs=self.inputs[keep], labels=self.labels[keep], columns=columns)
+        kept: dict[str, Any] = {name: values[keep] for name, values in self._per_sample().items()}
+        return replace(self, columns=columns, **kept)
+
+    def _per_sample(self) -> dict[str, Any]:
+        """Return the fields that are tensors with a row per sample, by name."""
+        return {
+            each.name: value for each in fields(self) if isinstance(value := getattr(self, each.name), torch.Tensor)
+        }
 
     def followed_by(self, other: Dataset, needed: Collection[str] = ()) -> Dataset:
         """Return these samples, then those of the test split, with this normalisation and the columns that both have.
@@ -127,10 +136,12 @@ class Dataset:
                 f"{self.name}: the test samples have no column {missing[0]!r}; add it to them, or set data.test to "
                 "the share of the training samples that is held out instead"
             )
+        both: dict[str, Any] = {
+            name: torch.cat([values, getattr(other, name)]) for name, values in self._per_sample().items()
+        }
         return replace(
             self,
-            inputs=torch.cat([self.inputs, other.inputs]),
-            labels=torch.cat([self.labels, other.labels]),
+            **both,
             classes=max(self.classes, other.classes),
             columns={
                 name: np.concatenate([column, other.columns[name]])

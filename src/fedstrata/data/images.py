@@ -62,27 +62,39 @@ def _decoded(files: Sequence[Path], column: str, mode: str | None) -> Iterator[t
             if content is None:
                 raise chunk.error(row, "holds no bytes; images must lie in the file")
             try:
-                yield chunk, row, _decode(content, mode)
+                yield chunk, row, decode(content, mode)
             # Pillow has no error of its own for bytes that are no image: its readers raise whatever they meet.
             except Exception as error:
                 reason = str(error) or type(error).__name__
                 raise chunk.error(row, f"is no readable image ({reason})") from error
 
 
-def _decode(content: bytes, mode: str | None) -> np.ndarray:
-    """Return the pixels of an image of an allowed format and size; without a mode, one channel where it is grey."""
+def decode(content: bytes, mode: str | None, size: int | None = None) -> np.ndarray:
+    """Return the pixels of an image, (channels, height, width) uint8.
+
+    Args:
+        content: The file.
+        mode: The mode of Pillow to convert it to; None for one channel where it is grey, and three where it has colour.
+        size: The height and width to which it is resized; None to leave it as it is.
+
+    Raises:
+        ValueError: When its format or size is not allowed. Pillow raises errors of other types for broken images.
+    """
     if len(content) > IMAGE_BYTES:
         raise ValueError(f"it has {len(content):,} bytes; expected at most {IMAGE_BYTES:,}")
     with warnings.catch_warnings():
         # Pillow warns of images beyond a limit of its own. Ours is lower.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
-            image = Image.open(BytesIO(content), formats=IMAGE_FORMATS)
+            image: Image.Image = Image.open(BytesIO(content), formats=IMAGE_FORMATS)
         except UnidentifiedImageError:
             raise ValueError(f"expected {' or '.join(IMAGE_FORMATS)}") from None
     if image.width * image.height > IMAGE_PIXELS:
         raise ValueError(f"{image.width} x {image.height} pixels; expected at most {IMAGE_PIXELS:,} in all")
     if image.mode not in _GREY + _COLOUR:
         raise ValueError(f"mode {image.mode}; expected 8 bits per channel")
-    pixels = np.asarray(image.convert(mode or ("L" if image.mode in _GREY else "RGB")))
+    image = image.convert(mode or ("L" if image.mode in _GREY else "RGB"))
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

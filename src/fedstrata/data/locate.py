@@ -2,10 +2,13 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from fedstrata.data import memory
+from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
+from fedstrata.data.locate_own import find_own
+from fedstrata.data.location import Location
 from fedstrata.data.npz import open_archive
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
@@ -16,24 +19,6 @@ _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-@dataclass(frozen=True)
-class Location:
-    """A data set and the files that hold it.
-
-    Attributes:
-        name: The name that the experiment gives.
-        info: What the registry knows of the data set; None for a folder, a .npz file or a hub id of the user's own.
-        train: The ``.npz`` file or the Parquet files of the training split, shards in order; empty where the registry
-            names a reader.
-        test: The files of the test split; empty where there is none.
-    """
-
-    name: str
-    info: DatasetInfo | None
-    train: tuple[Path, ...] = ()
-    test: tuple[Path, ...] = ()
-
-
 def find(name: str, root: str | Path | None = None) -> Location:
     """Find the files of a data set.
 
@@ -42,9 +27,10 @@ def find(name: str, root: str | Path | None = None) -> Location:
 
     - a folder with ``train-*.parquet`` in itself, in its folder ``data``, or in its only other folder that has some;
     - a ``.npz`` file;
+    - what `fedstrata.data.locate_own` finds: tables, a file per client, a folder of images;
     - a hub id ``owner/set``.
 
-    Folders and ``.npz`` files are also searched below the two roots.
+    Folders and files are also searched below the two roots.
 
     Args:
         name: The value of ``data.name`` in an experiment.
@@ -56,13 +42,16 @@ def find(name: str, root: str | Path | None = None) -> Location:
     info = DATASETS.get(name)
     if info and info.reader:
         return Location(name, info)
+    if name.startswith(memory.PREFIX):
+        memory.kept(name)
+        return Location(name, None, kind="memory", client_column=CLIENT_COLUMN)
     _check_path(name)
     _check_path(str(root or ""))
     places = _places(name, info, root)
     for place in places:
         if place.suffix == ".npz" and place.exists():
             return _npz_location(name, place)
-        if location := _folder_location(name, info, place):
+        if location := _folder_location(name, info, place) or (None if info else find_own(name, place)):
             return location
     repository = info.hub_repository if info else name
     reason = ""
@@ -105,7 +94,7 @@ def _npz_location(name: str, file: Path) -> Location:
     with open_archive(file) as archive:
         has_test = not {"x_test", "inputs_test"}.isdisjoint(archive.files)
     test = (file,) if has_test else ()
-    return Location(name, None, (file,), test)
+    return Location(name, None, (file,), test, kind="npz")
 
 
 def _folder_location(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
@@ -176,5 +165,7 @@ def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_prob
     if info:
         parts.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
     else:
-        parts.append(f"known names are {', '.join(DATASETS)}; others are a folder, a .npz file or a hub id owner/set")
+        parts.append(
+            f"known names are {', '.join(DATASETS)}; others are a .csv, .parquet or .npz file, a folder of such or of images, or a hub id owner/set"
+        )
     return "; ".join(parts)

@@ -26,14 +26,12 @@ from fedstrata.limits import COLUMN_CHARACTERS, NPY_HEADER_BYTES, ZIP_DIRECTORY_
 _INPUT_NAMES = ("x", "inputs")
 _LABEL_NAMES = ("y", "labels")
 
+RESERVED_NAMES = _INPUT_NAMES + _LABEL_NAMES
+"""The names of arrays that are no further columns."""
+
 
 def read_npz(name: str, file: Path, split: Split) -> Dataset:
-    """Read one split of a ``.npz`` file.
-
-    Its arrays are ``x`` or ``inputs``, (samples, channels, ...), and ``y`` or ``labels``, (samples,) integers or
-    texts. Every other array is a further column, (samples,). The test split has the same names with ``_test`` appended.
-    uint8 stays as it is, all other numbers become float32. uint8 images may also come as (samples, height, width) or
-    with one or three channels last.
+    """Read one split of a ``.npz`` file, whose arrays are those of `dataset_of_arrays`.
 
     Args:
         name: The name of the data set.
@@ -43,7 +41,26 @@ def read_npz(name: str, file: Path, split: Split) -> Dataset:
     Raises:
         DataError: When an array or a row, counted from 0, is missing or does not fit.
     """
-    arrays = _read_arrays(file)
+    return dataset_of_arrays(name, read_arrays(file), split, str(file))
+
+
+def dataset_of_arrays(name: str, arrays: dict[str, np.ndarray], split: Split, file: str) -> Dataset:
+    """Make a data set of one split of some arrays.
+
+    The arrays are ``x`` or ``inputs``, (samples, channels, ...), and ``y`` or ``labels``, (samples,) integers or
+    texts. Every other array is a further column, (samples,). The test split has the same names with ``_test`` appended.
+    uint8 stays as it is, all other numbers become float32. uint8 images may also come as (samples, height, width) or
+    with one or three channels last.
+
+    Args:
+        name: The name of the data set.
+        arrays: The arrays by their names.
+        split: The split that is made.
+        file: Where the arrays come from, for messages.
+
+    Raises:
+        DataError: When an array or a row, counted from 0, is missing or does not fit.
+    """
     x = _pick(arrays, _INPUT_NAMES, split, file)
     y = _pick(arrays, _LABEL_NAMES, split, file)
     # Both splits, so that a class means the same in each of them.
@@ -63,7 +80,7 @@ def read_npz(name: str, file: Path, split: Split) -> Dataset:
     return Dataset(name, inputs, torch.from_numpy(labels), classes, mean, std, columns, class_names=class_names)
 
 
-def npz_column_names(file: Path, split: Split) -> tuple[str, ...]:
+def npz_column_names(file: Path, split: Split = "train") -> tuple[str, ...]:
     """Return the names of the further columns of a split, without ``_test``."""
     with open_archive(file) as archive:
         return tuple(_column_keys(archive.files, split))
@@ -89,12 +106,12 @@ def _column_keys(names: Iterable[str], split: Split) -> dict[str, str]:
     keys = {}
     for name in names:
         column = name.removesuffix("_test")
-        if column not in _INPUT_NAMES + _LABEL_NAMES and name == column + ending:
+        if column not in RESERVED_NAMES and name == column + ending:
             keys[column] = name
     return keys
 
 
-def _pick(arrays: dict[str, np.ndarray], names: tuple[str, ...], split: Split, file: Path) -> str:
+def _pick(arrays: dict[str, np.ndarray], names: tuple[str, ...], split: Split, file: str) -> str:
     """Return the one array that has one of the names."""
     wanted = [name + ("_test" if split == "test" else "") for name in names]
     found = [name for name in wanted if name in arrays]
@@ -136,7 +153,7 @@ def _convert_inputs(values: np.ndarray, place: str) -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _columns(arrays: dict[str, np.ndarray], split: Split, samples: int, file: Path) -> dict[str, np.ndarray]:
+def _columns(arrays: dict[str, np.ndarray], split: Split, samples: int, file: str) -> dict[str, np.ndarray]:
     """Return the further columns of a split, by their names without ``_test``."""
     columns = {}
     for column, name in _column_keys(arrays, split).items():
@@ -197,7 +214,7 @@ def _directory_problem(members: list[ZipInfo], stored: int) -> str:
     return memory_problem(sum(member.file_size for member in members), stored)
 
 
-def _read_arrays(file: Path) -> dict[str, np.ndarray]:
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
     """Read all arrays of a file, by their names without ``.npy``."""
     with open_archive(file) as archive:
         arrays = dict(archive)

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
+from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
-from fedstrata.data.locate import Location
+from fedstrata.data.location import Location
+from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.parquet_columns import (
+    is_image,
     is_list,
     read_arrays,
     read_columns,
     read_labels,
+    read_scalar_column,
     read_schema,
     require_columns,
+    scalar_columns,
 )
-from fedstrata.data.recordings import RECORDING_COLUMNS, read_recordings
+from fedstrata.data.recordings import holds_recordings, read_recordings
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 
-_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
-"""The names of a column that is taken for the classes, in files that the registry does not know."""
 
-
-def read_parquet(location: Location, split: Split) -> Dataset:
+def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAULT_OPTIONS) -> Dataset:
     """Decode one split.
 
     Args:
         location: The data set, in Parquet files.
         split: The split that is read.
+        options: The columns that are inputs and classes, where the registry does not know them.
 
     Raises:
         DataError: When a file, column or row is missing or broken.
@@ -39,18 +39,21 @@ def read_parquet(location: Location, split: Split) -> Dataset:
     info = location.info
     files = location.test if split == "test" else location.train
     schema = read_schema(files[0])
-    if set(schema.names) >= RECORDING_COLUMNS or (info and info.input_column == "signal"):
-        return read_recordings(location, files)
+    if holds_recordings(schema.names) or (info and info.input_column == "signal"):
+        return read_recordings(location, files, options)
+    options.refuse_windows(str(files[0]))
     if info:
         input_column = info.input_column
         label_column = info.label_column
     else:
-        input_column, label_column = _guess_columns(location.train[0])
+        input_column, label_column = _guess_columns(location.train[0], options)
+        if not input_column:
+            return _read_features(location, split, options)
     require_columns(files[0], schema, (input_column, label_column))
     numbers, classes, class_names = read_labels(location, files, label_column)
     labels = torch.from_numpy(numbers)
     input_type = schema.field(input_column).type
-    if _is_image(input_type):
+    if is_image(input_type):
         inputs = torch.from_numpy(read_images(files, input_column, len(labels), info.shape if info else None))
     elif is_list(input_type):
         inputs = torch.from_numpy(read_arrays(files, input_column))
@@ -61,21 +64,30 @@ def read_parquet(location: Location, split: Split) -> Dataset:
     return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names)
 
 
-def _guess_columns(file: Path) -> tuple[str, str]:
-    """Return the columns of inputs and of classes in a training file that the registry does not know."""
+def _read_features(location: Location, split: Split, options: ReadOptions) -> Dataset:
+    """Read files whose inputs are columns of numbers."""
+    from fedstrata.data.tables import dataset_of_columns
+
+    files, others = (location.test, location.train) if split == "test" else (location.train, location.test)
+    place = str(files[0])
+    label = label_column(scalar_columns(files[0]), options, place)
+    # A class means the same in all files of both splits.
+    other_labels = read_scalar_column(others, label) if others and label in scalar_columns(others[0]) else None
+    return dataset_of_columns(location.name, read_columns(files, skip=()), options, place, other_labels)
+
+
+def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
+    """Return the columns of inputs and of classes in a training file that the registry does not know.
+
+    The first is empty where columns of numbers are the inputs, because the file has neither images nor lists.
+    """
     schema = read_schema(file)
-    inputs = [field.name for field in schema if _is_image(field.type) or is_list(field.type)]
-    labels = [name for name in schema.names if name in _LABEL_COLUMNS]
-    for found, expected in ((inputs, "one column of images or lists"), (labels, f"one of {', '.join(_LABEL_COLUMNS)}")):
-        if len(found) != 1:
-            raise DataError(
-                f"{file}: expected {expected}, found {' and '.join(found) or 'none'}; "
-                f"its columns are {', '.join(schema.names)}"
-            )
-    return inputs[0], labels[0]
-
-
-def _is_image(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return bool(kind.get_field_index("bytes") >= 0)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    label = label_column(schema.names, options, str(file))
+    inputs = [field.name for field in schema if is_image(field.type) or is_list(field.type)]
+    if options.inputs:
+        inputs = [name for name in inputs if name in options.inputs]
+    if len(inputs) > 1:
+        raise DataError(
+            f"{file}: expected one column of images or lists, found {' and '.join(inputs)}; name one in data.inputs"
+        )
+    return (inputs[0] if inputs else ""), label

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedstrata.data.dataset import check_class_count, check_sample_size, finite_float32
-from fedstrata.data.locate import Location
+from fedstrata.data.location import Location
 from fedstrata.errors import DataError
 from fedstrata.limits import (
     COLUMN_CHARACTERS,
@@ -167,6 +167,13 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_image(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of encoded images: bytes, or a struct with a field of them."""
+    if pa.types.is_struct(kind):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
@@ -307,7 +314,7 @@ def _dense(chunk: Chunk) -> np.ndarray:
 
 def scalar_columns(file: Path) -> list[str]:
     """Return the names of the columns that hold one number, bool or text per row."""
-    return [field.name for field in read_schema(file) if _is_scalar(field.type)]
+    return [field.name for field in read_schema(file) if is_scalar(field.type)]
 
 
 def read_scalar_column(files: Sequence[Path], column: str) -> np.ndarray:
@@ -341,7 +348,7 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
     for chunks in read_chunks(files, wanted):
         rows += len(chunks[0].values)
         for chunk in chunks:
-            values = _to_numpy(chunk.values)
+            values = to_numpy(chunk.values)
             parts[chunk.column].append(values)
             # numpy gives every text of a column the space of the longest.
             largest[chunk.column] = max(largest[chunk.column], values.dtype.itemsize)
@@ -350,14 +357,17 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _is_scalar(kind: Any) -> bool:
+def is_scalar(kind: Any) -> bool:
+    """Tell whether an Arrow type is a number, a bool, a text, or a date or time."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_primitive(kind)) or _is_text(kind)
 
 
-def _to_numpy(values: Any) -> np.ndarray:
-    """Return the values of a scalar column, (rows,)."""
+def to_numpy(values: Any) -> np.ndarray:
+    """Return the values of a ``pyarrow.Array`` of scalars, (rows,); a dictionary is written out."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.string())
     if _is_text(values.type):

@@ -1,70 +1,116 @@
-"""Cut recordings of motion sensors into windows.
+"""Cut recordings of sensors into windows.
 
-The layout is that of USC-HAD (Zhang and Sawchuk, "USC-HAD: a daily activity dataset for ubiquitous activity
-recognition using wearable sensors", 2012) as Parquet: a row per recording, its signal flat and time-major.
+A row is a recording: its class, the trial that it is, its signal, and further columns such as the subject. The signal
+is a list of readings, each a list of the channels; or a flat list, time-major, with its length and channels in columns
+of these names, as in USC-HAD (Zhang and Sawchuk, "USC-HAD: a daily activity dataset for ubiquitous activity recognition
+using wearable sensors", 2012); or a flat list of one channel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, channel_statistics
-from fedstrata.data.locate import Location
-from fedstrata.data.parquet_columns import Chunk, is_list, read_chunks, read_columns, read_labels
+from fedstrata.data.location import Location
+from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.data.parquet_columns import (
+    Chunk,
+    is_list,
+    read_chunks,
+    read_columns,
+    read_labels,
+    read_schema,
+    require_columns,
+)
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 
 _WINDOW_READINGS = 128
 """The readings in a window: 1.28 s at USC-HAD's 100 Hz."""
 
-RECORDING_COLUMNS = frozenset({"subject", "activity", "trial", "signal", "length", "channels"})
-"""The columns by which files of recordings are known."""
+_SIGNAL = "signal"
+_TRIAL = "trial"
+_ACTIVITY = "activity"
+_SIZES = ("length", "channels")
+"""The columns of the sizes of flat signals."""
 
 
-def read_recordings(location: Location, files: Sequence[Path], window: int = _WINDOW_READINGS) -> Dataset:
-    """Cut recordings into windows that share no readings. What is left at the end of a recording is dropped.
+def holds_recordings(columns: Collection[str]) -> bool:
+    """Return whether files with these columns hold recordings: signals that belong to trials."""
+    return _SIGNAL in columns and _TRIAL in columns
+
+
+def read_recordings(location: Location, files: Sequence[Path], options: ReadOptions = DEFAULT_OPTIONS) -> Dataset:
+    """Cut recordings into windows. What is left at the end of a recording is dropped.
 
     Args:
         location: The data set, in Parquet files.
         files: The files of one split, shards in order.
-        window: The readings in a window.
+        options: The column of the classes, "activity" by default, and the readings in a window and between windows.
 
     Returns:
         The inputs are (windows, channels, window) float32, the labels are the activities. The column ``trial`` is
-        subject * 10000 + activity * 100 + trial, unique per recording, and is the unit of independence.
+        unique per recording, and is the unit of independence: of a known data set
+        subject * 10000 + activity * 100 + trial, else the three as a text with slashes between them.
 
     Raises:
         DataError: When a recording is missing, contradicts itself or has other channels than the first.
     """
-    activity, classes, class_names = read_labels(location, files, "activity")
-    columns = read_columns(files, skip=("signal", "length", "channels", "activity"))
-    columns["trial"] = _recording_ids(files, columns, activity)
-    parts: list[np.ndarray] = []
-    longest = 0
-    for signals, lengths, channel_counts in read_chunks(files, ["signal", "length", "channels"]):
-        _check_types(signals, lengths, channel_counts)
-        sizes = zip(lengths.values.to_pylist(), channel_counts.values.to_pylist(), strict=True)
-        for row, (length, channels) in enumerate(sizes):
-            signal = _signal(signals, row, length, channels)
-            if parts and channels != parts[0].shape[1]:
-                raise signals.error(row, f"has {channels} channels; expected {parts[0].shape[1]}, as before")
-            longest = max(longest, length)
-            parts.append(_windows(signal, window))
+    window = options.window or _WINDOW_READINGS
+    schema = read_schema(files[0])
+    names = schema.names
+    if location.info:
+        # Every file of a known data set has its layout.
+        require_columns(files[0], schema, (_SIGNAL, _TRIAL, "subject", *_SIZES))
+    label = _ACTIVITY if _ACTIVITY in names and options.label is None else label_column(names, options, str(files[0]))
+    activity, classes, class_names = read_labels(location, files, label)
+    columns = read_columns(files, skip=(*_SIZES, label))
+    said = np.array(class_names)[activity] if class_names else activity
+    columns[_TRIAL] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
+    signals = _signals(files, names)
+    parts = [_windows(signal, window, options.step or window) for signal in signals]
     inputs = torch.from_numpy(np.concatenate(parts))
     if len(inputs) == 0:
-        raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {longest}")
+        raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {max(map(len, signals))}")
     counts = [len(part) for part in parts]
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     labels = torch.from_numpy(np.repeat(activity, counts))
     mean, std = channel_statistics(inputs)
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, "trial", class_names)
+    return Dataset(location.name, inputs, labels, classes, mean, std, columns, _TRIAL, class_names)
 
 
-def _recording_ids(files: Sequence[Path], columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:
+def _signals(files: Sequence[Path], names: Collection[str]) -> list[np.ndarray]:
+    """Return the signal of each recording, (length, channels) float32."""
+    signals: list[np.ndarray] = []
+    sized = [name for name in _SIZES if name in names]
+    for chunks in read_chunks(files, [_SIGNAL, *sized]):
+        _check_types(*chunks)
+        values, *sizes = chunks
+        for row in range(len(values.values)):
+            known = {chunk.column: chunk.values[row].as_py() for chunk in sizes}
+            signal = _signal(values, row, known)
+            if signals and signal.shape[1] != signals[0].shape[1]:
+                found = f"has {signal.shape[1]} channels; expected {signals[0].shape[1]}, as before"
+                raise values.error(row, found)
+            signals.append(signal)
+    return signals
+
+
+def _texts(columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:
+    """Return an id for each recording as a text, (recordings,). Rows of one trial are parts of one recording."""
+    subject = [columns["subject"]] if "subject" in columns else []
+    parts = [values.astype(np.str_) for values in (*subject, activity, columns[_TRIAL])]
+    return np.array(["/".join(texts) for texts in zip(*parts, strict=True)])
+
+
+def _numbers(files: Sequence[Path], columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:
     """Return a number per recording, unique in the data set, (recordings,) int64."""
-    subject, trial = (columns.get(name, np.empty(0)) for name in ("subject", "trial"))
+    subject, trial = (columns.get(name, np.empty(0)) for name in ("subject", _TRIAL))
     if subject.dtype.kind not in "iu" or trial.dtype.kind not in "iu":
         raise DataError(f"{files[0]}: subject and trial must be integers, in every row")
     ids: np.ndarray = subject.astype(np.int64) * 10_000 + activity * 100 + trial.astype(np.int64)
@@ -76,30 +122,52 @@ def _recording_ids(files: Sequence[Path], columns: dict[str, np.ndarray], activi
     return ids
 
 
-def _check_types(signals: Chunk, lengths: Chunk, channel_counts: Chunk) -> None:
+def _check_types(signals: Chunk, *sizes: Chunk) -> None:
     """Refuse columns that cannot hold recordings."""
     kind = signals.values.type
-    if not is_list(kind) or not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):
+    numbers = kind.value_type if is_list(kind) else kind
+    numbers = numbers.value_type if is_list(numbers) else numbers
+    if not is_list(kind) or not (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)):
         raise DataError(f"{signals.file}: column 'signal' holds {kind}; expected lists of numbers")
-    for chunk in (lengths, channel_counts):
+    for chunk in sizes:
         if not pa.types.is_integer(chunk.values.type):
             raise DataError(f"{chunk.file}: column {chunk.column!r} holds {chunk.values.type}; expected integers")
 
 
-def _signal(signals: Chunk, row: int, length: int | None, channels: int | None) -> np.ndarray:
-    """Return one recording, (length, channels) float32."""
-    values = signals.values[row]
-    if not values.is_valid or length is None or channels is None:
+def _signal(signals: Chunk, row: int, sizes: dict[str, int | None]) -> np.ndarray:
+    """Return one recording, (length, channels) float32.
+
+    Args:
+        signals: The signals of some recordings.
+        row: The recording.
+        sizes: The length and the channels of a flat signal, as far as there are columns of them.
+    """
+    value = signals.values[row]
+    if not value.is_valid or None in sizes.values():
         raise signals.error(row, "has no signal, length or channels")
-    numbers = np.asarray(values.values, dtype=np.float32)
-    if min(length, channels) < 1 or numbers.size != length * channels:
-        raise signals.error(row, f"holds {numbers.size} values; expected length x channels = {length} x {channels}")
+    readings = value.values
+    if is_list(readings.type):
+        channels = pc.unique(pc.list_value_length(readings)).to_pylist()
+        if len(channels) != 1 or not channels[0]:
+            raise signals.error(
+                row, f"has readings of {' and '.join(map(str, channels))} channels; expected one number"
+            )
+        sizes = {"channels": channels[0]}
+        readings = readings.flatten()
+    numbers = np.asarray(readings, dtype=np.float32)
+    channel_count = sizes.get("channels") or 1
+    length = sizes.get("length") or numbers.size // channel_count
+    if min(length, channel_count) < 1 or numbers.size != length * channel_count:
+        expected = f"length x channels = {length} x {channel_count}"
+        raise signals.error(row, f"holds {numbers.size} values; expected {expected}")
     if not np.isfinite(numbers).all():
         raise signals.error(row, "holds a value that is not a finite number")
-    return numbers.reshape(length, channels)
+    return numbers.reshape(length, channel_count)
 
 
-def _windows(signal: np.ndarray, window: int) -> np.ndarray:
+def _windows(signal: Any, window: int, step: int) -> np.ndarray:
     """Cut a recording: (length, channels) -> (windows, channels, window)."""
-    whole = len(signal) // window * window
-    return signal[:whole].reshape(-1, window, signal.shape[1]).transpose(0, 2, 1)
+    if len(signal) < window:
+        return np.empty((0, signal.shape[1], window), dtype=np.float32)
+    found: np.ndarray = np.lib.stride_tricks.sliding_window_view(signal, window, axis=0)[::step]
+    return found

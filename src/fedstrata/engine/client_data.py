@@ -176,6 +176,11 @@ class ClientData:
         return self._dataset.class_names
 
     @property
+    def dataset(self) -> Dataset:
+        """The data of all clients."""
+        return self._dataset
+
+    @property
     def unit(self) -> str | None:
         """The column whose equal values mark samples that depend on each other; None where all are independent."""
         return self._dataset.unit

@@ -267,10 +267,12 @@ class DataRecord(Record):
     Attributes:
         clients: A row for each client, in the order of their ids.
         warnings: What looks wrong with the data, in a line each.
+        inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
     """
 
     clients: list[ClientEntry]
     warnings: list[str] = []
+    inputs: str = ""
 
     @model_validator(mode="after")
     def _ids_are_positions(self) -> Self:

@@ -110,14 +110,16 @@ def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client
 
 def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
     """Read the data of the new clients in the same way as the data set of the run."""
-    own = data.load_dataset(experiment.data.name, experiment.data.root)
+    own = data.load_dataset(experiment.data.name, experiment.data.root, options=experiment.reading)
     wanted = side(experiment.model.name)
     read = []
     for path in paths:
         if not path.exists():
-            raise DataError(f"{str(path)!r}: expected a client's data, a .npz file or a folder of Parquet; found none")
+            raise DataError(
+                f"{str(path)!r}: expected a client's data, a .npz, .csv or .parquet file or a folder; found none"
+            )
         # A resolved path is never taken for the name of a data set.
-        new = data.load_dataset(str(path.resolve()))
+        new = data.load_dataset(str(path.resolve()), options=experiment.reading)
         if new.shape != own.shape or new.inputs.dtype != own.inputs.dtype:
             raise DataError(
                 f"{path}: expected samples as in {own.name!r}, {own.inputs.dtype} of shape {own.shape}, "

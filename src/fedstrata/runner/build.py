@@ -51,6 +51,7 @@ class RunSetup:
         why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data, in a line each.
+        inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
     """
 
     problem: Problem
@@ -62,6 +63,7 @@ class RunSetup:
     why: str = ""
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    inputs: str = ""
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -105,7 +107,16 @@ def build_run(experiment: Experiment) -> RunSetup:
     engine, why = _engine(experiment, spec, members, problem.training)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
-    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why, names, warnings)
+    inputs = _inputs(dataset)
+    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why, names, warnings, inputs)
+
+
+def _inputs(dataset: data.Dataset) -> str:
+    """Which columns of a table are features and which are not, in one line."""
+    if not dataset.feature_names:
+        return ""
+    others = f"; not read: {', '.join(dataset.columns)}" if dataset.columns else ""
+    return f"{', '.join(dataset.feature_names)}{others}"
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
@@ -124,7 +135,7 @@ def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
 
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
     """The samples of a split, with images of the size that the network needs."""
-    dataset = data.load_dataset(experiment.data.name, experiment.data.root, split)
+    dataset = data.load_dataset(experiment.data.name, experiment.data.root, split, experiment.reading)
     wanted = side(experiment.model.name)
     return dataset if wanted is None or dataset.shape[1:] == (wanted, wanted) else dataset.resized(wanted)
 

@@ -5,7 +5,6 @@ Nothing here changes a result. Each warning says what was found and which key se
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,38 +14,9 @@ from numpy.typing import NDArray
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data import Dataset
+from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
-
-_UNIT_WORDS = frozenset(
-    {
-        "clip",
-        "document",
-        "episode",
-        "participant",
-        "patient",
-        "person",
-        "record",
-        "recording",
-        "scan",
-        "scene",
-        "segment",
-        "sequence",
-        "series",
-        "session",
-        "slide",
-        "speaker",
-        "stay",
-        "subject",
-        "track",
-        "trajectory",
-        "trial",
-        "user",
-        "video",
-        "visit",
-    }
-)
-"""Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
 
 _PAIRS = 256
 """The number of consecutive windows that are looked at for an overlap."""
@@ -160,18 +130,13 @@ def _unit_columns(columns: Mapping[str, NDArray[Any]], partition: Partition, cli
     """
     found = []
     for name, values in columns.items():
-        if name == client_column or not _UNIT_WORDS & set(_words(name)) or values.dtype.kind not in "iuU":
+        if name == client_column or not looks_like_unit(name) or values.dtype.kind not in "iuU":
             continue
         held = [values[np.concatenate(both)] for both in zip(partition.train, partition.test, strict=True)]
         counts = [len(np.unique(own)) for own in held]
         if min(counts) > 1 and sum(counts) < sum(map(len, held)):
             found.append((sum(counts), name))
     return [name for _, name in sorted(found)]
-
-
-def _words(name: str) -> list[str]:
-    """Return the words in the name of a column, in lower case: patientID and patient_id have patient and id."""
-    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
 def _windows_overlap(dataset: Dataset) -> bool:

@@ -88,6 +88,8 @@ def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, q
         progress = Progress(experiment.rounds, line, setup.names)
         if setup.why:
             line.keep(f"engine: {setup.why}")
+        if setup.inputs:
+            line.keep(f"inputs: {setup.inputs}")
         with Interrupt(line.keep) as interrupt:
             steps = run_steps(
                 experiment,
@@ -177,7 +179,7 @@ def _data_record(setup: RunSetup) -> DataRecord:
         ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
         for id, name in enumerate(setup.names)
     ]
-    return DataRecord(clients=clients, warnings=list(setup.warnings))
+    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)
 
 
 def _score_last_models(setup: RunSetup, recorder: _Recorder, state: State) -> Generator[Plan, PlanReply, None]:

@@ -1,0 +1,84 @@
+"""What the name of a column says about it: classes, units of dependence, numbers of rows."""
+
+import re
+from collections.abc import Collection
+
+from fedstrata.data.options import ReadOptions
+from fedstrata.errors import DataError
+from fedstrata.quoting import shown
+
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
+"""The names of a column that is taken for the classes, in files that the registry does not know."""
+
+SPLIT_COLUMN = "split"
+"""The column that says of each sample whether it is for training or for testing."""
+
+CLIENT_COLUMN = "client"
+"""The column with the client of each sample, where files, folders or arguments name the clients."""
+
+_UNIT_WORDS = frozenset(
+    {
+        "clip",
+        "document",
+        "episode",
+        "participant",
+        "patient",
+        "person",
+        "record",
+        "recording",
+        "scan",
+        "scene",
+        "segment",
+        "sequence",
+        "series",
+        "session",
+        "slide",
+        "speaker",
+        "stay",
+        "subject",
+        "track",
+        "trajectory",
+        "trial",
+        "user",
+        "video",
+        "visit",
+    }
+)
+"""Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
+
+_ROW_WORDS = frozenset({"id", "index", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
+"""Words in the name of a column that numbers or dates the rows."""
+
+
+def looks_like_unit(column: str) -> bool:
+    """Return whether the name of a column says that equal values mark samples that depend on each other."""
+    return bool(_UNIT_WORDS & set(_words(column)))
+
+
+def looks_like_feature(column: str) -> bool:
+    """Return whether a column of numbers may be a feature: not by its name the number of a unit or of a row."""
+    return not (_UNIT_WORDS | _ROW_WORDS) & set(_words(column))
+
+
+def label_column(columns: Collection[str], options: ReadOptions, place: str) -> str:
+    """Return the name of the column of classes.
+
+    Raises:
+        DataError: When there is no such column, or it is not clear which one it is.
+    """
+    if options.label is not None:
+        if options.label not in columns:
+            raise DataError(f"data.label = {shown(options.label)}: {place} has {', '.join(columns)}")
+        return options.label
+    found = [name for name in columns if name in LABEL_COLUMNS]
+    if len(found) != 1:
+        raise DataError(
+            f"{place}: expected one column of classes, {', '.join(LABEL_COLUMNS)}, found "
+            f"{' and '.join(found) or 'none'} among {', '.join(columns)}; name it in data.label"
+        )
+    return found[0]
+
+
+def _words(column: str) -> list[str]:
+    """Return the words in the name of a column, in lower case: patientID and patient_id have patient and id."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column)]

@@ -1,0 +1,34 @@
+"""A data set and where its samples are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedstrata.data.registry import DatasetInfo
+
+Kind = Literal["parquet", "npz", "table", "clients", "images", "memory"]
+"""How the files of a data set are read."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """A data set and the files that hold it.
+
+    Attributes:
+        name: The name that the experiment gives.
+        info: What the registry knows of the data set; None for a folder, a .npz file or a hub id of the user's own.
+        train: The ``.npz`` file or the Parquet files of the training split, shards in order; empty where the registry
+            names a reader.
+        test: The files of the test split; empty where there is none.
+        kind: How the files are read: "parquet", "npz", "table" (columns are features), "clients" (a file per client),
+            "images" (a folder per class), or "memory" (objects of a program, without files).
+        client_column: The column that names the client of each sample, where the layout or the program does; else
+            empty. It is then the default of the partition.
+    """
+
+    name: str
+    info: DatasetInfo | None
+    train: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+    kind: Kind = "parquet"
+    client_column: str = ""

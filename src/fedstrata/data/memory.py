@@ -1,0 +1,205 @@
+"""Data of clients that a program gives as objects: arrays, tensors, torch data sets and data frames.
+
+They are kept under a name that is made of their content, ``memory:<digest>``, which ``data.name`` of the experiment
+then holds. So a run can only be resumed with the same data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
+from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.options import ReadOptions
+from fedstrata.data.parts import Part, put_together
+from fedstrata.errors import DataError
+from fedstrata.quoting import shown
+
+PREFIX = "memory:"
+"""Begins the name of data that were given as objects."""
+
+Clients = Mapping[Any, Any] | Sequence[Any]
+"""The data of each client, by its name or in the order of the ids.
+
+Of a client it is its training data, or a pair of its training and its test data. Each of them is a pair (x, y) of
+arrays or tensors, a mapping of such arrays and further columns, a torch data set of pairs (x, y), or a table: anything
+with Arrow's interface for tables, such as a data frame of pandas or polars, or a data set of Hugging Face.
+"""
+
+
+_KEPT: dict[str, tuple[Part, ...]] = {}
+"""All data that were given to this process, by their names."""
+
+_MADE: dict[tuple[str, ReadOptions], Dataset] = {}
+"""The data set that was made last: both of its splits are asked for one after the other."""
+
+
+def keep(clients: Clients) -> str:
+    """Keep the data of some clients, and return the name under which an experiment finds them.
+
+    Raises:
+        DataError: When there are no clients, or the data of one are in no known form.
+    """
+    named = list(clients.items()) if isinstance(clients, Mapping) else list(enumerate(clients))
+    if not named:
+        raise DataError("clients: expected the data of at least one client, found none")
+    if len({str(name) for name, _ in named}) < len(named):
+        raise DataError("clients: expected a name of its own for each client, found two that read alike")
+    # Ids of clients without names stay numbers, so that client 10 does not come before client 2.
+    parts = tuple(part for name, data in named for part in _parts(name if isinstance(name, int) else str(name), data))
+    tables = [part for part in parts if part.arrays is None]
+    if tables and len(tables) < len(parts):
+        raise DataError(f"clients: expected tables or arrays, found a table of {shown(tables[0].client)} among arrays")
+    name = f"{PREFIX}{_digest(parts)[:16]}"
+    _KEPT[name] = parts
+    return name
+
+
+def kept(name: str) -> tuple[Part, ...]:
+    """Return the data under a name.
+
+    Raises:
+        DataError: When this process was not given them.
+    """
+    if name not in _KEPT:
+        raise DataError(f"the data of {name} were given as objects in Python; give the same ones again as clients=...")
+    return _KEPT[name]
+
+
+def column_names(name: str) -> tuple[str, ...]:
+    """Return the names of the columns of kept data, all of which may be named in an experiment."""
+    return kept(name)[0].column_names
+
+
+def read_column(name: str, column: str) -> np.ndarray:
+    """Read a column of kept data, (samples,)."""
+    return np.concatenate([part.column(column) for part in kept(name)])
+
+
+def read_kept(name: str, options: ReadOptions) -> Dataset:
+    """Make a data set of kept data, with the columns ``client`` and ``split``.
+
+    Raises:
+        DataError: When the data of the clients do not fit together.
+    """
+    if (name, options) not in _MADE:
+        _MADE.clear()
+        _MADE[name, options] = put_together(name, kept(name), options)
+    return _MADE[name, options]
+
+
+# From what a program has to parts.
+
+
+def _parts(client: str | int, data: Any) -> Iterator[Part]:
+    """Yield the training part of a client, and its test part if there is one."""
+    if isinstance(data, tuple | list) and len(data) == 2 and not _is_array(data[0]):
+        train, test = data
+        yield _part(client, "train", train)
+        if test is not None:
+            yield _part(client, "test", test)
+        return
+    yield _part(client, "train", data)
+
+
+def _part(client: str | int, split: Split, data: Any) -> Part:
+    """Read the samples of a client for one purpose."""
+    if (table := _table(data)) is not None:
+        reserved = [name for name in (CLIENT_COLUMN, SPLIT_COLUMN) if name in table.column_names]
+        return Part(client, split, None, table.drop_columns(reserved))
+    if isinstance(data, Mapping):
+        arrays = {str(key): _as_array(value) for key, value in data.items()}
+    elif isinstance(data, tuple | list) and len(data) == 2 and _is_array(data[0]):
+        arrays = {"x": _as_array(data[0]), "y": _as_array(data[1])}
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        arrays = _of_torch_dataset(client, data)
+    else:
+        arrays = {}
+    if not {"x", "y"} <= arrays.keys():
+        raise DataError(
+            f"client {client}: expected (x, y), a mapping with x and y, a torch data set of pairs, or a table, found "
+            f"{type(data).__name__}"
+        )
+    lengths = {key: len(array) for key, array in arrays.items() if array.ndim}
+    if len(set(lengths.values())) != 1 or len(lengths) < len(arrays):
+        found = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
+        raise DataError(f"client {client}: expected as many rows in each array, found {found}")
+    if lengths["y"] == 0:
+        raise DataError(f"client {client} has no samples to {split}; leave the client or the split out")
+    return Part(client, split, arrays)
+
+
+def _is_array(data: Any) -> bool:
+    """Return whether this is an array, a tensor, a column of a data frame, or a list of numbers or texts."""
+    if isinstance(data, list):
+        return bool(data) and isinstance(data[0], int | float | str | list | np.ndarray | np.generic)
+    return hasattr(data, "__array__") and not _is_table(data)
+
+
+def _is_table(data: Any) -> bool:
+    """Return whether this has the interface of a table; a column of a data frame has no columns."""
+    is_frame = hasattr(data, "columns") or hasattr(data, "column_names")
+    return is_frame and (hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format") or hasattr(data, "iloc"))
+
+
+def _table(data: Any) -> Any:
+    """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face; None of anything else."""
+    if not _is_table(data):
+        return None
+    import pyarrow as pa
+
+    if hasattr(data, "with_format"):
+        return data.with_format("arrow")[:]
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    return pa.Table.from_pandas(data, preserve_index=False)
+
+
+def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:
+    """Read every item of a torch data set once; what it changes at random is then fixed."""
+    inputs, labels = [], []
+    for place in range(len(data)):
+        item = data[place]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(
+                f"client {client}: expected pairs (x, y) in its torch data set, item {place} is {type(item).__name__}"
+            )
+        inputs.append(_as_array(item[0]))
+        labels.append(_as_array(item[1]))
+    shapes = {array.shape for array in inputs}
+    if len(shapes) > 1:
+        raise DataError(f"client {client}: expected items of one shape, found {' and '.join(map(str, sorted(shapes)))}")
+    return {"x": np.stack(inputs), "y": np.stack(labels)} if inputs else {"x": np.empty((0, 1)), "y": np.empty(0)}
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """Return an array of numbers or texts; bools are 0 and 1."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat):
+        array = array.astype(np.str_)
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
+
+
+def _digest(parts: Sequence[Part]) -> str:
+    """Return the SHA-256 of all names and samples."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(repr((part.client, part.split, len(part))).encode())
+        if part.arrays is None:
+            import pyarrow as pa
+
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, part.table.schema.remove_metadata()) as writer:
+                writer.write_table(part.table.replace_schema_metadata(None).combine_chunks())
+            found.update(sink.getvalue())
+            continue
+        for key, array in sorted(part.arrays.items()):
+            found.update(repr((key, array.dtype.str, array.shape)).encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,43 @@
+"""How the files of a data set are read: the keys of ``[data]`` that say so, and what else decides."""
+
+from dataclasses import dataclass
+
+from fedstrata.errors import DataError
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How samples are made of files or tables. Each has a default that fits files which leave no doubt.
+
+    Attributes:
+        label: The column of the classes; None for the one column that has a usual name.
+        inputs: The columns that are the features of a sample; empty for all columns of numbers that are left.
+        kept_out: The columns that are never features, because they say who or what a sample belongs to.
+        window: The readings in a window of a recording; None for the default.
+        step: The readings from the begin of a window to that of the next; None for windows that share none.
+        size: The height and width, in pixels, to which images of files are resized; None to leave them as they are.
+        normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
+    """
+
+    label: str | None = None
+    inputs: tuple[str, ...] = ()
+    kept_out: tuple[str, ...] = ()
+    window: int | None = None
+    step: int | None = None
+    size: int | None = None
+    normalise: str = "auto"
+
+    def refuse_windows(self, place: str) -> None:
+        """Refuse keys about recordings where there are none.
+
+        Raises:
+            DataError: When the window or its step is set.
+        """
+        if self.window is not None or self.step is not None:
+            raise DataError(
+                f"data.window and data.step are about recordings, but {place} has none: no columns trial and signal"
+            )
+
+
+DEFAULT_OPTIONS = ReadOptions()
+"""The options of files that leave no doubt."""

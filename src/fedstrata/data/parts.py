@@ -1,0 +1,143 @@
+"""Put the samples of several clients, files and splits together into one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
+from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.options import ReadOptions
+from fedstrata.errors import DataError
+from fedstrata.quoting import shown
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples, as arrays or as a table.
+
+    Attributes:
+        client: The client that holds them; None where a column says it, or nothing does.
+        split: What they are for; None likewise.
+        arrays: The arrays by their names, ``x``, ``y`` and further columns; None for a table.
+        table: The ``pyarrow.Table``, with a row for each sample.
+        place: Where they come from, for messages.
+    """
+
+    client: str | int | None
+    split: Split | None
+    arrays: dict[str, np.ndarray] | None
+    table: Any = None
+    place: str = ""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.table if self.arrays is None else self.arrays["y"])
+
+    @property
+    def who(self) -> str:
+        """Return the place of the samples, or the client that holds them, for a message."""
+        return self.place or f"client {shown(self.client)}"
+
+    @property
+    def marks(self) -> dict[str, np.ndarray]:
+        """Return the columns that say whose the samples are and for what, as far as it is known."""
+        known = {CLIENT_COLUMN: self.client, SPLIT_COLUMN: self.split}
+        return {column: np.repeat(value, len(self)) for column, value in known.items() if value is not None}
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Return the names of all columns that hold one value per sample."""
+        own = self.table.column_names if self.arrays is None else [key for key in self.arrays if key not in ("x", "y")]
+        return (*own, *self.marks)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return one of these columns, (samples,).
+
+        Raises:
+            DataError: When there is no such column.
+        """
+        if name in self.marks:
+            return self.marks[name]
+        if self.arrays is not None:
+            return self.array(name)
+        from fedstrata.data.parquet_columns import to_numpy
+
+        if name not in self.table.column_names:
+            raise DataError(f"{self.who} has no column {name!r}; expected the same columns for each client and split")
+        return to_numpy(self.table[name].combine_chunks())
+
+    def array(self, key: str) -> np.ndarray:
+        """Return one of the arrays.
+
+        Raises:
+            DataError: When there is none of this name.
+        """
+        if self.arrays is None or key not in self.arrays:
+            raise DataError(f"{self.who} has no {key!r}; expected the same columns for each client and split")
+        return self.arrays[key]
+
+
+def put_together(name: str, parts: Sequence[Part], options: ReadOptions) -> Dataset:
+    """Make one data set of some parts, with the columns ``client`` and ``split`` where the parts know them.
+
+    Raises:
+        DataError: When the parts do not fit together.
+    """
+    if parts[0].arrays is None:
+        return _of_tables(name, parts, options)
+    from fedstrata.data.npz import dataset_of_arrays
+
+    options.refuse_windows(name)
+    arrays: dict[str, np.ndarray] = {}
+    for key in parts[0].arrays:
+        _refuse_other_shapes(key, parts)
+        arrays[key] = np.concatenate([part.array(key) for part in parts])
+    for column in parts[0].marks:
+        arrays[column] = np.concatenate([part.marks[column] for part in parts])
+    return dataset_of_arrays(name, arrays, "train", name)
+
+
+def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Dataset:
+    """Make a data set of parts that are tables."""
+    import pyarrow as pa
+
+    from fedstrata.data.tables import dataset_of_table
+
+    marked = []
+    for part in parts:
+        table = part.table
+        for column, values in part.marks.items():
+            if column in table.column_names:
+                raise DataError(f"{part.who} has a column {column!r}, whose name is needed for more; rename it")
+            table = table.append_column(column, pa.array(values))
+        marked.append(table)
+    missing = [
+        (part, column) for part in parts for column in parts[0].table.column_names if column not in part.column_names
+    ]
+    if missing:
+        part, column = missing[0]
+        raise DataError(f"{part.who} has no column {column!r}; expected the columns of {parts[0].who}")
+    try:
+        table = pa.concat_tables(marked, promote_options="permissive")
+    except pa.ArrowException as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{name}: expected columns of the same kind for each client ({reason})") from None
+    return dataset_of_table(name, table, options, name)
+
+
+def _refuse_other_shapes(key: str, parts: Sequence[Part]) -> None:
+    """Refuse parts whose arrays cannot be put together."""
+    first = parts[0].array(key)
+    for part in parts:
+        array = part.array(key)
+        # Texts of other lengths have other types, and any numbers can be put together but pixels.
+        kinds = {"text" if each.dtype.kind == "U" else str(each.dtype == np.uint8) for each in (first, array)}
+        if array.shape[1:] != first.shape[1:] or len(kinds) > 1:
+            raise DataError(
+                f"{part.who}: {key} is {array.dtype} {array.shape}; expected {first.dtype} and samples of shape "
+                f"{first.shape[1:]}, as of {parts[0].who}"
+            )

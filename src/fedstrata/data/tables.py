@@ -1,0 +1,168 @@
+"""Make samples of tables whose columns are features: CSV and Parquet files, and data frames.
+
+A table becomes arrays as a ``.npz`` file has them: ``x`` holds the features, ``y`` the classes, and every other column
+is a further array.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, label_column, looks_like_feature
+from fedstrata.data.dataset import Dataset
+from fedstrata.data.location import Location
+from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays
+from fedstrata.data.options import ReadOptions
+from fedstrata.data.parquet_columns import is_image, is_list, is_scalar, to_numpy
+from fedstrata.errors import DataError
+from fedstrata.limits import PARQUET_COLUMNS, file_problem, memory_problem
+
+
+def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
+    """Read a CSV file with a header as a ``pyarrow.Table``.
+
+    Args:
+        file: The file.
+        columns: The columns that are read; by default all.
+
+    Raises:
+        DataError: When it is no such file, or takes too much memory.
+    """
+    if reason := file_problem(file):
+        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
+    stored = file.stat().st_size
+    # Numbers take at most eight bytes for each of their characters and its comma.
+    if problem := memory_problem(4 * stored, stored):
+        raise DataError(f"{file}: {problem}")
+    try:
+        table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=list(columns)))
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{file} is no readable CSV file with a header ({reason}); correct the file") from error
+    if table.num_columns > PARQUET_COLUMNS:
+        raise DataError(f"{file} has {table.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}")
+    return table
+
+
+def csv_columns(file: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a CSV file.
+
+    Raises:
+        DataError: When it is no such file.
+    """
+    try:
+        with csv.open_csv(file) as reader:
+            return tuple(reader.schema.names)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{file} is no readable CSV file with a header ({reason}); correct the file") from error
+
+
+def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) -> Dataset:
+    """Make a data set of a ``pyarrow.Table`` with a row for each sample.
+
+    The inputs are its one column of images or lists, or else its columns of numbers.
+
+    Args:
+        name: The name of the data set.
+        table: The table.
+        options: The columns that are inputs and classes.
+        place: Where the table comes from, for messages.
+
+    Raises:
+        DataError: When a column is missing, or holds something that does not fit.
+    """
+    twice = [column for column in table.column_names if table.column_names.count(column) > 1]
+    if twice:
+        raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")
+    if not any(is_image(field.type) or is_list(field.type) for field in table.schema):
+        columns = {
+            field.name: to_numpy(table[field.name].combine_chunks()) for field in table.schema if is_scalar(field.type)
+        }
+        return dataset_of_columns(name, columns, options, place)
+    from fedstrata.data.parquet import read_parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.parquet"
+        pq.write_table(table, file)
+        try:
+            return read_parquet(Location(name, None, (file,)), "train", options)
+        except DataError as error:
+            raise DataError(str(error).replace(str(file), place)) from None
+
+
+def dataset_of_columns(
+    name: str,
+    columns: Mapping[str, np.ndarray],
+    options: ReadOptions,
+    place: str,
+    other_labels: np.ndarray | None = None,
+) -> Dataset:
+    """Make a data set of columns of numbers, of which some are features and one holds the classes.
+
+    Args:
+        name: The name of the data set.
+        columns: The columns by their names, (samples,) each.
+        options: The columns that are inputs and classes.
+        place: Where the columns come from, for messages.
+        other_labels: The classes of the samples of the other split, so that a class means the same in both.
+
+    Raises:
+        DataError: When a column is missing, or holds something that does not fit.
+    """
+    options.refuse_windows(place)
+    label = label_column(columns, options, place)
+    features = _feature_columns(columns, options, label, place)
+    for feature in features:
+        missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
+        if len(missing):
+            raise DataError(
+                f"{place}: column {feature!r} holds no finite number in row {missing[0]} and {len(missing) - 1} others;"
+                " fill them in, leave these rows out, or name other columns in data.inputs"
+            )
+    arrays = {
+        "x": np.stack([columns[feature].astype(np.float32) for feature in features], axis=1),
+        "y": _as_classes(columns[label]),
+    }
+    if other_labels is not None:
+        arrays["y_test"] = _as_classes(other_labels)
+    rest = {key: values for key, values in columns.items() if key not in (*features, label)}
+    # Arrays of these names would be taken for inputs, classes or test samples.
+    further = {key: values for key, values in rest.items() if key not in RESERVED_NAMES and not key.endswith("_test")}
+    dataset = dataset_of_arrays(name, arrays | further, "train", place)
+    return replace(dataset, feature_names=tuple(features))
+
+
+def _as_classes(values: np.ndarray) -> np.ndarray:
+    """Return a column of classes; false and true are classes 0 and 1."""
+    return values.astype(np.int64) if values.dtype.kind == "b" else values
+
+
+def _feature_columns(
+    columns: Mapping[str, np.ndarray], options: ReadOptions, label: str, place: str
+) -> tuple[str, ...]:
+    """Return the names of the columns that are the features of a sample, in their order."""
+    numbers = [name for name, values in columns.items() if values.dtype.kind in "iufb"]
+    if options.inputs:
+        for name in options.inputs:
+            if name not in numbers or name == label:
+                found = "no numbers" if name in columns else f"only {', '.join(columns)}"
+                raise DataError(f"data.inputs: expected columns of numbers, {place} has {found} as {name!r}")
+        return options.inputs
+    kept_out = {label, SPLIT_COLUMN, CLIENT_COLUMN, *options.kept_out}
+    features = tuple(name for name in numbers if name not in kept_out and looks_like_feature(name))
+    if not features:
+        raise DataError(
+            f"{place}: expected columns of numbers beside {label!r}, found {', '.join(columns)}; name the features in "
+            "data.inputs"
+        )
+    return features

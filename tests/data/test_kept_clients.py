@@ -1,0 +1,136 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fedstrata.data import Dataset, ReadOptions, load_dataset
+from fedstrata.data.memory import keep
+from fedstrata.errors import DataError
+
+X = np.arange(12, dtype=np.float64).reshape(4, 3)
+Y = np.array([0, 1, 0, 1])
+
+
+def read(clients: Any, split: Any = "train", **options: Any) -> Dataset:
+    return load_dataset(keep(clients), split=split, options=ReadOptions(**options))
+
+
+def owners(dataset: Dataset) -> list[str]:
+    return list(map(str, dataset.columns["client"]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y),
+        [X, Y],
+        (torch.from_numpy(X), torch.from_numpy(Y)),
+        (X.tolist(), Y.tolist()),
+        {"x": X, "y": Y},
+        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
+        [(row, label) for row, label in zip(X, Y, strict=True)][:0] or TensorDataset(*map(torch.from_numpy, (X, Y))),
+    ],
+)
+def test_every_form_of_a_client_gives_the_same_samples(data: Any) -> None:
+    found = read({"Ghent": data})
+    assert np.array_equal(found.inputs.numpy(), X.astype(np.float32))
+    assert found.labels.tolist() == Y.tolist() and owners(found) == ["Ghent"] * 4
+
+
+def test_a_pair_of_pairs_is_training_and_test_data_with_one_normalisation() -> None:
+    clients = {"Ghent": ((X, Y), (X[:2] + 100, Y[:2])), "Lyon": ((X, Y), (X[:1], Y[:1]))}
+    train, test = read(clients), read(clients, "test")
+    assert len(train) == 8 and test.inputs[:, 0].tolist() == [100.0, 103.0, 0.0]
+    assert owners(test) == ["Ghent", "Ghent", "Lyon"]
+    assert train.mean == test.mean == (4.5, 5.5, 6.5)  # of 0, 3, 6, 9 and so on
+
+
+def test_further_arrays_of_a_client_are_columns() -> None:
+    found = read({"Ghent": {"x": X, "y": Y, "trial": [1, 1, 2, 2]}})
+    assert found.columns["trial"].tolist() == [1, 1, 2, 2]
+
+
+def test_clients_of_a_list_stay_in_its_order() -> None:
+    """As texts, 10 would come before 2."""
+    found = read([(X[:2], Y[:2])] * 12)
+    assert found.columns["client"].dtype.kind == "i"
+    assert np.unique(found.columns["client"]).tolist() == list(range(12))
+
+
+def test_names_of_classes_are_the_same_for_all_clients() -> None:
+    found = read({"a": (X[:2], ["dog", "ant"]), "b": (X[:2], ["cat", "ant"])})
+    assert found.class_names == ("ant", "cat", "dog") and found.labels.tolist() == [2, 0, 1, 0]
+
+
+def test_images_of_torch_data_sets_stay_bytes() -> None:
+    images = torch.zeros(4, 1, 5, 6, dtype=torch.uint8)
+    found = read([TensorDataset(images, torch.from_numpy(Y))])
+    assert found.inputs.dtype == torch.uint8 and found.shape == (1, 5, 6)
+
+
+def table(**columns: Any) -> Any:
+    return pa.table({"age": [1.0, 2.0], "date": ["a", "b"], "label": ["ill", "well"], **columns})
+
+
+def test_tables_have_their_columns_of_numbers_as_features() -> None:
+    found = read({"Ghent": table(), "Lyon": (table(), table())})
+    assert found.feature_names == ("age",) and found.inputs.tolist() == [[1.0], [2.0], [1.0], [2.0]]
+    assert found.class_names == ("ill", "well") and owners(found) == ["Ghent", "Ghent", "Lyon", "Lyon"]
+    assert found.columns["date"].tolist() == ["a", "b"] * 2
+
+
+def test_a_table_may_hold_lists() -> None:
+    found = read([pa.table({"signal": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]})])
+    assert found.inputs.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+class Frame:
+    """The part of a data frame that is looked at: Arrow's interface and its columns."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+        self.columns = content.column_names
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.content.__arrow_c_stream__(requested_schema)
+
+
+def test_anything_with_the_interface_of_arrow_is_a_table() -> None:
+    assert read({"Ghent": Frame(table())}).feature_names == ("age",)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ({}, "at least one client"),
+        ({1: (X, Y), "1": (X, Y)}, "two that read alike"),
+        ({"a": 3}, "client 'a'.*found int|client a.*found int"),
+        ({"a": {"x": X}}, "client a: expected .*a mapping with x and y"),
+        ({"a": (X, Y[:2])}, "expected as many rows"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, "'b': x is float64"),
+        ({"a": (X.astype(np.uint8), Y), "b": (X, Y)}, "expected uint8"),
+        ({"a": {"x": X, "y": Y, "z": Y}, "b": (X, Y)}, "'b' has no 'z'"),
+        ({"a": (X[:0], Y[:0])}, "has no samples"),
+        ({"a": table(), "b": (X, Y)}, "expected tables or arrays"),
+        ({"a": table(), "b": table().drop_columns(["age"])}, "'b' has no column 'age'"),
+        ({"a": table(age=[1.0, None])}, "column 'age' holds no finite number in row 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_client(clients: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(clients)
+
+
+def test_the_name_is_that_of_the_content() -> None:
+    assert keep([(X, Y)]) == keep([(X.copy(), Y.copy())])
+    assert keep([(X, Y)]) != keep([(X + 1, Y)])
+    assert keep({"a": (X, Y)}) != keep({"b": (X, Y)})
+    assert keep([table()]) == keep([table()]) != keep([table(age=[1.0, 3.0])])
+
+
+def test_data_that_this_process_was_not_given_are_asked_for() -> None:
+    with pytest.raises(DataError, match="give the same ones again as clients="):
+        load_dataset("memory:0123456789abcdef")

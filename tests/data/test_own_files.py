@@ -1,0 +1,216 @@
+"""Tables, a file per client, and folders of images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from data_layouts import isolate
+from PIL import Image
+from pyarrow import csv
+from pyarrow import parquet as pq
+
+from fedstrata.data import Dataset, ReadOptions, find, load_dataset
+from fedstrata.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    return isolate(monkeypatch, tmp_path)
+
+
+def rows(first: float = 0.0, **columns: Any) -> Any:
+    return pa.table({"a": [first, first + 1], "b": [5, 6], "label": ["x", "y"], **columns})
+
+
+def write(file: Path, table: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".csv":
+        csv.write_csv(table, file)
+    else:
+        pq.write_table(table, file)
+    return file
+
+
+def read(path: Path, split: Any = "train", **options: Any) -> Dataset:
+    return load_dataset(str(path), split=split, options=ReadOptions(**options))
+
+
+# One table
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_of_numbers_are_the_features_of_a_table(root: Path, suffix: str) -> None:
+    file = write(root / f"all{suffix}", rows(patient_id=[7, 8], kind=["p", "q"]))
+    found = read(file)
+    assert found.feature_names == ("a", "b") and found.inputs.tolist() == [[0.0, 5.0], [1.0, 6.0]]
+    assert found.class_names == ("x", "y")
+    assert {name: values.tolist() for name, values in found.columns.items()} == {
+        "patient_id": [7, 8],
+        "kind": ["p", "q"],
+    }
+
+
+def test_features_and_classes_can_be_named(root: Path) -> None:
+    file = write(root / "all.csv", rows(trial=[3, 4], outcome=[1, 0]))
+    found = read(file, inputs=("b", "trial"), label="outcome")
+    assert found.inputs.tolist() == [[5.0, 3.0], [6.0, 4.0]] and found.labels.tolist() == [1, 0]
+
+
+def test_the_column_of_the_clients_is_no_feature(root: Path) -> None:
+    """A network that is told the client would learn the clients by heart."""
+    file = write(root / "all.csv", rows(ward=[1, 2]))
+    assert read(file, kept_out=("ward",)).feature_names == ("a", "b")
+    assert read(file).feature_names == ("a", "b", "ward")
+
+
+def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> None:
+    write(root / "train.csv", rows())
+    write(root / "test.csv", rows(10.0, label=["z", "y"]))
+    train, test = read(root), read(root, "test")
+    assert train.classes == test.classes == 3 and train.mean == test.mean == (0.5, 5.5)
+    assert test.inputs[:, 0].tolist() == [10.0, 11.0] and test.labels.tolist() == [2, 1]
+
+
+def test_parquet_shards_of_features_share_classes(root: Path) -> None:
+    write(root / "train-0.parquet", rows(label=["y", "y"]))
+    write(root / "test-0.parquet", rows(label=["x", "y"]))
+    assert read(root).labels.tolist() == [1, 1] and read(root, "test").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (rows(target=[0, 1]), {}, "expected one column of classes.*found label and target"),
+        (rows(), {"label": "kind"}, "data.label = 'kind': .* has a, b, label"),
+        (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
+        (rows(), {"inputs": ("label",)}, "data.inputs.*no numbers as 'label'"),
+        (rows(a=[0.5, None]), {}, "column 'a' holds no finite number in row 1"),
+        (rows(), {"window": 8}, "are about recordings"),
+        (rows(), {"size": 8}, "no folder of images"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(root: Path, table: Any, options: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(write(root / "all.parquet", table), **options)
+
+
+def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
+    (root / "bad.csv").write_text('a,b\n1,2,3\n"')
+    with pytest.raises(DataError, match="is no readable CSV file"):
+        read(root / "bad.csv")
+
+
+# A file per client
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_per_client_has_the_name_of_the_client(root: Path, suffix: str) -> None:
+    write(root / f"Ghent{suffix}", rows())
+    write(root / f"Lyon{suffix}", rows(2.0))
+    assert find(str(root)).client_column == "client"
+    found = read(root)
+    assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"]
+    assert found.inputs[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_archives_per_client_are_read_alike(root: Path) -> None:
+    for place, name in enumerate(("Ghent", "Lyon")):
+        np.savez(root / f"{name}.npz", x=np.full((3, 2), place), y=[0, 1, 1], trial=[1, 1, 2])
+    found = read(root)
+    assert found.columns["client"].tolist() == ["Ghent"] * 3 + ["Lyon"] * 3
+    assert found.inputs[:, 0].tolist() == [0, 0, 0, 1, 1, 1] and found.columns["trial"].tolist() == [1, 1, 2] * 2
+
+
+def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None:
+    write(root / "train" / "Ghent.csv", rows())
+    write(root / "train" / "Lyon.csv", rows())
+    write(root / "test" / "Ghent.csv", rows(9.0))
+    assert read(root, "test").columns["client"].tolist() == ["Ghent", "Ghent"]
+    assert len(read(root)) == 4
+    write(root / "test" / "Oslo.csv", rows())
+    with pytest.raises(DataError, match=r"holds Oslo.csv, but"):
+        read(root)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (("Lyon.parquet", rows()), "a file of one kind for each client"),
+        (("Lyon.csv", rows().drop_columns(["b"])), "Lyon.csv has no column 'b'"),
+        (("Lyon.csv", rows(b=["p", "q"])), "columns of the same kind"),
+        (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
+    ],
+)
+def test_files_of_clients_that_do_not_fit_together_are_refused(root: Path, other: Any, message: str) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / other[0], other[1])
+    with pytest.raises(DataError, match=message):
+        read(root)
+
+
+# Images
+
+
+def image(file: Path, colour: Any, size: tuple[int, int] = (4, 3), mode: str = "L") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(file)
+
+
+def test_folders_are_classes_and_those_above_them_clients(root: Path) -> None:
+    image(root / "Ghent" / "cat" / "1.png", 10)
+    image(root / "Ghent" / "dog" / "1.png", 20)
+    image(root / "Lyon" / "cat" / "1.png", 30)
+    found = read(root)
+    assert find(str(root)).client_column == "client"
+    assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon"]
+    assert found.class_names == ("cat", "dog") and found.labels.tolist() == [0, 1, 0]
+    assert found.inputs.dtype == torch.uint8 and found.shape == (1, 3, 4)
+    assert found.inputs[:, 0, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_without_folders_of_clients_the_partition_decides(root: Path) -> None:
+    image(root / "train" / "cat" / "1.png", 10)
+    image(root / "train" / "dog" / "1.png", (1, 2, 3), mode="RGB")
+    image(root / "test" / "dog" / "2.png", 30)
+    location = find(str(root))
+    assert (location.client_column, len(location.test)) == ("", 1)
+    train, test = read(root), read(root, "test")
+    assert train.shape == test.shape == (3, 3, 4)  # an image with colour gives all of them three channels
+    assert train.inputs[:, :, 0, 0].tolist() == [[10, 10, 10], [1, 2, 3]] and test.labels.tolist() == [1]
+
+
+def test_images_are_resized_or_must_have_one_size(root: Path) -> None:
+    image(root / "cat" / "1.png", 10)
+    image(root / "cat" / "2.png", 20, size=(8, 8))
+    with pytest.raises(DataError, match=r"2.png has 8x8 pixels; expected 3x4.*data.size"):
+        read(root)
+    assert read(root, size=5).inputs[:, 0].tolist() == [[[10] * 5] * 5, [[20] * 5] * 5]
+
+
+def test_a_broken_image_is_named(root: Path) -> None:
+    image(root / "cat" / "1.png", 10)
+    (root / "cat" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"2.png is no readable image"):
+        read(root)
+
+
+def test_images_at_several_depths_are_refused(root: Path) -> None:
+    image(root / "cat" / "1.png", 10)
+    image(root / "Ghent" / "cat" / "1.png", 10)
+    with pytest.raises(DataError, match="at depths 2 and 3"):
+        read(root)
+
+
+# Normalisation
+
+
+def test_normalisation_can_be_left_out(root: Path) -> None:
+    file = write(root / "all.csv", rows())
+    auto, none = read(file), read(file, normalise="none")
+    assert auto.normalise(auto.inputs).mean(dim=0).tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert none.normalise(none.inputs).tolist() == none.inputs.tolist()
+    image(root / "photos" / "cat" / "1.png", 51)
+    assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])

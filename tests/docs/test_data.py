@@ -1,0 +1,148 @@
+"""The recipes of ``docs/data.md`` run as they stand on small files, and none has more than 15 lines."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from blocks import Block, blocks, run
+from PIL import Image
+from pyarrow import csv
+
+import fedstrata
+
+RECIPES = {block.file: block for block in blocks("data.md") if block.file}
+SITES = ("Ghent", "Lyon", "Oslo")
+
+
+def visits(seed: int = 0) -> pa.Table:
+    """Five patients with eight visits at each of three sites."""
+    rng = np.random.default_rng(seed)
+    count = len(SITES) * 40
+    age = rng.normal(60, 10, count)
+    return pa.table(
+        {
+            "age": age,
+            "dose": rng.normal(size=count),
+            "patient": np.repeat(np.arange(len(SITES) * 5), 8),
+            "site": np.repeat(SITES, 40),
+            "date": ["2026-01-01"] * count,
+            "outcome": np.where(age > 60, "ill", "well"),
+        }
+    )
+
+
+def write_visits() -> None:
+    csv.write_csv(visits(), "visits.csv")
+
+
+def write_split() -> None:
+    table = visits()
+    split = np.where(np.arange(len(table)) % 40 < 32, "train", "test")  # one of five patients of each site
+    csv.write_csv(table.append_column("split", pa.array(split)), "visits_split.csv")
+
+
+def write_sites() -> None:
+    Path("sites").mkdir()
+    for place, name in enumerate(SITES):
+        csv.write_csv(visits().slice(40 * place, 40).drop_columns(["site"]), f"sites/{name}.csv")
+
+
+def write_photos() -> None:
+    rng = np.random.default_rng(0)
+    for site in SITES:
+        for label in ("cat", "dog"):
+            folder = Path("photos", site, label)
+            folder.mkdir(parents=True)
+            for number in range(6):
+                side = 16 + number  # of other sizes, as photographs are
+                pixels = rng.integers(0, 128, (side, side), dtype=np.uint8) + 100 * (label == "dog")
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+
+
+def write_motion() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "subject": subject,
+            "activity": activity,
+            "trial": f"take {trial}",
+            "signal": (rng.normal(size=(160, 3)) + 2 * (activity == "run")).tolist(),
+        }
+        for subject in ("Ada", "Bo")
+        for activity in ("walk", "run")
+        for trial in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), "motion.parquet")
+
+
+def write_nothing() -> None:
+    """The recipe makes its own data."""
+
+
+def write_archive() -> None:
+    exec(compile(RECIPES["archive.py"].text, "archive.py", "exec"), {})
+
+
+FILES: dict[str, Callable[[], None]] = {
+    "arrays.py": write_nothing,
+    "torch_datasets.py": write_nothing,
+    "frame.py": write_visits,
+    "visits.toml": write_visits,
+    "sites.toml": write_sites,
+    "own_split.toml": write_split,
+    "photos.toml": write_photos,
+    "motion.toml": write_motion,
+    "archive.py": write_nothing,
+    "archive.toml": write_archive,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fedstrata, "run", fedstrata.run)
+    return tmp_path
+
+
+def test_every_recipe_has_its_files_here_and_at_most_fifteen_lines() -> None:
+    assert set(RECIPES) == set(FILES)
+    for name, block in RECIPES.items():
+        lines = [line for line in block.text.splitlines()[1:] if line.strip()]
+        assert len(lines) <= 15, name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_recipe_runs(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FILES[name]()
+    block: Block = RECIPES[name]
+    (folder / name).write_text(block.text)
+    torch.manual_seed(0)
+    command = (
+        f"python {name}" if name.endswith(".py") else f"fedstrata run {name} --out runs/own --set engine.name=loop"
+    )
+    status, lines = run(command, capsys)
+    assert status == 0
+    told = "\n".join(lines)
+    if name != "arrays.py" and name != "torch_datasets.py" and not name.startswith("archive.py"):
+        # No recipe teaches a reader to live with a warning.
+        assert "data.unit" not in told
+    named = {"motion.toml": "Ada, Bo"}.get(name, "Ghent, Lyon, Oslo")
+    if name.endswith(".toml"):
+        assert f"clients {named}" in told
+
+
+def test_recipes_do_not_learn_from_the_names_of_clients_units_or_days(folder: Path) -> None:
+    from fedstrata.config import load_experiment
+    from fedstrata.runner.build import build_run
+
+    for name in ("visits.toml", "sites.toml", "own_split.toml"):
+        FILES[name]()
+        (folder / name).write_text(RECIPES[name].text)
+        setup = build_run(load_experiment(folder / name))
+        assert setup.client_data.dataset.feature_names == ("age", "dose"), name
+        assert setup.client_data.unit == "patient"

@@ -1,0 +1,85 @@
+"""Clients that a program gives as objects go through the whole library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_data import SITES, arrays
+from pyarrow import csv, table
+
+import fedstrata
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.runner.assign import assign
+
+KEYS: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"unit": "trial"},
+    "model": {"name": "mlp"},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def clients(seed: int = 0) -> dict[str, Any]:
+    """The four sites, each with its arrays."""
+    whole = arrays(seed)
+    return {
+        site: {name: values[whole["site"] == site] for name, values in whole.items() if name != "site"}
+        for site in SITES
+    }
+
+
+def test_a_mapping_of_clients_is_run_with_one_client_for_each_name(tmp_path: Path) -> None:
+    run = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    assert run.names == ("Bern", "Ghent", "Lyon", "Oslo") and run.warnings == ()
+    assert run.summary["dataset"].startswith("memory:") and run.summary["partition"] == "natural"
+
+
+def test_all_other_keys_have_defaults(tmp_path: Path) -> None:
+    """The experiment that the library carries is about digits, and none of its keys matters here."""
+    sets = ["rounds=1", "model.name=mlp", "data.unit=trial", "engine.name=loop"]
+    run = fedstrata.run(None, tmp_path / "run", clients=clients(), sets=sets, quiet=True)
+    assert run.summary["algorithm"] == "strata" and len(run.names) == 4
+
+
+def test_a_run_is_resumed_with_the_same_data_alone(tmp_path: Path) -> None:
+    once = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    again = fedstrata.run(None, tmp_path / "run", clients=clients(), resume=True, quiet=True)
+    assert again.summary["acc_client"] == once.summary["acc_client"]
+    with pytest.raises(ExperimentError, match=r"data.name = 'memory:"):
+        fedstrata.run(None, tmp_path / "run", clients=clients(seed=1), resume=True, quiet=True)
+
+
+def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    monkeypatch.setattr("fedstrata.data.memory._KEPT", {})
+    with pytest.raises(DataError, match="clients="):
+        fedstrata.run(None, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_algorithms_are_compared_on_clients_of_a_program(tmp_path: Path) -> None:
+    found = fedstrata.compare(KEYS, ["fedavg", "local"], out=tmp_path / "both", clients=clients(), quiet=True)
+    assert [run.error for run in found.runs] == ["", ""] and found.names == ("Bern", "Ghent", "Lyon", "Oslo")
+
+
+def test_another_partition_deals_the_samples_of_all_clients_anew(tmp_path: Path) -> None:
+    keys = KEYS | {"partition": {"scheme": "iid"}, "data": {"clients": 3, "unit": "none"}}
+    run = fedstrata.run(keys, tmp_path / "run", clients=clients(), quiet=True)
+    assert run.names == ("0", "1", "2")
+
+
+def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
+    """Its classes and features are those of the run, and the column that the run does not read is not read."""
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for name in (*SITES, "Rome"):
+        x = arrays(seed=len(name))["x"][:40]
+        rows = {"a": x[:, 0], "b": x[:, 1], "visit_id": list(range(40)), "label": ["ill", "well"] * 20}
+        csv.write_csv(table(rows), folder / f"{name}.csv")
+    (folder / "Rome.csv").rename(tmp_path / "Rome.csv")
+    keys = {key: value for key, value in KEYS.items() if key != "data"} | {"data": {"name": str(folder)}}
+    run = fedstrata.run(keys, tmp_path / "run", quiet=True)
+    assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; not read: visit_id, client"
+    (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
+    assert (placed["client"], placed["members"]) == ("Rome", ["Bern", "Ghent", "Lyon", "Oslo"])
