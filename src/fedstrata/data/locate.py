@@ -159,13 +159,15 @@ def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_prob
     """Say in one line what was searched for, where, and what to do."""
     searched = " and ".join(str(place) for place in places)
     parts = [f"data set {name!r} not found"]
-    parts += [f"no train-*.parquet in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
+    expected = "no train-*.parquet" if info else "no data"
+    parts += [f"{expected} in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
     if hub_problem:
         parts.append(hub_problem)
     if info:
         parts.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
     else:
         parts.append(
-            f"known names are {', '.join(DATASETS)}; others are a .csv, .parquet or .npz file, a folder of such or of images, or a hub id owner/set"
+            f"known names are {', '.join(DATASETS)}; others are a .csv, .parquet or .npz file, a folder of such or of "
+            "images, or a hub id owner/set"
         )
     return "; ".join(parts)
