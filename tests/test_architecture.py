@@ -36,7 +36,7 @@ ALLOWED = {
         "report",
         "runner",
     },
-    "models": {"models", "core", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
+    "models": {"models", "core", "data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors", "limits"},
     "report": {"report", "clustering", "files", "folder_lock", "limits", "quoting", "records", "errors"},

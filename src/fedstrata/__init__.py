@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedstrata.data import DATASETS
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
-    from fedstrata.runner.run import Run
+    from fedstrata.runner.result import Run, load
 
     __version__: str
 
@@ -36,6 +36,7 @@ __all__ = [
     "Run",
     "__version__",
     "compare",
+    "load",
     "run",
 ]
 
@@ -45,7 +46,8 @@ _HOMES = {
     "DATASETS": "fedstrata.data",
     "MODELS": "fedstrata.models",
     "PARTITIONS": "fedstrata.partition",
-    "Run": "fedstrata.runner.run",
+    "Run": "fedstrata.runner.result",
+    "load": "fedstrata.runner.result",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 

@@ -21,7 +21,8 @@ from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive, run_config
 from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.run import Run, run_experiment
+from fedstrata.runner.result import Run
+from fedstrata.runner.run import run_experiment
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

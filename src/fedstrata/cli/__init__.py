@@ -14,6 +14,7 @@ from fedstrata.cli import deploy
 from fedstrata.cli.commands import (
     assign_command,
     compare_command,
+    export_command,
     list_command,
     report_command,
     run_command,
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report_command,
     "watch": watch_command,
     "assign": assign_command,
+    "export": export_command,
     "list": list_command,
     "scout": scout_command,
 }

@@ -182,6 +182,27 @@ def assign_command(
     say(json.dumps(assign(folder, clients), indent=1))
 
 
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the models.")],
+    clients: Annotated[
+        list[str] | None, typer.Option("--client", metavar="NAME", help="A client; by default every model in use.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="safetensors|torch|onnx", help="torch and onnx also write programs.")
+    ] = "safetensors",
+) -> None:
+    """Write models with their normalisation, class names and clients' own layers; print the files.
+
+    A program of --format torch is read by torch.export.load alone, and takes raw samples.
+    """
+    from fedstrata.runner.export import export_models, format_of
+    from fedstrata.runner.result import load
+
+    for path in export_models(load(folder), target, clients or (), format_of(format)):
+        say(path)
+
+
 def list_command(
     kind: Annotated[Literal["algorithms", "datasets", "partitions", "models"], typer.Argument(metavar="KIND")],
 ) -> None:

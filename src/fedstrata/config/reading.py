@@ -40,13 +40,14 @@ _MODEL_ARGUMENTS = ("shape", "classes", "seed")
 """The arguments that every network is given, so that no option of a network can have their names."""
 
 
-def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experiment:
+def load_experiment(source: Source = None, sets: Sequence[str] = (), *, find_data: bool = True) -> Experiment:
     """Read and check an experiment.
 
     Args:
         source: A file, a mapping of the same keys, or None for the experiment that the library carries.
         sets: Changes as ``"dotted.key=value"``, the value as in TOML, or else a plain string. One that names another
             partition, model or algorithm drops the options that the source has for its own.
+        find_data: Whether data that cannot be found are an error. What is made of a finished run needs none.
 
     Returns:
         The experiment, with every default written out.
@@ -65,6 +66,8 @@ def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experime
         raise ExperimentError(explain(failure, given, Experiment)) from None
     experiment = _resolve(experiment)
     # Last, as it may have to download.
+    if not find_data:
+        return experiment
     return _with_data(experiment, _find_data(experiment))
 
 

@@ -7,6 +7,7 @@ from fedstrata.data.contents import SPLIT_COLUMN, client_values, has_own_test, i
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.locate import Location, find
 from fedstrata.data.registry import DATASETS, DatasetInfo
+from fedstrata.data.sample_format import SampleFormat
 from fedstrata.errors import DataError
 from fedstrata.registry import load_object
 
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Location",
+    "SampleFormat",
     "Split",
     "client_values",
     "find",

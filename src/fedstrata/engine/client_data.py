@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, FOLDS, SINGULAR_VECTORS, Plan, Rows
-from fedstrata.data import Dataset
+from fedstrata.data import Dataset, SampleFormat
 from fedstrata.errors import ContractError
 from fedstrata.randomness import seed_of
 
@@ -151,6 +151,11 @@ class ClientData:
 
     def samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that hold them see them."""
+        inputs, labels = self.raw_samples(index)
+        return self._dataset.normalise(inputs), labels
+
+    def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (s, ...) before they are normalised, and labels (s,), as the clients that hold them see them."""
         if self.on_read is not None:
             self.on_read()
         inputs = self._dataset.gather(index)
@@ -164,7 +169,12 @@ class ClientData:
             else:
                 for turn in (1, 2, 3):
                     inputs[turns == turn] = torch.rot90(inputs[turns == turn], turn, dims=(2, 3))
-        return self._dataset.normalise(inputs), self._relabel[owner, self._dataset.labels[index]]
+        return inputs, self._relabel[owner, self._dataset.labels[index]]
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        """What raw samples look like, and how a network reads them."""
+        return self._dataset.sample_format
 
     @property
     def unit(self) -> str | None:

@@ -36,8 +36,9 @@ from fedstrata.runner.build import RunSetup, problem_of, rehearse
 from fedstrata.runner.membership import membership
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import Run, run_steps
+from fedstrata.runner.run import run_steps
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.core import State
+from fedstrata.core.state import StateT
 from fedstrata.errors import RecordError
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
@@ -84,6 +85,29 @@ def find_resumable(
         record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
         checkpoint = dataclasses.replace(checkpoint, record=record)
     return Resumable(checkpoint, tuple(notes))
+
+
+def last_state(folder: Folder, experiment: Mapping[str, Any], fresh: StateT) -> StateT:
+    """Read the state that a run ended with.
+
+    Args:
+        folder: The folder of the run.
+        experiment: The experiment of the run; plain JSON values. Its engine does not matter.
+        fresh: The state of the same run before its first round.
+
+    Raises:
+        RecordError: When there is no checkpoint, or none that can be used.
+    """
+
+    def unusable(found: Checkpoint[StateT]) -> str:
+        now = {**experiment, "engine": found.experiment.get("engine")}
+        refuse_other(now, found.experiment, folder)
+        return unfit(found.state, fresh)
+
+    found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
+    if found is None:
+        raise RecordError(f"expected a checkpoint in {folder.checkpoints}, found none; run the experiment again")
+    return found.state
 
 
 def unfit(state: State, fresh: State) -> str:

@@ -15,11 +15,11 @@ import torch
 
 from fedstrata.config import Experiment, dumps
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State, Tree
+from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.records import Folder, complete, diverged, save, summarise, track
+from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
@@ -29,41 +29,11 @@ from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 from fedstrata.runner.traffic import traffic
+from fedstrata.runner.used_models import Choice, models_in_use, write_used_models
 from fedstrata.runner.validation import divergence_of_loss
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-        folder: The folder of its records.
-        summary: The content of ``summary.json``.
-        rounds: The lines of ``rounds.jsonl``.
-        state: The last state.
-        names: The name of each client, by its id, (n,).
-        warnings: What looks wrong with the data, in a line each.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    state: State
-    names: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def tree(self) -> Tree:
-        """Every cluster that ever was."""
-        return self.state.tree
-
-    @property
-    def diverged(self) -> bool:
-        """Whether training diverged in every round, so that the models are of no use."""
-        return diverged(self.summary)
-
 
 RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
@@ -157,15 +127,16 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
             )
-            yield from _score_last_models(setup, recorder, state)
+            chosen = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
         summary = {**_names(experiment), **measures, **made}
+        write_used_models(folder.path, setup, state, chosen)
         folder.finish(setup.problem.layout, state, summary)
-        return Run(out, summary, rounds, state, setup.names, setup.warnings)
+        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:
@@ -179,13 +150,22 @@ def _data_record(setup: RunSetup) -> DataRecord:
     return DataRecord(clients=clients, warnings=list(setup.warnings))
 
 
-def _score_last_models(setup: RunSetup, recorder: _Recorder, state: State) -> Generator[Plan, PlanReply, None]:
-    """Complete the record of the last round by a plan without work."""
+def _score_last_models(
+    setup: RunSetup, recorder: _Recorder, state: State
+) -> Generator[Plan, PlanReply, Mapping[int, int]]:
+    """Complete the record of the last round by a plan without training.
+
+    Returns:
+        The model that each client with several candidates would use, by client.
+    """
     evaluations = recorder.evaluations(state)
-    if evaluations:
-        nobody = setup.everyone[:0]
-        reply = yield Plan(state.round + 1, setup.problem.seed, nobody, state.models, evaluations=evaluations)
-        recorder.complete(state, reply.report)
+    if not evaluations:
+        return {}
+    choice = Choice.among(setup.problem, models_in_use(setup, state))
+    plan = Plan(state.round + 1, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+    reply = yield plan
+    recorder.complete(state, reply.report)
+    return choice.answers(reply.report)
 
 
 def _begin(
