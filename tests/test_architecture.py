@@ -18,7 +18,7 @@ ALLOWED = {
     "clustering": {"clustering", "lazy_torch"},
     "core": {"core", "errors", "lazy_torch", "randomness"},
     "data": {"data", "errors", "lazy_torch", "limits", "quoting", "registry"},
-    "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness"},
+    "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness", "registry"},
     "flower": {
         "flower",
         "files",

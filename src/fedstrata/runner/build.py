@@ -24,7 +24,8 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.models import layout_of, make, row_of, side
+from fedstrata.models import layout_of, make, portable, row_of, side
+from fedstrata.models.factories import PortableFactory
 from fedstrata.partition import Partition, partition_samples
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
@@ -213,7 +214,7 @@ def _network(
     if wanted is not None and len(shape) == 3:
         shape = (shape[0], wanted, wanted)
     seed = seed_of(experiment.seed, "model", client=start)
-    return partial(make, experiment.model.name, shape, classes, seed, **experiment.model.options)
+    return partial(make, portable(experiment.model.name), shape, classes, seed, **experiment.model.options)
 
 
 def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
@@ -227,6 +228,12 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> 
     layout = layout_of(_network(experiment, shape, classes)())
 
     def fresh(start: int) -> torch.Tensor:
+        given = portable(experiment.model.name)
+        if start and isinstance(given, PortableFactory) and isinstance(given.factory, torch.nn.Module):
+            raise ExperimentError(
+                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
+                "is one network with its weights; give its class, or a function that makes it"
+            )
         return row_of(_network(experiment, shape, classes, start)(), layout)
 
     local = experiment.local

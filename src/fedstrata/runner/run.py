@@ -19,6 +19,7 @@ from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Rep
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
+from fedstrata.models import make, portable
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
@@ -136,7 +137,16 @@ def run_steps(
         summary = {**_names(experiment), **measures, **made}
         write_used_models(folder.path, setup, state, chosen)
         folder.finish(setup.problem.layout, state, summary)
-        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings)
+        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
+
+
+def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module] | None:
+    """The function that makes the network, where nobody can make it by its name alone; else None."""
+    name = portable(experiment.model.name)
+    if isinstance(name, str):
+        return None
+    form = setup.client_data.sample_format
+    return partial(make, name, form.network_shape, form.classes, experiment.seed, **experiment.model.options)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:
