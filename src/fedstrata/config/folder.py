@@ -38,7 +38,8 @@ def choose(
         sets: Changes, as `load_experiment` takes them.
         out: The run folder. None is ``runs/<file>-<algorithm>-<seed>`` in the working directory, numbered from the
             second on.
-        resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones.
+        resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones. With more
+            `rounds`, a finished run is extended.
         tables: Tables that replace those of the source, as `load_experiment` takes them.
 
     Raises:
@@ -108,12 +109,17 @@ def recorded(folder: Path) -> Path:
 
 
 def _begun(given: Experiment, folder: Path) -> Experiment:
-    """Return the experiment with which a run folder was begun, if it is the one that was given."""
+    """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
     own = load_experiment(recorded(folder))
+    if given.rounds < own.rounds:
+        raise ExperimentError(
+            f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
+            "a run can be extended, not shortened"
+        )
     known = flatten_keys(own.model_dump(exclude_none=True))
     for path, value in flatten_keys(given.model_dump(exclude_none=True)).items():
         # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path)
+        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
         if not left_open and (path not in known or known[path] != value):
             found = shown(known[path]) if path in known else "nothing"
             raise ExperimentError(
@@ -123,7 +129,7 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root})
-    return own.model_copy(update={"data": data, "engine": engine, "records": given.records})
+    return own.model_copy(update={"rounds": given.rounds, "data": data, "engine": engine, "records": given.records})
 
 
 def choose_all(

@@ -36,7 +36,7 @@ _BUILT_IN = frozenset(MODELS._targets)
 OBJECT = "object:"
 """Begins the name of a network that was given as an object and that no name can be imported by."""
 
-_GIVEN: dict[str, Any] = {}
+_GIVEN: dict[str, Factory | torch.nn.Module] = {}
 """The networks, and what makes them, that were given as objects in this process."""
 
 

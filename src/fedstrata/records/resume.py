@@ -153,14 +153,15 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Fold
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an experiment that differ and that results depend on, in words."""
+    """Return the keys of an experiment that differ and that results depend on, in words; more rounds are none."""
     old = flatten_keys(before)
     new = flatten_keys(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
         values = (old.get(path), new.get(path))
         same_bits = path == ("engine", "name") and all(value in _EQUAL_ENGINES for value in values)
-        if values[0] != values[1] and not same_bits and not may_differ(path):
+        extended = path == ("rounds",) and (new.get(path) or 0) >= (old.get(path) or 0)
+        if values[0] != values[1] and not same_bits and not extended and not may_differ(path):
             differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
     return differ
 

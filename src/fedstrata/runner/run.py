@@ -17,7 +17,7 @@ from fedstrata.config import Experiment, dumps
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State
 from fedstrata.errors import RecordError
-from fedstrata.files import refuse_links, root_folder
+from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import make, portable
 from fedstrata.records import Folder, complete, save, summarise, track
@@ -202,6 +202,9 @@ def _begin(
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setup.clients.store.restore(found.checkpoint.store)
     folder.rewind(found.checkpoint.state.round)
+    if found.checkpoint.state.round < experiment.rounds:
+        # The run may have been finished with fewer rounds; it is not any more.
+        remove_file(folder.path / "summary.json")
     return found.checkpoint.state, found.checkpoint.record
 
 
