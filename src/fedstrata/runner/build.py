@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -33,6 +34,8 @@ from fedstrata.records import require
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership
 from fedstrata.runner.probes import check_probes
+
+_logger = logging.getLogger(__name__)
 
 _LAYER_KEYS = ("layers", "personal")
 """The keys of algorithms that hold selectors of layers."""
@@ -95,6 +98,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         rehearse(algorithm, rehearsed)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
+    _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
     check_probes(experiment, algorithm, problem)
@@ -103,7 +107,10 @@ def build_run(experiment: Experiment) -> RunSetup:
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     spec = _spec(experiment, dataset, partition, members)
+    sizes = [len(index) for index in partition.train]
+    _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     engine, why = _engine(experiment, spec, members, problem.training)
+    _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
     return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why, names, warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
@@ -35,6 +36,8 @@ from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_th
 from fedstrata.runner.traffic import traffic
 from fedstrata.runner.used_models import Choice, models_in_use, write_used_models
 from fedstrata.runner.validation import divergence_of_loss
+
+_logger = logging.getLogger(__name__)
 
 RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
@@ -137,6 +140,7 @@ def run_steps(
         summary = {**_names(experiment), **measures, **made}
         write_used_models(folder.path, setup, state, chosen)
         folder.finish(setup.problem.layout, state, summary)
+        _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
 
 
@@ -196,8 +200,10 @@ def _begin(
     found = find_resumable(folder, fresh, _keys(experiment), _origin(setup)) if resume else None
     folder.create(dumps(experiment))
     if found is None:
+        _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
         return fresh, None
+    _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setup.clients.store.restore(found.checkpoint.store)
@@ -233,12 +239,22 @@ class _Recorder:
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores)
         done["events"] = [*done["events"], *divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss)]
         self.folder.add(done, scores[CLIENT])
+        _logger.debug("round %d: %d clusters, accuracy %s", done["round"], done["clusters"], done["acc_client"])
         self.show(done)
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
         self.complete(done.before, done.reply.report)
         self._write_decision(done)
+        _logger.debug(
+            "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
+            done.plan.round,
+            done.seconds_planning,
+            done.reply.seconds,
+            done.seconds_deciding,
+            len(done.sample.cohort) - len(done.sample.dropped) - len(done.reply.absent),
+            len(done.sample.cohort),
+        )
         store = self.setup.clients.store
         number = done.plan.round
         cohort = done.sample.cohort.tolist()
