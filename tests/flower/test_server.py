@@ -95,7 +95,7 @@ def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
     assert kept_on_devices(tmp_path / "real") == [personal] * 6
     assert kept_on_devices(tmp_path / "simulated") == [False] * 6
     if personal:
-        with pytest.raises(InputError, match=r"client 2 keeps linear2.weight, linear2.bias on its own device"):
+        with pytest.raises(InputError, match=r"client site-2 keeps linear2.weight, linear2.bias on its own device"):
             finished.model(2)
         assert finished.cluster_model(0).predict(np.zeros((3, 1, 8, 8))).shape == (3,)
     assert {key: finished.summary[key] for key in ("ari", "acc_client", "bytes_up")} == {

@@ -132,15 +132,19 @@ class ClientModels:
                 f"{path}: expected the model of a cluster, found {error}; {_REMEDY} {self.folder}"
             ) from None
 
-    def personal_tensors(self, used: UsedModel) -> dict[str, Tensor]:
-        """Return the tensors of a client's own, by name.
+    def personal_tensors(self, used: UsedModel, name: str) -> dict[str, Tensor]:
+        """Return the tensors of a client's own, by their names.
+
+        Args:
+            used: The model of the client.
+            name: The name of the client, for the message.
 
         Raises:
             RecordError: When they are on its device, or the file is missing or damaged.
         """
         if used.on_device:
             raise RecordError(
-                f"client {used.client} keeps {', '.join(used.personal)} on its own device; ask there for its model, "
+                f"client {name} keeps {', '.join(used.personal)} on its own device; ask there for its model, "
                 "or take the model of its cluster"
             )
         if not used.personal:
@@ -150,7 +154,7 @@ class ClientModels:
         try:
             # This refuses what is no regular file; the tensors of one client are then read alone.
             with open_file(path, limit=None), safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(f"{used.client}/{name}") for name in used.personal}
+                return {tensor: file.get_tensor(f"{used.client}/{tensor}") for tensor in used.personal}
         except (FileNotFoundError, SafetensorError, ValueError) as error:
             raise RecordError(
                 f"{path}: expected the tensors of clients, found {error}; {_REMEDY} {self.folder}"

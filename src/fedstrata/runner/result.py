@@ -269,7 +269,7 @@ class Run:
         shapes = {spec.name: spec.shape for spec in layout_of(network).tensors}
         tensors = self._models.cluster_tensors(node)
         if used is not None:
-            tensors |= self._models.personal_tensors(used)
+            tensors |= self._models.personal_tensors(used, self.names[used.client])
         check_tensors(self.folder, shapes, tensors)
         load_tensors(network, tensors)
         return TrainedModel(network, self.sample_format)
