@@ -16,8 +16,9 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, Result, Rows
 from fedstrata.engine import Engine
 from fedstrata.runner.build import build_run
+from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import Run, run_steps
+from fedstrata.runner.run import run_steps
 
 
 @dataclass(frozen=True)

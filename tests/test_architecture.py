@@ -18,7 +18,7 @@ ALLOWED = {
     "clustering": {"clustering", "lazy_torch"},
     "core": {"core", "errors", "lazy_torch", "randomness"},
     "data": {"data", "errors", "lazy_torch", "limits", "quoting", "registry"},
-    "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness"},
+    "engine": {"engine", "clustering", "core", "data", "errors", "models", "partition", "randomness", "registry"},
     "flower": {
         "flower",
         "files",
@@ -36,7 +36,7 @@ ALLOWED = {
         "report",
         "runner",
     },
-    "models": {"models", "core", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
+    "models": {"models", "core", "data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors", "limits"},
     "report": {"report", "clustering", "files", "folder_lock", "limits", "quoting", "records", "errors"},

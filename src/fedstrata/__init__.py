@@ -8,7 +8,7 @@ print(run.summary["ari"], run.folder / "report.html")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 from fedstrata.errors import FedstrataError, InputError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedstrata.algorithms import ALGORITHMS
+    from fedstrata.algorithms.strata import Strata
     from fedstrata.comparison import Comparison
+    from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
     from fedstrata.data.memory import Clients
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
-    from fedstrata.runner.run import Run
+    from fedstrata.runner.result import Run, load
 
     __version__: str
 
@@ -35,8 +39,10 @@ __all__ = [
     "FedstrataError",
     "InputError",
     "Run",
+    "Strata",
     "__version__",
     "compare",
+    "load",
     "run",
 ]
 
@@ -46,7 +52,9 @@ _HOMES = {
     "DATASETS": "fedstrata.data",
     "MODELS": "fedstrata.models",
     "PARTITIONS": "fedstrata.partition",
-    "Run": "fedstrata.runner.run",
+    "Run": "fedstrata.runner.result",
+    "Strata": "fedstrata.algorithms.strata",
+    "load": "fedstrata.runner.result",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 
@@ -56,6 +64,8 @@ def run(
     out: Path | str | None = None,
     *,
     clients: Clients | None = None,
+    algorithm: str | Algorithm[Any] | type[Algorithm[Any]] | None = None,
+    model: str | Callable[..., nn.Module] | nn.Module | None = None,
     sets: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
@@ -64,12 +74,18 @@ def run(
 
     Args:
         source: An experiment file, a dict of the same keys, or None for the experiment that the library carries. When
-            a run is resumed, None is the experiment of the folder `out`.
+            a run is resumed, None is the experiment of the folder `out`. In a dict, ``algorithm`` and ``model`` may be
+            what the arguments of these names take.
         out: The run folder; by default a new one in ``runs``.
         clients: The data of each client, by its name or in a list: training data, or a pair of training and test data.
             Each is a pair (x, y) of arrays or tensors, a mapping of such arrays and further columns, a torch data set
             of pairs, or a table such as a data frame. They take the place of ``data.name``; the other keys have their
             defaults where the source is None.
+        algorithm: The name of an algorithm, ``"package.module:Class"``, or an object of an algorithm, such as
+            ``Strata(alpha=0.1)`` or one of your own class. It replaces the table ``algorithm`` of the source.
+        model: The name of a network, ``"package.module:factory"``, a function or class that makes one from (shape,
+            classes) or from nothing, or a network, whose weights are those to begin with. It replaces the table
+            ``model``.
         sets: Changes of the source, as ``"dotted.key=value"``.
         resume: Whether to go on with the run in the folder.
         quiet: Whether to show no progress.
@@ -84,7 +100,9 @@ def run(
     from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=resume)
-    experiment, folder = choose(source, sets, out, resume=resume)
+    given = {"algorithm": algorithm, "model": model}
+    tables = {name: thing for name, thing in given.items() if thing is not None}
+    experiment, folder = choose(source, sets, out, resume=resume, tables=tables)
     with resource_errors(folder):
         from fedstrata import report
         from fedstrata.runner.run import run_experiment
@@ -96,7 +114,7 @@ def run(
 
 def compare(
     source: Path | str | Mapping[str, Any] | None,
-    algorithms: Sequence[str],
+    algorithms: Sequence[str | Algorithm[Any] | type[Algorithm[Any]]],
     seeds: Sequence[int] | None = None,
     out: Path | str | None = None,
     *,
@@ -109,7 +127,7 @@ def compare(
 
     Args:
         source: The experiment, as in `run`. Its table ``[algorithms.<name>]`` holds the keys of one of the algorithms.
-        algorithms: Names of ``ALGORITHMS``.
+        algorithms: Names of ``ALGORITHMS``, ``"package.module:Class"``, or objects of algorithms, as in `run`.
         seeds: The seeds with which each algorithm is run; None is the seed of the experiment.
         out: The folder of the comparison, with a folder for every run; by default a new one in ``runs``.
         clients: The data of each client, as in `run`.

@@ -1,16 +1,42 @@
-"""Names that an experiment file may use, and what they stand for."""
+"""Names that an experiment file may use, and what they stand for: the library's own, a user's, and other packages'."""
 
+import logging
+import os
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import reduce
 from importlib import import_module
 from typing import Any, TypeVar
 
 _Target = TypeVar("_Target")
 
+_logger = logging.getLogger(__name__)
+
 
 def load_object(path: str) -> Any:
     """Import what ``"package.module:attribute"`` stands for."""
     module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+    return reduce(getattr, attribute.split("."), import_module(module))
+
+
+def load_users_object(path: str) -> Any:
+    """Import what a user means by ``"package.module:attribute"``; the current directory is searched too.
+
+    Raises:
+        ValueError: When it cannot be imported. The text says why, in one line; the cause is the error of the import.
+    """
+    # A console script, unlike `python -m`, does not search the current directory.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return load_object(path)
+    except Exception as error:  # the module may raise anything
+        hint = ""
+        if path.startswith("__main__:"):
+            hint = "; a class of a script or notebook is known there alone, so move it into a module of its own"
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{reason}{hint}") from error
 
 
 class Registry(Mapping[str, _Target]):
@@ -18,25 +44,81 @@ class Registry(Mapping[str, _Target]):
 
     Args:
         targets: The object of each name, as ``"package.module:attribute"``.
+        group: The group of entry points by which installed packages add names; empty for none. The library's own
+            names come first.
     """
 
-    def __init__(self, targets: Mapping[str, str]) -> None:
+    def __init__(self, targets: Mapping[str, str], group: str = "") -> None:
         """Keep the targets; import nothing yet."""
         self._targets = dict(targets)
+        self._objects: dict[str, Any] = {}
+        self._group = group
+
+    def register(self, name: str, target: _Target | str) -> None:
+        """Add a name, such as one of your own package.
+
+        Args:
+            name: The name.
+            target: What it stands for, or ``"package.module:attribute"``, which is imported at its first use.
+
+        Raises:
+            ValueError: When the name stands for something else already.
+        """
+        known = self._objects.get(name, self._targets.get(name))
+        if known is not None and known is not target and known != target:
+            raise ValueError(f"{name!r} stands for {known!r} already; choose another name")
+        if isinstance(target, str):
+            self._targets[name] = target
+        else:
+            self._objects[name] = target
+
+    def name_of(self, thing: object) -> str | None:
+        """Return the name that stands for an object; None where there is none, or its module cannot be imported."""
+        for name in self:
+            with suppress(ImportError, AttributeError):
+                if self[name] is thing:
+                    return name
+        return None
 
     def __getitem__(self, name: str) -> _Target:
         """Import and return what `name` stands for."""
-        thing: _Target = load_object(self._targets[name])
+        if name not in self:
+            raise KeyError(name)
+        thing: _Target = self._objects[name] if name in self._objects else load_object(self._targets[name])
         return thing
 
     def __contains__(self, name: object) -> bool:
         """Tell whether a name is registered, without importing what it stands for."""
+        if name in self._targets or name in self._objects:
+            return True
+        self._discover()
         return name in self._targets
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names in the order of registration."""
-        return iter(self._targets)
+        self._discover()
+        return iter([*self._targets, *self._objects])
 
     def __len__(self) -> int:
         """Return the number of names."""
-        return len(self._targets)
+        self._discover()
+        return len(self._targets) + len(self._objects)
+
+    def _discover(self) -> None:
+        """Add the names that installed packages bring, once."""
+        if not self._group:
+            return
+        from importlib.metadata import entry_points
+
+        group, self._group = self._group, ""
+        for found in entry_points(group=group):
+            known = self._targets.setdefault(found.name, found.value)
+            if known != found.value:
+                _logger.warning(
+                    "the entry point %s = %s of %s is not used, because %s stands for %s already",
+                    found.name,
+                    found.value,
+                    group,
+                    found.name,
+                    known,
+                )

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.reading import _as_in_file
@@ -159,7 +160,7 @@ def test_an_unknown_algorithm_is_refused_when_it_is_asked_for() -> None:
 
 def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True, config=STRICT)
-    class Needy:
+    class Needy(FedAvg):
         k: int
         name: str | None = None
 

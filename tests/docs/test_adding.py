@@ -1,22 +1,29 @@
 """The algorithm of the page on adding one: its own tests, a run, and what every registered algorithm must hold."""
 
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from blocks import agree, blocks, run
 
 import fedstrata
 import test_every_algorithm as conformance
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.config import load_experiment
+from fedstrata.data import load_dataset
+from fedstrata.runner.assign import assign
+from fedstrata.runner.build import build_run
 from turns import Case
 
 BLOCKS = blocks("adding.md")
 FILES = {block.file: block.text for block in BLOCKS if block.file}
-COMMANDS = dict(command for block in BLOCKS if not block.file for command in block.commands)
+COMMANDS = dict(command for block in BLOCKS if block.language == "console" for command in block.commands)
 NAME = "headmeans"
 
 CHECKS = [
@@ -40,15 +47,29 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop(NAME, None)
 
 
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder with the files of the page, as the current directory; nothing is registered."""
+    folder = tmp_path_factory.mktemp("outside")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(ALGORITHMS._targets, NAME, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    yield folder
+    for name in (NAME, "class_shares"):
+        sys.modules.pop(name, None)
+
+
 @pytest.fixture(scope="module")
 def case(registered: Path) -> Case:
     """A federation that the algorithm divides; of the module, so that the checks share its runs."""
     return Case(NAME, {"k": 3})
 
 
-def test_every_block_is_a_file_or_a_command_on_one() -> None:
-    assert list(COMMANDS) == ["pytest test_headmeans.py", "python digits.py"]
-    assert list(FILES) == ["headmeans.py", "test_headmeans.py", "digits.py"]
+def test_every_block_is_a_file_a_command_on_one_or_an_entry_point() -> None:
+    assert [command.split()[0] for command in COMMANDS] == ["pytest", "fedstrata", "fedstrata", "python"]
+    assert list(FILES) == ["headmeans.py", "test_headmeans.py", "headmeans.toml", "digits.py", "class_shares.py"]
 
 
 def test_its_scripted_tests_hold(registered: Path) -> None:
@@ -61,13 +82,40 @@ def test_its_scripted_tests_hold(registered: Path) -> None:
 
 
 def test_it_runs_from_outside_of_the_library(
-    registered: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(registered)
-    _, printed = run("python digits.py", capsys)
-    assert agree(COMMANDS["python digits.py"], printed), printed
-    assert (registered / "runs" / NAME / "report.html").exists()
-    assert (registered / "runs" / NAME / "matrices" / "00002.npz").exists()
+    for command, shown in COMMANDS.items():
+        if not command.startswith("pytest"):
+            _, printed = run(command, capsys)
+            assert agree(shown, printed), printed
+    for name in ("headmeans", "object"):
+        assert (outside / "runs" / name / "report.html").exists()
+        assert (outside / "runs" / name / "matrices" / "00002.npz").exists()
+        assert load_experiment(outside / "runs" / name / "experiment.toml").algorithm.name == "headmeans:HeadMeans"
+    table = json.loads((outside / "runs/compared/comparison.json").read_text())["table"]
+    assert [row["algorithm"] for row in table] == ["fedavg", "headmeans:HeadMeans"]
+    assert "headmeans:HeadMeans" in (outside / "runs/compared/comparison.html").read_text()
+
+
+def test_new_clients_are_placed_by_its_run(outside: Path, tmp_path: Path) -> None:
+    folder = outside / "runs" / "placing"
+    fedstrata.run(outside / "headmeans.toml", folder, sets=["rounds=3"], quiet=True)
+    digits = load_dataset("digits")
+    np.savez(tmp_path / "new.npz", x=digits.inputs[:60].numpy(), y=digits.labels[:60].numpy())
+    (placed,) = assign(folder, [tmp_path / "new.npz"])
+    assert placed["cluster"] in {node.id for node in fedstrata.load(folder).tree if node.split is None}
+
+
+def test_its_statistics_are_those_of_the_clients(outside: Path) -> None:
+    from class_shares import ask_for_shares  # type: ignore[import-not-found]  # a file of the page
+
+    setup = build_run(load_experiment(outside / "headmeans.toml", ["engine.name=loop"]))
+    algorithm = setup.algorithm
+    plan = algorithm.plan(setup.problem, algorithm.init(setup.problem), torch.arange(4))
+    rows = setup.clients.run(ask_for_shares(plan)).client_stats["class_shares:shares"]
+    assert rows.clients.tolist() == [0, 1, 2, 3]
+    _, labels = setup.client_data.samples(setup.client_data.train(2))
+    assert rows.values[2].tolist() == pytest.approx((labels.bincount(minlength=10) / len(labels)).tolist())
 
 
 def test_registered_it_is_run_by_name(registered: Path, tmp_path: Path) -> None:

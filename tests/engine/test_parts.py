@@ -10,7 +10,7 @@ from small import dataset, fit_of, loop_of, partition_of, plan_of
 
 from fedstrata.core import FOLDS
 from fedstrata.engine import ClientData
-from fedstrata.engine.client_data import client_stat
+from fedstrata.engine.client_stats import client_stat
 from fedstrata.errors import ContractError
 
 

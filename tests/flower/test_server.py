@@ -21,7 +21,8 @@ from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive, run_config
 from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.run import Run, run_experiment
+from fedstrata.runner.result import Run
+from fedstrata.runner.run import run_experiment
 
 KEYS: dict[str, Any] = {
     "rounds": 4,
@@ -69,7 +70,14 @@ def tree(folder: Path) -> list[dict[str, Any]]:
 
 
 def models(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((folder / "models").iterdir())}
+    """The models of the clusters. What is known of clients' own differs: on real devices it stays there."""
+    files = sorted((folder / "models").iterdir())
+    return {path.name: path.read_bytes() for path in files if path.name.startswith(("cluster", "layout"))}
+
+
+def kept_on_devices(folder: Path) -> list[bool]:
+    clients = json.loads((folder / "models" / "clients.json").read_text())["clients"]
+    return [client["on_device"] for client in clients]
 
 
 @pytest.mark.parametrize("algorithm", [KEYS["algorithm"], {"name": "fedper"}])
@@ -83,10 +91,68 @@ def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
     assert models(tmp_path / "real") == models(tmp_path / "simulated")
     assert (tmp_path / "real/experiment.toml").read_bytes() == (tmp_path / "simulated/experiment.toml").read_bytes()
     assert tree(tmp_path / "real") == tree(tmp_path / "simulated")
+    personal = algorithm["name"] == "fedper"
+    assert kept_on_devices(tmp_path / "real") == [personal] * 6
+    assert kept_on_devices(tmp_path / "simulated") == [False] * 6
+    if personal:
+        with pytest.raises(InputError, match=r"client site-2 keeps linear2.weight, linear2.bias on its own device"):
+            finished.model(2)
+        assert finished.cluster_model(0).predict(np.zeros((3, 1, 8, 8))).shape == (3,)
     assert {key: finished.summary[key] for key in ("ari", "acc_client", "bytes_up")} == {
         key: simulated.summary[key] for key in ("ari", "acc_client", "bytes_up")
     }
     assert (tmp_path / "real" / "report.html").exists()
+
+
+OWN = """
+from dataclasses import dataclass, replace
+import torch
+from fedstrata.algorithms.fedavg import FedAvg
+
+def shares(inputs, labels, classes):
+    return labels.bincount(minlength=classes) / len(labels)
+
+@dataclass(frozen=True)
+class Asking(FedAvg):
+    source = "a test"
+    sample: int = 1
+
+    def plan(self, problem, state, cohort):
+        asked = torch.ones(len(cohort), dtype=torch.bool)
+        return replace(super().plan(problem, state, cohort), client_stats={"own_asking:shares": asked})
+"""
+
+
+def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_asking.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    algorithm = {"name": "own_asking:Asking", "sample": 2}
+    grid, members = here
+    with pytest.raises(EngineError, match=r"expected at least 1 of 6 clients to answer"):
+        driven(grid, members, tmp_path / "refusing", algorithm=algorithm, rounds=1)
+    assert 'to allow it, add client-stats="own_asking:shares"' in capsys.readouterr().err
+
+    allowing = {node: replace(device, client_stats=("own_asking:shares",)) for node, device in grid.devices.items()}
+    finished = driven(Loopback(allowing), members, tmp_path / "real", algorithm=algorithm, rounds=2)
+    simulated = run_experiment(
+        load_experiment({**KEYS, "algorithm": algorithm, "rounds": 2}), tmp_path / "simulated", quiet=True
+    )
+    assert finished.summary["algorithm"] == "own_asking:Asking"
+    assert records(tmp_path / "real") == records(tmp_path / "simulated")
+    # Ten numbers of four bytes, beside the update.
+    assert simulated.rounds[0]["bytes_up"] == 6 * 4 * (simulated.state.models.shape[1] + 10)
+
+
+def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) -> None:
+    from fedstrata.flower.deploy import refuse_local_names
+
+    experiment = load_experiment(KEYS)
+    local = experiment.model_copy(update={"model": experiment.model.model_copy(update={"name": "__main__:Net"})})
+    with pytest.raises(InputError, match=r"model.name = '__main__:Net': expected a name that every machine"):
+        refuse_local_names(local)
+    refuse_local_names(experiment)
 
 
 def test_the_bytes_on_the_wire_are_told_beside_those_that_the_plan_derives(here: Here, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def spoil(path: Path) -> None:
     [
         ("lr = 0.1", "lr = 0.05", "local.lr was 0.1, is 0.05"),
         ("seed = 0", "seed = 1", "seed was 0, is 1"),
-        ("rounds = 5", "rounds = 6", "rounds was 5, is 6"),
+        ("rounds = 5", "rounds = 4", "rounds was 5, is 4"),
         ("batch = 10", "batch = 20", "local.batch was 10, is 20"),
         ("eps1 = 9.0", "eps1 = 8.0", "algorithm.eps1 was 9.0, is 8.0"),
     ],

@@ -31,4 +31,5 @@ ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
         "flis": "fedstrata.algorithms.flis:FLIS",
         "strata": "fedstrata.algorithms.strata:Strata",
     },
+    group="fedstrata.algorithms",
 )

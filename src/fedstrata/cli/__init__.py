@@ -14,12 +14,15 @@ from fedstrata.cli import deploy
 from fedstrata.cli.commands import (
     assign_command,
     compare_command,
+    export_command,
     list_command,
     report_command,
     run_command,
+    runs_command,
     scout_command,
     watch_command,
 )
+from fedstrata.cli.logs import note_error, start_logging, stop_logging
 from fedstrata.cli.terminal import fail, say
 from fedstrata.errors import FedstrataError, InputError, MachineError
 from fedstrata.resources import resource_errors
@@ -30,17 +33,33 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report_command,
     "watch": watch_command,
     "assign": assign_command,
+    "export": export_command,
+    "runs": runs_command,
     "list": list_command,
     "scout": scout_command,
 }
 """The commands by name, in the order in which the help shows them."""
 
-_app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True
-)
+_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
 for _name, _command in COMMANDS.items():
     _app.command(_name)(_command)
 _app.add_typer(deploy.commands, name="deploy")
+
+_VERBOSE = "Show what the library notes, and where an error came from."
+
+
+def _with_verbose(command: click.Command) -> click.Command:
+    """Add `--verbose` to a command and those below it."""
+
+    def switch(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+        if given:
+            start_logging()
+
+    option = click.Option(["--verbose"], is_flag=True, expose_value=False, callback=switch, help=_VERBOSE)
+    command.params.append(option)
+    for inner in getattr(command, "commands", {}).values():
+        _with_verbose(inner)
+    return command
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -51,15 +70,21 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         with resource_errors():
-            status = _app(args, standalone_mode=False)
+            command = _with_verbose(typer.main.get_command(_app))
+            status = command.main(args, prog_name="fedstrata", standalone_mode=False)
     except InputError as error:
+        note_error(error)
         status = fail(error, 2)
     except MachineError as error:
+        note_error(error)
         status = fail(f"{error.reason}, then give the same command again", 1)
     except FedstrataError as error:
+        note_error(error)
         status = fail(error, 1)
     except click.ClickException as error:
         status = fail(error.format_message(), error.exit_code)
+    finally:
+        stop_logging()
     sys.exit(status)
 
 

@@ -6,17 +6,21 @@ A new command is a function here and a line in `COMMANDS`, in `cli/__init__.py`.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import fedstrata
+from fedstrata.cli.completion import complete_algorithms
 from fedstrata.cli.terminal import (
     AnyFolder,
+    AsJson,
     ExperimentFile,
     Quiet,
     RunFolder,
@@ -25,6 +29,7 @@ from fedstrata.cli.terminal import (
     resumable,
     resume_command,
     say,
+    say_json,
     short,
     show_table,
 )
@@ -33,6 +38,7 @@ from fedstrata.quoting import shown
 
 if TYPE_CHECKING:
     from fedstrata.comparison import Comparison
+    from fedstrata.runner.result import Run
 
 
 def run_command(
@@ -41,20 +47,18 @@ def run_command(
     out: RunFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment, by default handwritten digits in four hidden groups, and write its report."""
     with resumable("run"):
         finished = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
-    from fedstrata.report.client_names import ClientNames
-
-    measures = {key: value for key, value in finished.summary.items() if not isinstance(value, Mapping | list)}
-    show_table(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
-    names = ClientNames(finished.names)
-    for node in finished.tree:
-        if node.split is None and node.members:
-            say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")
-    say(f"run folder: {finished.folder}")
-    say(f"report: {finished.folder / 'report.html'}")
+    if as_json:
+        report = str(finished.folder / "report.html")
+        say_json(
+            {"folder": str(finished.folder), "report": report, "summary": finished.summary, "labels": finished.labels}
+        )
+    else:
+        _show_run(finished)
     from fedstrata.report.words import warnings
 
     for warning in [*finished.warnings, *warnings(finished.summary)]:
@@ -63,13 +67,32 @@ def run_command(
         raise typer.Exit(1)
 
 
+def _show_run(finished: Run) -> None:
+    """Print the summary of a run, the members of each cluster, and where its records are."""
+    from fedstrata.report.client_names import ClientNames
+
+    names = ClientNames(finished.names)
+    measures = {key: value for key, value in finished.summary.items() if not isinstance(value, Mapping | list)}
+    show_table(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
+    for node in finished.tree:
+        if node.split is None and node.members:
+            say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")
+    say(f"run folder: {finished.folder}")
+    say(f"report: {finished.folder / 'report.html'}")
+
+
 def compare_command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(metavar="EXPERIMENT.toml | DIR...", help="An experiment, or the folders of finished runs."),
     ] = None,
     algorithms: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="The algorithms, with the keys of [algorithms.NAME].")
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="The algorithms, with the keys of [algorithms.NAME].",
+            autocompletion=complete_algorithms,
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="SEED,SEED", help="Seeds for each of them; by default the experiment's.")
@@ -80,6 +103,7 @@ def compare_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in the folder.")] = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run several algorithms side by side, with equal local work done once, or put finished runs into one table."""
     given = sources or []
@@ -103,7 +127,7 @@ def compare_command(
             comparison = fedstrata.compare(
                 experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
             )
-    _show_comparison(comparison, command)
+    _show_comparison(comparison, command, as_json=as_json)
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -116,15 +140,18 @@ def _numbers(text: str | None) -> list[int] | None:
         ) from None
 
 
-def _show_comparison(comparison: Comparison, command: Sequence[str]) -> None:
+def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
     from fedstrata.comparison import cells, titles
 
-    show_table(tuple(titles(comparison.table)), [cells(row) for row in comparison.table], headed=True)
-    if comparison.jobs:
-        say(comparison.jobs)
-    say(f"comparison: {comparison.folder / 'comparison.md'}")
-    say(f"page: {comparison.folder / 'comparison.html'}")
+    if as_json:
+        say_json({"folder": str(comparison.folder), **json.loads((comparison.folder / "comparison.json").read_text())})
+    else:
+        show_table(tuple(titles(comparison.table)), [cells(row) for row in comparison.table], headed=True)
+        if comparison.jobs:
+            say(comparison.jobs)
+        say(f"comparison: {comparison.folder / 'comparison.md'}")
+        say(f"page: {comparison.folder / 'comparison.html'}")
     for warning in comparison.warnings:
         fail(warning, 0)
     for trouble in comparison.troubles:
@@ -137,6 +164,7 @@ def _show_comparison(comparison: Comparison, command: Sequence[str]) -> None:
 
 def report_command(
     folder: AnyFolder,
+    as_json: AsJson = False,
     figures: Annotated[
         str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
     ] = None,
@@ -145,17 +173,49 @@ def report_command(
     if figures is not None:
         from fedstrata.report.export import save_figures
 
-        for path in save_figures(folder, figures):
-            say(path)
+        _say_files(save_figures(folder, figures), as_json=as_json)
         return
     from fedstrata.report import build
     from fedstrata.report.comparison import build_comparison
 
     if (folder / "comparison.json").is_file():
-        say(build_comparison(folder))
+        _say_files([build_comparison(folder)], as_json=as_json)
     else:
         build(folder)
-        say(folder / "report.html")
+        _say_files([folder / "report.html"], as_json=as_json)
+
+
+def _say_files(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Print the files that a command has written."""
+    if as_json:
+        say_json({"files": [str(path) for path in paths]})
+    else:
+        for path in paths:
+            say(path)
+
+
+def runs_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the runs in a folder, and those of the comparisons in it."""
+    from fedstrata.report.runs import find_runs
+
+    runs = find_runs(folder)
+    if as_json:
+        say_json([asdict(run) for run in runs])
+        return
+    rows = []
+    for run in runs:
+        name = os.path.relpath(run.folder, folder)
+        rounds = f"{run.round}/{'?' if run.rounds is None else run.rounds}"
+        accuracy = "-" if run.acc_client is None else f"{run.acc_client:.3f}"
+        agreement = "-" if run.ari is None else f"{run.ari:.2f}"
+        seed = "-" if run.seed is None else str(run.seed)
+        cells = (name, run.state, run.algorithm, run.dataset, seed, rounds, short(run.clusters), accuracy, agreement)
+        rows.append((*cells, run.changed.replace("T", " ")))
+    titles = ("run", "state", "algorithm", "data", "seed", "round", "clusters", "acc_client", "ari", "changed")
+    show_table(titles, rows, headed=True)
 
 
 def watch_command(
@@ -182,8 +242,30 @@ def assign_command(
     say(json.dumps(assign(folder, clients), indent=1))
 
 
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the models.")],
+    clients: Annotated[
+        list[str] | None, typer.Option("--client", metavar="NAME", help="A client; by default every model in use.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="safetensors|torch|onnx", help="torch and onnx also write programs.")
+    ] = "safetensors",
+    as_json: AsJson = False,
+) -> None:
+    """Write models with their normalisation, class names and clients' own layers; print the files.
+
+    A program of --format torch is read by torch.export.load alone, and takes raw samples.
+    """
+    from fedstrata.runner.export import export_models, format_of
+    from fedstrata.runner.result import load
+
+    _say_files(export_models(load(folder), target, clients or (), format_of(format)), as_json=as_json)
+
+
 def list_command(
     kind: Annotated[Literal["algorithms", "datasets", "partitions", "models"], typer.Argument(metavar="KIND")],
+    as_json: AsJson = False,
 ) -> None:
     """List the algorithms, datasets, partitions or models that an experiment can name."""
     rows = []
@@ -192,7 +274,10 @@ def list_command(
             rows.append((name, thing.about, thing.origin))
         else:
             rows.append((name, (thing.__doc__ or "").partition("\n")[0], getattr(thing, "source", "")))
-    show_table(("name", "what it is", "source"), rows)
+    if as_json:
+        say_json([dict(zip(("name", "about", "source"), row, strict=True)) for row in rows])
+    else:
+        show_table(("name", "what it is", "source"), rows)
 
 
 def scout_command(
@@ -202,6 +287,7 @@ def scout_command(
         int, typer.Option(min=2, help="Rounds of FedAvg to watch; the first tells the sample counts.")
     ] = 3,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
 
@@ -221,11 +307,15 @@ def scout_command(
             print(line, file=sys.stderr)
 
     choice = scan_experiment(checked, rounds, show)
+    decision = choice.decision
+    said = sentence(decision.kind, decision.layer, decision.values)
+    if as_json:
+        say_json({"layers": [asdict(score) for score in choice.scores], **asdict(decision), "sentence": said})
+        return
     rows = [
         (score.name, f"{score.correlation:.2f}", f"{score.apart:.2f}", f"{score.common:.2f}", f"{score.p:.2g}")
         for score in choice.scores
     ]
     if rows:
         show_table(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
-    decision = choice.decision
-    say(sentence(decision.kind, decision.layer, decision.values))
+    say(said)

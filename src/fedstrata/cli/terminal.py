@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -15,19 +16,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedstrata.cli.completion import complete_key
 from fedstrata.errors import MachineError
 from fedstrata.quoting import printable
+from fedstrata.records.schema import finite
 from fedstrata.runner.interrupt import Stopped
 
 ExperimentFile = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
 
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.", autocompletion=complete_key),
 ]
 
 RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder; by default a new one in runs.")]
 
 AnyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -72,6 +78,11 @@ def short(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def say_json(value: Any) -> None:
+    """Print a result as JSON."""
+    say(json.dumps(finite(value), indent=1, allow_nan=False))
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: bool = False) -> None:

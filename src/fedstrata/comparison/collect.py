@@ -31,9 +31,13 @@ _MAY_DIFFER = ("algorithm", "algorithms", "seed", "engine", "probe", "records")
 """The tables in which the runs of a comparison may differ."""
 
 
-def finished(folder: Path) -> bool:
-    """Whether a folder is that of a finished run; the summary is the last file that a run writes."""
-    return (folder / "summary.json").is_file()
+def finished(folder: Path, rounds: int) -> bool:
+    """Whether a folder is that of a run that has finished as many rounds; its summary is the last file that it writes.
+
+    Raises:
+        RecordError: When the summary is damaged.
+    """
+    return (folder / "summary.json").exists() and int(Folder(folder).summary()["rounds"]) >= rounds
 
 
 def conclude(

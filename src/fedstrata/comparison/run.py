@@ -49,7 +49,8 @@ def compare_experiments(
     Args:
         experiments: The experiments, checked and complete.
         out: The folder of the comparison; made if need be.
-        resume: Whether to go on from the checkpoints in the folder. Finished runs stay as they are.
+        resume: Whether to go on from the checkpoints in the folder. Finished runs stay as they are, unless the
+            experiments have more rounds.
         quiet: Whether to show no progress.
 
     Raises:
@@ -112,7 +113,7 @@ class _RunQueue:
     ) -> None:
         """Read no data yet."""
         self._before_first = before_first
-        self._waiting = [experiment for experiment in experiments if not finished(folder_of(out, experiment))]
+        self._waiting = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
         self._first_seed = experiments[0].seed
         self._out = out
         self._resume = resume

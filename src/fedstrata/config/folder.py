@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.config.objects import algorithm_table
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError, RecordError
@@ -21,7 +24,12 @@ from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_diffe
 
 
 def choose(
-    source: Source = None, sets: Sequence[str] = (), out: Path | str | None = None, *, resume: bool = False
+    source: Source = None,
+    sets: Sequence[str] = (),
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    tables: Mapping[str, Any] | None = None,
 ) -> tuple[Experiment, Path]:
     """Choose the experiment of a run and its folder.
 
@@ -30,7 +38,9 @@ def choose(
         sets: Changes, as `load_experiment` takes them.
         out: The run folder. None is ``runs/<file>-<algorithm>-<seed>`` in the working directory, numbered from the
             second on.
-        resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones.
+        resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones. With more
+            `rounds`, a finished run is extended.
+        tables: Tables that replace those of the source, as `load_experiment` takes them.
 
     Raises:
         InputError: When the experiment is wrong, or the folder holds something (to start) or no such run (to resume).
@@ -38,8 +48,8 @@ def choose(
     if resume and out is not None and source is None:
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
         source = recorded(Path(out))
-    experiment = load_experiment(source, sets)
-    name = f"{_stem(source)}-{experiment.algorithm.name}-{experiment.seed}"
+    experiment = load_experiment(source, sets, tables=tables)
+    name = f"{_stem(source)}-{_file_name(experiment.algorithm.name)}-{experiment.seed}"
     folder = numbered(name, resume) if out is None else Path(out)
     if resume:
         return _begun(experiment, folder), folder
@@ -99,12 +109,17 @@ def recorded(folder: Path) -> Path:
 
 
 def _begun(given: Experiment, folder: Path) -> Experiment:
-    """Return the experiment with which a run folder was begun, if it is the one that was given."""
+    """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
     own = load_experiment(recorded(folder))
+    if given.rounds < own.rounds:
+        raise ExperimentError(
+            f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
+            "a run can be extended, not shortened"
+        )
     known = flatten_keys(own.model_dump(exclude_none=True))
     for path, value in flatten_keys(given.model_dump(exclude_none=True)).items():
         # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path)
+        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
         if not left_open and (path not in known or known[path] != value):
             found = shown(known[path]) if path in known else "nothing"
             raise ExperimentError(
@@ -114,12 +129,12 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root})
-    return own.model_copy(update={"data": data, "engine": engine, "records": given.records})
+    return own.model_copy(update={"rounds": given.rounds, "data": data, "engine": engine, "records": given.records})
 
 
 def choose_all(
     source: Source,
-    algorithms: Sequence[str],
+    algorithms: Sequence[Any],
     seeds: Sequence[int] | None = None,
     sets: Sequence[str] = (),
     out: Path | str | None = None,
@@ -131,7 +146,7 @@ def choose_all(
     Args:
         source: The experiment, as `load_experiment` takes it. An algorithm has the keys of
             ``[algorithms.<name>]``; the one of ``[algorithm]`` has those as well.
-        algorithms: The names of registered algorithms.
+        algorithms: The names of registered algorithms, ``"package.module:Class"``, or objects of algorithms.
         seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
@@ -146,21 +161,25 @@ def choose_all(
             folder holds something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
-    for name in algorithms:
-        if name not in ALGORITHMS:
-            raise ExperimentError(unknown("--algorithms", name, "algorithm", ALGORITHMS))
+    tables = [each if isinstance(each, str) else algorithm_table(each) for each in algorithms]
+    names = [each if isinstance(each, str) else str(each["name"]) for each in tables]
+    for name in names:
+        if name not in ALGORITHMS and ":" not in name:
+            raise ExperimentError(unknown("--algorithms", name, "algorithm", [*ALGORITHMS, "'package.module:Class'"]))
     wrong = [seed for seed in seeds or () if not 0 <= seed <= MAX_INTEGER]
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_INTEGER}")
     runs = len(algorithms) * len(seeds or (base.seed,))
     if runs > MAX_RUNS:
         raise ExperimentError(f"--seeds: expected a comparison of at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
-    _require_distinct("--algorithms", algorithms)
+    _require_distinct("--algorithms", names)
     _require_distinct("--seeds", (base.seed,) if seeds is None else seeds)
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
     experiments = [
         load_experiment(source, [*(sets if name == base.algorithm.name else others), f"algorithm.name={name}"])
-        for name in algorithms
+        if isinstance(table, str)
+        else load_experiment(source, others, tables={"algorithm": table})
+        for name, table in zip(names, tables, strict=True)
     ]
     wanted = [each.model_copy(update={"seed": seed}) for seed in seeds or (base.seed,) for each in experiments]
     folder = numbered(f"{_stem(source)}-compare", resume) if out is None else Path(out)
@@ -172,7 +191,12 @@ def choose_all(
 
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
-    return comparison / f"{experiment.algorithm.name}-{experiment.seed}"
+    return comparison / f"{_file_name(experiment.algorithm.name)}-{experiment.seed}"
+
+
+def _file_name(algorithm: str) -> str:
+    """Write the name of an algorithm so that every file system takes it: ``mine:Mine`` becomes ``mine_Mine``."""
+    return re.sub(r"[^\w.-]", "_", algorithm)
 
 
 def _require_distinct(key: str, values: Iterable[object]) -> None:

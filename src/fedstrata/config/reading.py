@@ -10,7 +10,16 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, algorithm_from, too_large
+from fedstrata.config.objects import with_named_objects
+from fedstrata.config.tables import (
+    OWN_TEST,
+    AlgorithmTable,
+    Experiment,
+    ModelTable,
+    algorithm_from,
+    keys_of_algorithm,
+    too_large,
+)
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
 from fedstrata.errors import DataError, ExperimentError, PartitionError
 from fedstrata.files import parse_toml
@@ -40,13 +49,22 @@ _MODEL_ARGUMENTS = ("shape", "classes", "seed")
 """The arguments that every network is given, so that no option of a network can have their names."""
 
 
-def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    source: Source = None,
+    sets: Sequence[str] = (),
+    *,
+    tables: Mapping[str, Any] | None = None,
+    find_data: bool = True,
+) -> Experiment:
     """Read and check an experiment.
 
     Args:
         source: A file, a mapping of the same keys, or None for the experiment that the library carries.
         sets: Changes as ``"dotted.key=value"``, the value as in TOML, or else a plain string. One that names another
             partition, model or algorithm drops the options that the source has for its own.
+        tables: Tables that replace those of the source. As in a source that is a mapping, ``algorithm`` may be an
+            object of an algorithm or its class, and ``model`` what makes a network.
+        find_data: Whether data that cannot be found are an error. What is made of a finished run needs none.
 
     Returns:
         The experiment, with every default written out.
@@ -56,8 +74,9 @@ def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experime
     """
     if len(sets) > MAX_OPTIONS:
         raise ExperimentError(f"--set: expected at most {MAX_OPTIONS:,} keys, found {len(sets):,}; use a file")
-    given = _as_in_file(source) if isinstance(source, Mapping) else _read_file(source)
-    given = _as_in_file(_override(given, [_parse_set(text) for text in sets]))
+    given = dict(source) if isinstance(source, Mapping) else _read_file(source)
+    given = _as_in_file(with_named_objects({**given, **(tables or {})}))
+    given = _as_in_file(_override(_with_tables(given), [_parse_set(text) for text in sets]))
     _refuse_renamed(given)
     try:
         draft = Experiment.model_validate(given)
@@ -65,6 +84,8 @@ def load_experiment(source: Source = None, sets: Sequence[str] = ()) -> Experime
         raise ExperimentError(explain(failure, given, Experiment)) from None
     experiment = _resolve(draft)
     # Last, as it may have to download.
+    if not find_data:
+        return experiment
     location = _find_data(experiment)
     if "partition" not in draft.model_fields_set and location.client_column:
         # The clients are as given as their data.
@@ -131,12 +152,21 @@ def _as_in_file(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Any:
     return [_as_in_file(item, path, depth + 1) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _with_tables(given: dict[str, Any]) -> dict[str, Any]:
+    """Write ``algorithm = "ifca"`` as ``algorithm = {name = "ifca"}``, and likewise models and partitions."""
+    short = {table: {key: given[table]} for table, (key, _) in _SELECTORS.items() if isinstance(given.get(table), str)}
+    return {**given, **short}
+
+
 def _parse_set(text: str) -> tuple[list[str], Any]:
     """Split one `--set` into its key and its value."""
     key, equals, value = text.partition("=")
     keys = key.strip().split(".")
     if not equals or not all(keys) or len(keys) > DEPTH or len(text) > EXPERIMENT_BYTES:
         raise ExperimentError(f"--set {shown(text)}: expected KEY=VALUE with a dotted key, such as local.lr=0.1")
+    # `--set algorithm=ifca` is short for `--set algorithm.name=ifca`.
+    if keys[0] in _SELECTORS and len(keys) == 1 and not value.lstrip().startswith("{"):
+        keys = [keys[0], _SELECTORS[keys[0]][0]]
     try:
         parsed = parse_toml(f"value = {value}")
     except ValueError:
@@ -203,9 +233,8 @@ def _resolve(draft: Experiment) -> Experiment:
     name = draft.algorithm.name
     others = dict(draft.algorithms)
     algorithm = algorithm_from(name, {**others.pop(name, {}), **draft.algorithm.options})
-    fields = type(algorithm).__pydantic_fields__  # type: ignore[attr-defined]  # every algorithm is such a dataclass
-    values = {field.alias or key: getattr(algorithm, key) for key, field in fields.items()}
-    keys = {key: value for key, value in values.items() if value is not None}
+    keys = keys_of_algorithm(algorithm)
+    _check_writable(name, keys)
     return draft.model_copy(
         update={
             "partition": keys_of(scheme),
@@ -214,6 +243,18 @@ def _resolve(draft: Experiment) -> Experiment:
             "algorithms": others,
         }
     )
+
+
+def _check_writable(name: str, keys: Mapping[str, Any]) -> None:
+    """Refuse hyper-parameters of a user's own algorithm that no experiment file can hold."""
+    for key, value in keys.items():
+        try:
+            tomli_w.dumps({key: _as_in_file(value)})
+        except (TypeError, ValueError):
+            raise ExperimentError(
+                f"{dotted(('algorithm', key))} = {shown(value)}: expected a number, a string, true, false, or a list "
+                f"or table of these, as the experiment file of a run holds all keys of {name}"
+            ) from None
 
 
 def _check_model(model: ModelTable) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Interval, Len, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
@@ -32,6 +33,7 @@ from fedstrata.limits import (
 )
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.quoting import dotted, shown
+from fedstrata.registry import load_users_object
 
 _Count = Annotated[int, Interval(ge=0, le=MAX_SAMPLES)]
 _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]
@@ -46,6 +48,10 @@ ALL_INDEPENDENT = "none"
 
 DEFAULT_TEST_SHARE = 0.2
 """The share of a client's data that is held out by default."""
+
+ALGORITHM_METHODS = ("init", "plan", "update", "assign", "evaluations")
+"""The methods of an algorithm, as `fedstrata.core.Algorithm` describes them."""
+
 
 _Entry = TypeVar("_Entry")
 
@@ -189,7 +195,7 @@ class AlgorithmTable(ChoiceTable):
     """The algorithm.
 
     Attributes:
-        name: The name of a registered algorithm; the other keys are its hyper-parameters.
+        name: The name of a registered algorithm, or "package.module:Class"; the other keys are its hyper-parameters.
     """
 
     name: str = "strata"
@@ -385,25 +391,66 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
     """Make an algorithm with its hyper-parameters.
 
     Args:
-        name: The name of a registered algorithm.
+        name: The name of a registered algorithm, or ``"package.module:Class"``.
         keys: Its hyper-parameters.
         place: The place of these keys in the experiment, for the message.
 
     Raises:
         ExperimentError: When there is no such algorithm, or its keys do not fit.
     """
-    if name not in ALGORITHMS:
-        key = "algorithm.name" if place == "algorithm" else place
-        raise ExperimentError(unknown(key, name, "algorithm", ALGORITHMS))
-    kind: Callable[..., Algorithm[Any]] = ALGORITHMS[name]
+    kind = _algorithm_class(name, place)
     for key, value in keys.items():
         largest = ALGORITHM_KEYS.get(key, MAX_COUNT) if isinstance(value, int) else MAX_NUMBER
         if problem := too_large(value, largest):
             raise ExperimentError(f"{place}.{dotted([key])} = {shown(value)}: {problem}")
+    known = [field.name for field in fields(kind)]
+    wrong = [key for key in keys if key not in known]
+    # A class of pydantic says itself what is wrong with a key.
+    if wrong and not is_pydantic_dataclass(kind):
+        raise ExperimentError(unknown(f"{place}.{dotted([wrong[0]])}", wrong[0], "key", known))
     try:
-        return kind(**keys)
+        made: Algorithm[Any] = kind(**keys)
     except ValidationError as failure:
         raise ExperimentError(explain(failure, keys, kind, place)) from None
+    # What a user's own class raises about its keys.
+    except (TypeError, ValueError) as error:
+        raise ExperimentError(f"{place}: {name} refuses its keys: {' '.join(str(error).split())}") from error
+    return made
+
+
+def keys_of_algorithm(algorithm: Algorithm[Any]) -> dict[str, Any]:
+    """Return the hyper-parameters of an algorithm as an experiment file has them; keys that are None are left out."""
+    kind = type(algorithm)
+    names = {field.name: field.name for field in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
+    if is_pydantic_dataclass(kind):
+        names = {name: field.alias or name for name, field in kind.__pydantic_fields__.items()}
+    values = {key: getattr(algorithm, name) for name, key in names.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _algorithm_class(name: str, place: str) -> type[Any]:
+    """Find the class of an algorithm.
+
+    Args:
+        name: The name of a registered algorithm, or ``"package.module:Class"``.
+        place: The place of its keys in the experiment, for the message.
+    """
+    key = "algorithm.name" if place == "algorithm" else place
+    if name not in ALGORITHMS and ":" not in name:
+        raise ExperimentError(unknown(key, name, "algorithm", [*ALGORITHMS, "'package.module:Class'"]))
+    try:
+        kind = load_users_object(name) if name not in ALGORITHMS else ALGORITHMS[name]
+    # An entry point may lead to a module that is gone.
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ExperimentError(f"{key} = {shown(name)} names no algorithm: {error}") from error
+    missing = [method for method in ALGORITHM_METHODS if not callable(getattr(kind, method, None))]
+    if not isinstance(kind, type) or not is_dataclass(kind) or missing:
+        lacks = f" without {', '.join(missing)}" if missing else ""
+        raise ExperimentError(
+            f"{key} = {shown(name)}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found "
+            f"{kind!r:.60}{lacks}; see docs/adding.md"
+        )
+    return kind
 
 
 def too_large(value: object, largest: float) -> str:

@@ -97,8 +97,9 @@ class Plan:
         models: The models that clients may receive, (k, p).
         tasks: The local tasks by name. Every client does them in this order; each starts from its own candidate.
         evaluations: What is scored before any work, by name. `CLIENT` is what accuracy means.
-        client_stats: Statistics of the training data, of ``CLIENT_STATS``, and which clients of the cohort send each
-            along, bool (m,).
+        client_stats: Statistics of the training data, of ``CLIENT_STATS`` or ``"package.module:function"``, and which
+            clients of the cohort send each along, bool (m,). A function gets (inputs, labels, classes) of a client and
+            returns a row of numbers, (q,).
     """
 
     round: int

@@ -11,6 +11,7 @@ from fedstrata.data.location import Location
 from fedstrata.data.memory import read_kept
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
+from fedstrata.data.sample_format import SampleFormat
 from fedstrata.errors import DataError
 from fedstrata.registry import load_object
 
@@ -20,6 +21,7 @@ __all__ = [
     "DatasetInfo",
     "Location",
     "ReadOptions",
+    "SampleFormat",
     "Split",
     "client_values",
     "find",

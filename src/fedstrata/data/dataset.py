@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedstrata.data.sample_format import SampleFormat, resize, scale_and_shift
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
@@ -40,6 +41,7 @@ class Dataset:
             None where all samples are independent.
         class_names: The name of each class, (classes,), or empty where the files give none.
         feature_names: The name of each feature, (channels,), where columns of a table are the features; else empty.
+        stored_shape: The shape of one sample before images were resized; empty where they were not.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -55,6 +57,7 @@ class Dataset:
     unit: str | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    stored_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -150,15 +153,24 @@ class Dataset:
             },
         )
 
+    @property
+    def sample_format(self) -> SampleFormat:
+        """Return what raw samples look like, and how a network reads them."""
+        side = self.shape[-1] if self.stored_shape else None
+        raw = self.stored_shape or self.shape
+        return SampleFormat(raw, self._dtype, self.mean, self.std, self.classes, self.class_names, side)
+
+    @property
+    def _dtype(self) -> str:
+        return str(self.inputs.dtype).removeprefix("torch.")
+
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
         """Return the scale and shift that normalise stored inputs, float32, in the memory layout that `normalise` uses.
 
         The channels of images are last and repeated for every pixel, because a loop over three numbers is slow.
         """
-        largest = 255.0 if self.inputs.dtype == torch.uint8 else 1.0
-        std = torch.tensor(self.std, dtype=torch.float64)
-        parts = (1 / (largest * std)).float(), (-torch.tensor(self.mean, dtype=torch.float64) / std).float()
+        parts = scale_and_shift(self._dtype, self.mean, self.std)
         if self.inputs.ndim == 4:
             scale, shift = (part.expand(*self.shape[1:], -1).contiguous() for part in parts)
         else:
@@ -209,11 +221,8 @@ class Dataset:
             return self
         images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
         for source, target in zip(_blocks(self.inputs), _blocks(images), strict=True):
-            resized = torch.nn.functional.interpolate(
-                source.float(), size=(side, side), mode="bilinear", align_corners=False, antialias=True
-            )
-            target.copy_(resized.round_().clamp_(0, 255))
-        return replace(self, inputs=images)
+            target.copy_(resize(source, side))
+        return replace(self, inputs=images, stored_shape=self.stored_shape or self.shape)
 
 
 def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

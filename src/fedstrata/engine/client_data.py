@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedstrata.clustering import entropy
-from fedstrata.core import CLIENT_STATS, FOLDS, SINGULAR_VECTORS, Plan, Rows
-from fedstrata.data import Dataset
+from fedstrata.core import FOLDS
+from fedstrata.data import Dataset, SampleFormat
 from fedstrata.errors import ContractError
 from fedstrata.randomness import seed_of
 
@@ -151,6 +150,11 @@ class ClientData:
 
     def samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that hold them see them."""
+        inputs, labels = self.raw_samples(index)
+        return self._dataset.normalise(inputs), labels
+
+    def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (s, ...) before they are normalised, and labels (s,), as the clients that hold them see them."""
         if self.on_read is not None:
             self.on_read()
         inputs = self._dataset.gather(index)
@@ -164,7 +168,7 @@ class ClientData:
             else:
                 for turn in (1, 2, 3):
                     inputs[turns == turn] = torch.rot90(inputs[turns == turn], turn, dims=(2, 3))
-        return self._dataset.normalise(inputs), self.labels(index)
+        return inputs, self.labels(index)
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels (s,) of some samples, as the clients that hold them see them; without reading the inputs."""
@@ -179,6 +183,11 @@ class ClientData:
     def dataset(self) -> Dataset:
         """The data of all clients."""
         return self._dataset
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        """What raw samples look like, and how a network reads them."""
+        return self._dataset.sample_format
 
     @property
     def unit(self) -> str | None:
@@ -224,48 +233,3 @@ class SimulationSpec:
     def client_data(self) -> ClientData:
         """The clients' data."""
         return ClientData(self.dataset, self.partition, self.seed, self.handovers)
-
-
-def client_stats_of(plan: Plan, client_data: ClientData) -> dict[str, Rows]:
-    """The statistics that a plan asks for, by name, with a row of each client that is asked."""
-    stats = {}
-    for name, asked in plan.client_stats.items():
-        if bool(asked.any()):
-            clients = plan.cohort[asked]
-            fold = "B" if name == "units" else "all"
-            data = (client_data.train(client, fold, plan.round) for client in clients.tolist())
-            stats[name] = Rows(clients, torch.stack([client_stat(name, client_data, index) for index in data]))
-    return stats
-
-
-def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
-    """One statistic of some samples, as a row (q,) float32.
-
-    Args:
-        name: One of ``CLIENT_STATS``. "classes" is the number of classes present, (1,). "entropy" is the entropy of
-            the class counts in bits, (1,) (AdaCFL Eq. 1). "subspaces" holds the first left singular vectors of the
-            samples of each class, (classes * 3 * features,), and is 0 where there are none (PACFL section 3). "units"
-            is Kish's effective sample size, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for independent units of s_i
-            samples, (1,).
-        client_data: The data of all clients.
-        index: The samples.
-
-    Raises:
-        ContractError: When there is no such statistic.
-    """
-    if name == "units":
-        sizes = client_data.units(index)
-        return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
-    inputs, labels = client_data.samples(index)
-    counts = labels.bincount(minlength=client_data.classes)
-    if name == "classes":
-        return (counts > 0).sum()[None].float()
-    if name == "entropy":
-        return torch.tensor([entropy(counts)])
-    if name != "subspaces":
-        raise ContractError(f"expected a fact of {', '.join(CLIENT_STATS)}, found {name!r}")
-    vectors = torch.zeros(client_data.classes, SINGULAR_VECTORS, inputs[0].numel())
-    for label in counts.nonzero().flatten().tolist():
-        left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :SINGULAR_VECTORS]
-        vectors[label, : left.shape[1]] = left.T
-    return vectors.flatten()

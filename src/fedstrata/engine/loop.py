@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score, empty_rows
-from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
+from fedstrata.engine.client_data import ClientData, SimulationSpec
+from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.randomness import generator, seed_of

@@ -13,7 +13,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedstrata.core import Layout
+from fedstrata.core import CLIENT_STATS, Layout
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
@@ -51,11 +51,14 @@ class Device:
         key: The key of its client, for as long as the federation lives.
         data: The data of its client, a ``.npz`` file or a folder of Parquet.
         state: The folder of what its client keeps to itself.
+        client_stats: Functions for statistics of the data that the server may ask for, as
+            ``"package.module:function"``. Without this list it could have any function of this machine called.
     """
 
     key: str
     data: Path
     state: Path
+    client_stats: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Device:
@@ -70,7 +73,8 @@ class Device:
                     f"node configuration: expected {name} to be a text, found {config.get(name)!r}; "
                     'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
                 )
-        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]))
+        stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
+        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]), stats)
 
 
 def work(message: Message, device: Device) -> Message:
@@ -131,6 +135,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     network = config.network()
     layout = layout_of(network)
     request = read_request(payload, layout)
+    _refuse_unknown_stats(request, device)
     file = device.state / f"{config.run}.safetensors"
     kept = _kept_tensors(file, request)
     store = ClientStore()
@@ -149,6 +154,16 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
     return write_reply(Reply(report, stored, spoilt), request, layout, config.run)
+
+
+def _refuse_unknown_stats(request: Request, device: Device) -> None:
+    """Refuse statistics by functions that the operator of this node has not named."""
+    for name in request.plan.client_stats:
+        if name not in CLIENT_STATS and name not in device.client_stats:
+            raise InputError(
+                f"expected a statistic of {', '.join((*CLIENT_STATS, *device.client_stats))}, was asked for {name}; to "
+                f'allow it, add client-stats="{name}" to this node\'s --node-config'
+            )
 
 
 def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:

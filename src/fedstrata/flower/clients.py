@@ -204,7 +204,8 @@ class FlowerClients:
             # Flower takes 0 seconds for half a day.
             messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
             bounds[client] = ReplyBounds(self._config.run, registration.train, registration.test)
-            expected[client] = expected_reply(request, self._layout, self._config.stat_sizes)
+            sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
+            expected[client] = expected_reply(request, self._layout, sizes)
             attempt.traffic.down += content_bytes(content)
         limit = largest(each.limit for each in expected.values())
         for client, message in replies(self._grid, messages, limit, seconds, self._clock):

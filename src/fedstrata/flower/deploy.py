@@ -15,6 +15,8 @@ from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folder import vacant
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
+from fedstrata.models import OBJECT
+from fedstrata.quoting import shown
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
@@ -46,6 +48,7 @@ def init(
     """
     folder = Path(folder)
     experiment = load_experiment(source, [*sets, "engine.name=loop", "engine.device=cpu"])
+    refuse_local_names(experiment)
     from fedstrata.flower.payload import flower
 
     flower()
@@ -130,6 +133,20 @@ def resume(out: Path | str, federation: Path | str) -> Path:
     """
     _, folder = choose(None, (), out, resume=True)
     return _submit(_home(federation), folder, {"experiment": "", "resume": True})
+
+
+def refuse_local_names(experiment: Experiment) -> None:
+    """Refuse an algorithm or network that only one script or notebook knows: other machines cannot import it.
+
+    Raises:
+        ExperimentError: When there is one.
+    """
+    for key, name in (("algorithm.name", experiment.algorithm.name), ("model.name", experiment.model.name)):
+        if name.startswith(("__main__:", OBJECT)):
+            raise ExperimentError(
+                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
+                "a module, install that on all of them, and name it 'module:Name'"
+            )
 
 
 def _fit_proxy(home: Path, experiment: Experiment) -> None:

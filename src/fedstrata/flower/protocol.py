@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.core import (
+    CLIENT_STATS,
     SINGULAR_VECTORS,
     Evaluation,
     Layout,
@@ -26,6 +27,7 @@ from fedstrata.core import (
     Rows,
     Score,
 )
+from fedstrata.engine.client_stats import own_stat
 from fedstrata.engine.loop import empty_result
 from fedstrata.errors import ContractError, InputError, check_rules
 from fedstrata.flower.payload import (
@@ -117,9 +119,16 @@ class RunConfig:
 
     @property
     def stat_sizes(self) -> dict[str, int]:
-        """The number of numbers that each client statistic consists of, by its name."""
+        """The number of numbers that each statistic of ``CLIENT_STATS`` consists of, by its name."""
         subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.shape)
         return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
+
+    def stat_size(self, name: str) -> int:
+        """Return the number of numbers of a statistic. A function of the user's own says it about a sample of zeros."""
+        if name in CLIENT_STATS:
+            return self.stat_sizes[name]
+        sample = torch.zeros(1, *self.samples.shape)
+        return len(own_stat(name, sample, torch.zeros(1, dtype=torch.int64), self.samples.classes))
 
 
 _RUN_CONFIG = Schema(RunConfig)
@@ -389,7 +398,7 @@ def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Pay
 
 
 def expected_reply(request: Request, layout: Layout, stat_sizes: Mapping[str, int]) -> ExpectedReply:
-    """Say what the reply to a request may hold, where `stat_sizes` is `RunConfig.stat_sizes`."""
+    """Say what the reply to a request may hold, with the size of each statistic that it asks for."""
     plan = request.plan
     arrays: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, task in plan.tasks.items():

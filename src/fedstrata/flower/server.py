@@ -25,7 +25,7 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.deploy import NETWORK
+from fedstrata.flower.deploy import NETWORK, refuse_local_names
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.protocol import RunConfig
@@ -36,8 +36,9 @@ from fedstrata.runner.build import RunSetup, problem_of, rehearse
 from fedstrata.runner.membership import membership
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import Run, run_steps
+from fedstrata.runner.run import run_steps
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -184,6 +185,7 @@ def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
 
 def _refuse_impossible(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
     """Refuse what only a simulator can do, and what does not fit together."""
+    refuse_local_names(experiment)
     n = experiment.data.clients
     truth = federation.truth
     if experiment.algorithm.name == "centralized":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -15,17 +13,59 @@ from fedstrata.errors import ModelError
 from fedstrata.key_errors import explain
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
+from fedstrata.models.factories import PortableFactory, called_with_shape
 from fedstrata.models.rows import layout_of
 from fedstrata.quoting import shown
-from fedstrata.registry import Registry, load_object
+from fedstrata.registry import Registry, load_users_object
+
+if TYPE_CHECKING:
+    from fedstrata.models.factories import Factory
 
 MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
     {
         name: f"fedstrata.models.networks:{name}"
         for name in ("mnist_cnn", "fmnist_cnn", "cifar_cnn", "tsdp_cnn", "vgg11", "vgg16", "resnet18", "har_cnn", "mlp")
     },
+    group="fedstrata.models",
 )
 """The factory of each network, ``factory(shape, classes, **options)``. Its keyword-only arguments are the options."""
+
+_BUILT_IN = frozenset(MODELS._targets)
+"""The names of the library's own networks, whose options are checked by their types."""
+
+OBJECT = "object:"
+"""Begins the name of a network that was given as an object and that no name can be imported by."""
+
+_GIVEN: dict[str, Factory | torch.nn.Module] = {}
+"""The networks, and what makes them, that were given as objects in this process."""
+
+
+def portable(name: str) -> str | PortableFactory:
+    """Return what `make` takes for a network, in a form that reaches other processes.
+
+    Args:
+        name: The name of the network, as in an experiment.
+
+    Raises:
+        ModelError: When there is no such network.
+    """
+    only_here = name.startswith(("__main__:", OBJECT))
+    return PortableFactory(_find(name), name) if only_here else name
+
+
+def name_of_object(network: Factory | torch.nn.Module) -> str:
+    """Return the name by which an experiment refers to a network that was given in Python.
+
+    Args:
+        network: A function or class that makes it, or the network itself, whose weights are those to begin with.
+    """
+    qualified = getattr(network, "__qualname__", "<locals>")
+    if not isinstance(network, torch.nn.Module) and "<" not in qualified:
+        return f"{network.__module__}:{qualified}"
+    name = f"{OBJECT}{getattr(network, '__name__', type(network).__name__).strip('<>')}"
+    # A notebook gives the same cell again and again.
+    _GIVEN[name] = network
+    return name
 
 
 def side(name: str) -> int | None:
@@ -39,11 +79,12 @@ def side(name: str) -> int | None:
     return getattr(_find(name), "side", None)
 
 
-def make(name: str, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
+def make(name: str | PortableFactory, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
     """Make a network on the CPU. Its initial weights depend on the seed and nothing else.
 
     Args:
-        name: A name of `MODELS`, or ``"package.module:factory"``, which is searched in the current directory too.
+        name: A name of `MODELS`, or ``"package.module:factory"``, which is searched in the current directory too; or
+            what `portable` returned for one.
         shape: The shape of one sample.
         classes: The number of outputs.
         seed: The seed of the initial weights. The global generator is left as it was.
@@ -56,9 +97,10 @@ def make(name: str, shape: tuple[int, ...], classes: int, seed: int, **given: An
         ModelError: When there is no such network, an option does not fit it, it does not take these samples, or
             its outputs are not (batch, classes).
     """
-    factory = _find(name)
+    maker, name = (name.factory, name.name) if isinstance(name, PortableFactory) else (_find(name), name)
+    factory = maker if name in _BUILT_IN else called_with_shape(maker, name)
     settings = _settings(name, factory, given)
-    if name in MODELS:
+    if name in _BUILT_IN:
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with torch.random.fork_rng(devices=[]):
@@ -83,13 +125,13 @@ def make(name: str, shape: tuple[int, ...], classes: int, seed: int, **given: An
 
 def _settings(name: str, factory: Callable[..., torch.nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a network with their defaults, one for each argument after shape and classes."""
-    parameters = inspect.signature(factory, eval_str=name in MODELS).parameters.values()
+    parameters = inspect.signature(factory, eval_str=name in _BUILT_IN).parameters.values()
     takes_any_option = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     fields: dict[str, Any] = {}
     for parameter in named[2:]:
         # The annotations of a user's factory may be anything; only the names of its arguments are checked.
-        kind = parameter.annotation if name in MODELS else Any
+        kind = parameter.annotation if name in _BUILT_IN else Any
         fields[parameter.name] = (kind, ... if parameter.default is parameter.empty else parameter.default)
     config = ConfigDict(extra="allow" if takes_any_option else "forbid", protected_namespaces=())
     known = create_model(name, __config__=config, **fields)
@@ -119,25 +161,29 @@ def _limit_parameters(name: str, shape: tuple[int, ...], classes: int, settings:
         )
 
 
-def _find(name: str) -> Callable[..., torch.nn.Module]:
-    """Return the factory of a network."""
+def _find(name: str) -> Factory | torch.nn.Module:
+    """Return what makes a network."""
     if name in MODELS:
         return MODELS[name]
+    if name in _GIVEN:
+        return _GIVEN[name]
+    if name.startswith(OBJECT):
+        raise ModelError(
+            f"model.name = {shown(name)}: this network was given as an object, which no file holds; give it again, as "
+            "in fs.run(..., model=...) or fs.load(..., network=...)"
+        )
     path, _, attribute = name.partition(":")
     if not path or not attribute:
         raise ModelError(
             f"model.name = {shown(name)} is unknown; expected one of {', '.join(MODELS)}, or 'package.module:factory'"
         )
-    # A console script, unlike `python -m`, does not search the current directory.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
-        factory: Callable[..., torch.nn.Module] = load_object(name)
-        inspect.signature(factory)
-    except Exception as error:
-        raise ModelError(
-            f"model.name = {shown(name)} names no factory(shape, classes): {_first_line(error)}"
-        ) from error
+        factory: Factory | torch.nn.Module = load_users_object(name)
+        if not isinstance(factory, torch.nn.Module):
+            inspect.signature(factory)
+    except (TypeError, ValueError) as error:
+        reason = str(error) if error.__cause__ else _first_line(error)
+        raise ModelError(f"model.name = {shown(name)} names no factory(shape, classes): {reason}") from error
     return factory
 
 

@@ -23,6 +23,7 @@ PARTITIONS: Registry[type[Scheme]] = Registry(
         "quantity": "fedstrata.partition.ungrouped:Quantity",
         "natural": "fedstrata.partition.ungrouped:Natural",
     },
+    group="fedstrata.partitions",
 )
 """The schemes of partition, by name."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from fedstrata.core.state import StateT
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
 from fedstrata.records.schema import finite
+
+_logger = logging.getLogger(__name__)
 
 _KEPT_CHECKPOINTS = 3
 """How many checkpoints stay on disk. Each newest one that is damaged or cannot be resumed from costs one round."""
@@ -97,6 +100,7 @@ def save(
     checksum = f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
     replace_file(path.with_suffix(".sha256"), checksum.encode(), private=True)
     replace_file(path, content, private=True)
+    _logger.debug("%s: %d bytes", path, len(content))
     for old in checkpoints(folder)[_KEPT_CHECKPOINTS:]:
         remove_file(old)
         remove_file(old.with_suffix(".sha256"))

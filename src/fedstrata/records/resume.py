@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.core import State
+from fedstrata.core.state import StateT
 from fedstrata.errors import RecordError
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
@@ -86,6 +87,29 @@ def find_resumable(
     return Resumable(checkpoint, tuple(notes))
 
 
+def last_state(folder: Folder, experiment: Mapping[str, Any], fresh: StateT) -> StateT:
+    """Read the state that a run ended with.
+
+    Args:
+        folder: The folder of the run.
+        experiment: The experiment of the run; plain JSON values. Its engine does not matter.
+        fresh: The state of the same run before its first round.
+
+    Raises:
+        RecordError: When there is no checkpoint, or none that can be used.
+    """
+
+    def unusable(found: Checkpoint[StateT]) -> str:
+        now = {**experiment, "engine": found.experiment.get("engine")}
+        refuse_other(now, found.experiment, folder)
+        return unfit(found.state, fresh)
+
+    found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
+    if found is None:
+        raise RecordError(f"expected a checkpoint in {folder.checkpoints}, found none; run the experiment again")
+    return found.state
+
+
 def unfit(state: State, fresh: State) -> str:
     """Return why a run cannot be resumed from a state; an empty text if it can.
 
@@ -129,14 +153,15 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Fold
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an experiment that differ and that results depend on, in words."""
+    """Return the keys of an experiment that differ and that results depend on, in words; more rounds are none."""
     old = flatten_keys(before)
     new = flatten_keys(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
         values = (old.get(path), new.get(path))
         same_bits = path == ("engine", "name") and all(value in _EQUAL_ENGINES for value in values)
-        if values[0] != values[1] and not same_bits and not may_differ(path):
+        extended = path == ("rounds",) and (new.get(path) or 0) >= (old.get(path) or 0)
+        if values[0] != values[1] and not same_bits and not extended and not may_differ(path):
             differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
     return differ
 

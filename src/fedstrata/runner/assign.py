@@ -18,12 +18,12 @@ from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report,
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop
-from fedstrata.errors import DataError, RecordError
+from fedstrata.errors import DataError
 from fedstrata.models import make, side
 from fedstrata.partition import Partition, hold_out
 from fedstrata.randomness import seed_of
-from fedstrata.records import Checkpoint, Folder, find_checkpoint
-from fedstrata.records.resume import refuse_other, unfit
+from fedstrata.records import Folder
+from fedstrata.records.resume import last_state
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import validate
@@ -59,7 +59,9 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         setup = build_run(experiment)
         algorithm = setup.algorithm
         n = setup.problem.clients
-        problem, state = _admit(algorithm, setup.problem, _state(record, experiment, algorithm.init(setup.problem)))
+        keys = experiment.model_dump(mode="json", exclude_none=True)
+        state = last_state(record, keys, algorithm.init(setup.problem))
+        problem, state = _admit(algorithm, setup.problem, state)
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     names = dict(enumerate(setup.names))
     found = []
@@ -68,21 +70,6 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         others = [names[client] for client in members if client in names]
         found.append({"client": path.stem, "path": str(path), "cluster": each["cluster"], "members": others, **each})
     return found
-
-
-def _state(folder: Folder, experiment: Experiment, fresh: StateT) -> StateT:
-    """The state that a run ended with."""
-
-    def unusable(found: Checkpoint[StateT]) -> str:
-        # The engine is changed on purpose.
-        now = {**experiment.model_dump(mode="json", exclude_none=True), "engine": found.experiment.get("engine")}
-        refuse_other(now, found.experiment, folder)
-        return unfit(found.state, fresh)
-
-    found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
-    if found is None:
-        raise RecordError(f"expected a checkpoint in {folder.checkpoints}, found none; run the experiment again")
-    return found.state
 
 
 def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -24,7 +25,8 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.models import layout_of, make, row_of, side
+from fedstrata.models import layout_of, make, portable, row_of, side
+from fedstrata.models.factories import PortableFactory
 from fedstrata.partition import Partition, partition_samples
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
@@ -32,6 +34,8 @@ from fedstrata.records import require
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership
 from fedstrata.runner.probes import check_probes
+
+_logger = logging.getLogger(__name__)
 
 _LAYER_KEYS = ("layers", "personal")
 """The keys of algorithms that hold selectors of layers."""
@@ -96,6 +100,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         rehearse(algorithm, rehearsed)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
+    _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     problem = problem_of(experiment, dataset.shape, dataset.classes)
     rehearse(algorithm, problem)
     check_probes(experiment, algorithm, problem)
@@ -104,7 +109,10 @@ def build_run(experiment: Experiment) -> RunSetup:
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     spec = _spec(experiment, dataset, partition, members)
+    sizes = [len(index) for index in partition.train]
+    _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     engine, why = _engine(experiment, spec, members, problem.training)
+    _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
     inputs = _inputs(dataset)
@@ -224,7 +232,7 @@ def _network(
     if wanted is not None and len(shape) == 3:
         shape = (shape[0], wanted, wanted)
     seed = seed_of(experiment.seed, "model", client=start)
-    return partial(make, experiment.model.name, shape, classes, seed, **experiment.model.options)
+    return partial(make, portable(experiment.model.name), shape, classes, seed, **experiment.model.options)
 
 
 def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
@@ -238,6 +246,12 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> 
     layout = layout_of(_network(experiment, shape, classes)())
 
     def fresh(start: int) -> torch.Tensor:
+        given = portable(experiment.model.name)
+        if start and isinstance(given, PortableFactory) and isinstance(given.factory, torch.nn.Module):
+            raise ExperimentError(
+                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
+                "is one network with its weights; give its class, or a function that makes it"
+            )
         return row_of(_network(experiment, shape, classes, start)(), layout)
 
     local = experiment.local

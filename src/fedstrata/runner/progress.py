@@ -1,4 +1,4 @@
-"""The progress of runs: a live line below a table of events on a terminal, plain lines elsewhere, or nothing."""
+"""The progress of runs: a live line below events on a terminal or in a notebook, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.text import Text
 from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.decisions import sentence
 from fedstrata.report.words import brief, event_text, ranges
+from fedstrata.runner.notebook import notebook_output
 
 _ABSENT_SHARE = 0.5
 """The share of absent clients in a cohort from which on they are shown. Without half of its members a cluster mostly
@@ -54,6 +55,7 @@ class StatusLine:
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         """Show nothing yet."""
         self._quiet = quiet
+        self._notebook = None if quiet or console is not None else notebook_output()
         self._console = console or _Console(stderr=True)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
@@ -77,15 +79,20 @@ class StatusLine:
         return self._live is not None
 
     def show(self, text: str) -> None:
-        """Show a line in the place of the last one; without a terminal, below it."""
+        """Show a line in the place of the last one; without a terminal or notebook, below it."""
         if self._live:
             self._live.update(Text(text))
+        elif self._notebook:
+            self._notebook.show(text)
         else:
             self.keep(text)
 
     def keep(self, what: str | RenderableType) -> None:
         """Show something that stays on the screen; a text has a line of its own."""
         if self._quiet:
+            return
+        if self._notebook and isinstance(what, str):
+            self._notebook.keep(what)
             return
         try:
             self._console.print(Text(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,11 +16,12 @@ import torch
 
 from fedstrata.config import Experiment, dumps
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State, Tree
+from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State
 from fedstrata.errors import RecordError
-from fedstrata.files import refuse_links, root_folder
+from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.records import Folder, complete, diverged, save, summarise, track
+from fedstrata.models import make, portable
+from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
@@ -30,41 +32,13 @@ from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.progress import Progress, StatusLine
+from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 from fedstrata.runner.traffic import traffic
+from fedstrata.runner.used_models import Choice, models_in_use, write_used_models
 from fedstrata.runner.validation import divergence_of_loss
 
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-        folder: The folder of its records.
-        summary: The content of ``summary.json``.
-        rounds: The lines of ``rounds.jsonl``.
-        state: The last state.
-        names: The name of each client, by its id, (n,).
-        warnings: What looks wrong with the data, in a line each.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    state: State
-    names: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def tree(self) -> Tree:
-        """Every cluster that ever was."""
-        return self.state.tree
-
-    @property
-    def diverged(self) -> bool:
-        """Whether training diverged in every round, so that the models are of no use."""
-        return diverged(self.summary)
-
+_logger = logging.getLogger(__name__)
 
 RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
@@ -160,15 +134,26 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
             )
-            yield from _score_last_models(setup, recorder, state)
+            chosen = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
         summary = {**_names(experiment), **measures, **made}
+        write_used_models(folder.path, setup, state, chosen)
         folder.finish(setup.problem.layout, state, summary)
-        return Run(out, summary, rounds, state, setup.names, setup.warnings)
+        _logger.info("%s: the run is finished after round %d", folder.path, state.round)
+        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
+
+
+def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module] | None:
+    """The function that makes the network, where nobody can make it by its name alone; else None."""
+    name = portable(experiment.model.name)
+    if isinstance(name, str):
+        return None
+    form = setup.client_data.sample_format
+    return partial(make, name, form.network_shape, form.classes, experiment.seed, **experiment.model.options)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:
@@ -182,13 +167,22 @@ def _data_record(setup: RunSetup) -> DataRecord:
     return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)
 
 
-def _score_last_models(setup: RunSetup, recorder: _Recorder, state: State) -> Generator[Plan, PlanReply, None]:
-    """Complete the record of the last round by a plan without work."""
+def _score_last_models(
+    setup: RunSetup, recorder: _Recorder, state: State
+) -> Generator[Plan, PlanReply, Mapping[int, int]]:
+    """Complete the record of the last round by a plan without training.
+
+    Returns:
+        The model that each client with several candidates would use, by client.
+    """
     evaluations = recorder.evaluations(state)
-    if evaluations:
-        nobody = setup.everyone[:0]
-        reply = yield Plan(state.round + 1, setup.problem.seed, nobody, state.models, evaluations=evaluations)
-        recorder.complete(state, reply.report)
+    if not evaluations:
+        return {}
+    choice = Choice.among(setup.problem, models_in_use(setup, state))
+    plan = Plan(state.round + 1, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+    reply = yield plan
+    recorder.complete(state, reply.report)
+    return choice.answers(reply.report)
 
 
 def _begin(
@@ -209,14 +203,20 @@ def _begin(
     found = find_resumable(folder, fresh, _keys(experiment), _origin(setup)) if resume else None
     folder.create(dumps(experiment))
     if found is None:
+        _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
-        if len(setup.client_data) == setup.problem.clients:  # In a deployment, the data are with the clients alone.
-            folder.add_client_descriptions(describe_clients(setup.client_data))
+        held = setup.client_data
+        if all(len(held.train(client)) for client in range(len(held))):  # On a network, the clients alone have data.
+            folder.add_client_descriptions(describe_clients(held))
         return fresh, None
+    _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setup.clients.store.restore(found.checkpoint.store)
     folder.rewind(found.checkpoint.state.round)
+    if found.checkpoint.state.round < experiment.rounds:
+        # The run may have been finished with fewer rounds; it is not any more.
+        remove_file(folder.path / "summary.json")
     return found.checkpoint.state, found.checkpoint.record
 
 
@@ -245,12 +245,22 @@ class _Recorder:
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores)
         done["events"] = [*done["events"], *divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss)]
         self.folder.add(done, scores[CLIENT])
+        _logger.debug("round %d: %d clusters, accuracy %s", done["round"], done["clusters"], done["acc_client"])
         self.show(done)
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
         self.complete(done.before, done.reply.report)
         self._write_decision(done)
+        _logger.debug(
+            "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
+            done.plan.round,
+            done.seconds_planning,
+            done.reply.seconds,
+            done.seconds_deciding,
+            len(done.sample.cohort) - len(done.sample.dropped) - len(done.reply.absent),
+            len(done.sample.cohort),
+        )
         store = self.setup.clients.store
         number = done.plan.round
         cohort = done.sample.cohort.tolist()

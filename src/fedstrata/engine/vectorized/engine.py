@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score
-from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
+from fedstrata.engine.client_data import ClientData, SimulationSpec
+from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import best_candidate, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source

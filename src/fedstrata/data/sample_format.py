@@ -1,0 +1,128 @@
+"""What raw samples look like, and what a network needs of them. It is kept with every trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedstrata.errors import DataError
+from fedstrata.lazy_torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SampleFormat:
+    """The format of raw samples, and how a network reads them.
+
+    Attributes:
+        shape: The shape of one raw sample, (channels, ...).
+        dtype: The type of its numbers, "uint8" or "float32".
+        mean: The mean of each channel, (channels,). For uint8 it is on the scale where 255 is 1.
+        std: The standard deviation of each channel, likewise, > 0.
+        classes: The number of classes.
+        class_names: The name of each class, (classes,); empty where the data give none.
+        side: The height and width, in pixels, to which images are resized first; None where they stay as they are.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: int
+    class_names: tuple[str, ...] = ()
+    side: int | None = None
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the network reads it."""
+        return self.shape if self.side is None else (self.shape[0], self.side, self.side)
+
+    @property
+    def scale(self) -> list[float]:
+        """The factor of each channel, (channels,). A normalised value is ``value * scale + shift``."""
+        return scale_and_shift(self.dtype, self.mean, self.std)[0].tolist()
+
+    @property
+    def shift(self) -> list[float]:
+        """The summand of each channel, (channels,)."""
+        return scale_and_shift(self.dtype, self.mean, self.std)[1].tolist()
+
+    def tensor_of(self, samples: Any) -> Tensor:
+        """Turn an array, a tensor, a list or a table of raw samples into a tensor.
+
+        Args:
+            samples: The samples, (samples, *shape). Images may lack the axis of their one channel or have the channels
+                last. Rows of a table may hold the numbers of a sample side by side.
+
+        Returns:
+            The samples, (samples, *shape), of this format's type.
+
+        Raises:
+            DataError: When they have another shape, or pixels are expected and other numbers are found.
+        """
+        try:
+            found = samples.detach().cpu() if isinstance(samples, torch.Tensor) else torch.from_numpy(np.array(samples))
+        # numpy and torch raise these about texts, and about rows of different lengths.
+        except (TypeError, ValueError) as error:
+            raise DataError(f"expected samples as numbers, (samples, {_axes(self.shape)}): {error}") from None
+        if self.dtype == "uint8" and found.dtype != torch.uint8:
+            raise DataError(
+                f"expected pixels of 0 to 255 as uint8, as the model was trained on, found {_kind(found)}; "
+                "convert them, such as by (255 * x).astype('uint8')"
+            )
+        values = found.to(getattr(torch, self.dtype))
+        shape = tuple(values.shape[1:])
+        if shape == self.shape:
+            return values
+        if len(self.shape) == 3 and shape == (*self.shape[1:], self.shape[0]):
+            return values.movedim(-1, 1)
+        one_channel = self.shape[0] == 1 and shape == self.shape[1:]
+        side_by_side = len(shape) == 1 and shape[0] == prod(self.shape)
+        if values.ndim and (one_channel or side_by_side):
+            return values.reshape(-1, *self.shape)
+        raise DataError(
+            f"expected samples as in training, (samples, {_axes(self.shape)}), found "
+            f"{tuple(found.shape)}; a single sample needs a first axis of 1"
+        )
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def _kind(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def scale_and_shift(dtype: str, mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """The factor and the summand of each channel that normalise raw samples, (channels,) float32 each.
+
+    Args:
+        dtype: The type of the raw samples, "uint8" or "float32".
+        mean: The mean of each channel; for uint8 on the scale where 255 is 1.
+        std: The standard deviation of each channel, likewise.
+    """
+    largest = 255.0 if dtype == "uint8" else 1.0
+    spread = torch.tensor(std, dtype=torch.float64)
+    return (1 / (largest * spread)).float(), (-torch.tensor(mean, dtype=torch.float64) / spread).float()
+
+
+def resize(images: Tensor, side: int) -> Tensor:
+    """Resize images bilinearly, as whole numbers of 0 to 255.
+
+    Args:
+        images: The images, (samples, channels, height, width) uint8.
+        side: The new height and width in pixels.
+
+    Returns:
+        The images, (samples, channels, side, side) float32.
+    """
+    resized = torch.nn.functional.interpolate(
+        images.float(), size=(side, side), mode="bilinear", align_corners=False, antialias=True
+    )
+    return resized.round_().clamp_(0, 255)

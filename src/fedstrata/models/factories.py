@@ -1,0 +1,69 @@
+"""What makes a network that is a user's own: how it is called, and how it reaches other processes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fedstrata.errors import ModelError
+from fedstrata.lazy_torch import torch
+
+if TYPE_CHECKING:
+    Factory = Callable[..., torch.nn.Module]
+    """A function or class that takes (shape, classes), or nothing, and options."""
+
+
+class PortableFactory:
+    """A factory that other processes get by value, as they cannot import it: it is of a script, notebook or function.
+
+    Args:
+        factory: What makes the network, or a network, which is copied.
+        name: Its name, for messages.
+    """
+
+    def __init__(self, factory: Factory | torch.nn.Module, name: str) -> None:
+        """Keep it."""
+        self.factory = factory
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tell a pickler to send the code itself. Only this library's own processes receive it."""
+        import cloudpickle
+
+        return _unwrapped, (cloudpickle.dumps(self.factory), self.name)
+
+
+def _unwrapped(content: bytes, name: str) -> PortableFactory:
+    import cloudpickle
+
+    return PortableFactory(cloudpickle.loads(content), name)
+
+
+def called_with_shape(factory: Factory | torch.nn.Module, name: str) -> Factory:
+    """Return a factory that takes (shape, classes) for one that takes nothing but options, or for a network."""
+    if isinstance(factory, torch.nn.Module):
+        network = factory
+        return lambda shape, classes: copy.deepcopy(network)
+    parameters = list(inspect.signature(factory).parameters.values())
+    first = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:2]
+    anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    needed = [p.name for p in first if p.default is p.empty]
+    if anything or len(needed) == 2:
+        return factory
+    if needed:
+        raise ModelError(
+            f"model {name!r} needs {needed[0]!r} alone; expected a factory of (shape, classes), or one that needs "
+            "nothing"
+        )
+    ignored = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in ("_shape", "_classes")]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.kind is not p.VAR_KEYWORD]
+    rest = [p for p in parameters if p.kind is p.VAR_KEYWORD]
+
+    def make_without_shape(shape: tuple[int, ...], classes: int, **settings: Any) -> torch.nn.Module:
+        return factory(**settings)
+
+    # The options are read from the signature.
+    make_without_shape.__signature__ = inspect.Signature([*ignored, *options, *rest])  # type: ignore[attr-defined]
+    return make_without_shape

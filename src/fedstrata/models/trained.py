@@ -1,0 +1,105 @@
+"""A trained network together with what lies between a raw sample and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstrata.data.sample_format import SampleFormat, resize, scale_and_shift
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BATCH = 1024
+"""Samples that are predicted at a time: as many as when the run scored the model."""
+
+
+class TrainedModel(nn.Module):
+    """A network that reads raw samples: it resizes images, normalises, and then applies the network.
+
+    Samples are prepared as in the run, so that outputs are those of the run but for rounding. It is in evaluation mode.
+
+    Args:
+        network: The network. It is put into evaluation mode.
+        sample_format: What raw samples look like.
+
+    Attributes:
+        network: The network.
+        sample_format: What raw samples look like.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, sample_format: SampleFormat) -> None:
+        """Keep the scale and shift of each channel as buffers, so that they go wherever the module goes."""
+        super().__init__()
+        self.network = network
+        self.sample_format = sample_format
+        broadcast = (-1,) + (1,) * (len(sample_format.shape) - 1)
+        scale, shift = scale_and_shift(sample_format.dtype, sample_format.mean, sample_format.std)
+        self.register_buffer("scale", scale.view(broadcast), persistent=False)
+        self.register_buffer("shift", shift.view(broadcast), persistent=False)
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map raw samples (batch, *shape) to the outputs of the network, such as (batch, classes) logits."""
+        side = self.sample_format.side
+        inputs = inputs.float() if side is None else resize(inputs, side)
+        inputs = inputs * self.scale + self.shift
+        if inputs.ndim == 4:
+            # As in the run: convolutions add up in the order in memory.
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        outputs: Tensor = self.network(inputs)
+        return outputs
+
+    def outputs(self, samples: Any) -> Tensor:
+        """Return the outputs for raw samples in any form that `SampleFormat.tensor_of` takes, without gradients.
+
+        Raises:
+            DataError: When the samples do not fit.
+        """
+        raw = self.sample_format.tensor_of(samples)
+        device = self.scale.device
+        with torch.inference_mode():
+            parts = [self(part.to(device)).cpu() for part in raw.split(_BATCH)]
+        return torch.cat(parts) if parts else torch.empty(0, self.sample_format.classes)
+
+    def predict(self, samples: Any) -> NDArray[Any]:
+        """Return the class of each raw sample, (samples,): its name where the classes have names, else its number.
+
+        Raises:
+            DataError: When the samples do not fit.
+        """
+        import numpy as np
+
+        numbers = self.outputs(samples).argmax(1).numpy()
+        names = self.sample_format.class_names
+        # Some data sets name their classes "0", "1", ...
+        named = any(name != str(number) for number, name in enumerate(names))
+        return np.array(names)[numbers] if named else numbers
+
+    def predict_proba(self, samples: Any) -> NDArray[Any]:
+        """Return the probability of each class for each raw sample, (samples, classes).
+
+        Raises:
+            DataError: When the samples do not fit.
+        """
+        return self.outputs(samples).softmax(1).numpy()
+
+
+def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a network, by their names in its state dict. Those that are not named stay as they are.
+
+    Raises:
+        ValueError: When the network has no such tensor, or one of another shape. The text says which.
+    """
+    state = network.state_dict()
+    for name, values in tensors.items():
+        if name not in state or state[name].shape != values.shape:
+            found = tuple(state[name].shape) if name in state else "none"
+            raise ValueError(f"a tensor {name} of shape {tuple(values.shape)}, and the network has {found}")
+        state[name].copy_(values)

@@ -1,0 +1,181 @@
+"""Which model each client uses at the end of a run: ``models/clients.json``, and the tensors of clients' own.
+
+The models of the clusters are in ``models/cluster-<node>.safetensors``. A client whose own tensors replace some of its
+cluster's has them in ``models/personal.safetensors``, which only the user may read. On real devices they stay there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, TypeAdapter
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedstrata.errors import RecordError
+from fedstrata.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
+
+_FOLDER = "models"
+_CLIENTS = "clients.json"
+_PERSONAL = "personal.safetensors"
+
+_REMEDY = "go on with the finished run to write it again: fedstrata run --resume --out"
+
+
+class UsedModel(Record):
+    """The model that a client uses.
+
+    Attributes:
+        client: The id of the client.
+        node: The tree node of the cluster whose model it is; None where that is not known, because a client that waits
+            for a cluster did not answer.
+        personal: The tensors that are the client's own, by name.
+        on_device: Whether these are on the client's device and not in the run folder.
+    """
+
+    client: Id
+    node: Id | None
+    personal: list[str] = Field(default_factory=list)
+    on_device: bool = False
+
+
+class ClientModelsRecord(Record):
+    """``models/clients.json``.
+
+    Attributes:
+        sample_format: What raw samples look like, with the fields of `fedstrata.data.SampleFormat`.
+        clients: The clients that took part at the end, in the order of their ids.
+    """
+
+    sample_format: dict[str, Any]
+    clients: list[UsedModel]
+
+
+def write_client_models(folder: Path, record: ClientModelsRecord, personal: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Write which model each client uses.
+
+    Args:
+        folder: The run folder.
+        record: What is known of all clients.
+        personal: The tensors of each client that has some in this place, by client and name.
+    """
+    models = subfolder(folder, _FOLDER)
+    tensors = {f"{client}/{name}": values for client, own in personal.items() for name, values in own.items()}
+    if tensors:
+        replace_file(models / _PERSONAL, save(tensors), private=True)
+    else:
+        remove_file(models / _PERSONAL)
+    replace_file(models / _CLIENTS, (json.dumps(record.model_dump(), indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class ClientModels:
+    """The models in a run folder.
+
+    Attributes:
+        folder: The run folder.
+        record: Which model each client uses.
+    """
+
+    folder: Path
+    record: ClientModelsRecord
+
+    @classmethod
+    def read(cls, folder: Path) -> ClientModels:
+        """Read which model each client uses.
+
+        Raises:
+            RecordError: When the run is not finished, or the file is damaged or missing, as in older run folders.
+        """
+        refuse_links(folder, RUN_FOLDER_ENTRIES)
+        path = folder / _FOLDER / _CLIENTS
+        try:
+            return cls(folder, parse_record(parse_json(read_file(path)), ClientModelsRecord))
+        except FileNotFoundError:
+            raise RecordError(
+                f"{path}: expected a file that says which model each client uses, found none; {_REMEDY} {folder}"
+            ) from None
+        except ValueError as error:
+            raise RecordError(f"{path}: {error}; {_REMEDY} {folder}") from None
+
+    def sample_format(self, kind: type[Any]) -> Any:
+        """Return what raw samples look like, as an object of `fedstrata.data.SampleFormat`.
+
+        Raises:
+            RecordError: When the record of it is damaged.
+        """
+        try:
+            return TypeAdapter(kind).validate_python(self.record.sample_format)
+        except ValueError as error:
+            path = self.folder / _FOLDER / _CLIENTS
+            first = " ".join(str(error).split())[:200]
+            raise RecordError(f"{path}: expected the format of samples, found another: {first}") from None
+
+    def cluster_tensors(self, node: int) -> dict[str, Tensor]:
+        """Return the model of a cluster, by the names of its tensors.
+
+        Raises:
+            RecordError: When the file is missing or damaged.
+        """
+        path = self.folder / _FOLDER / f"cluster-{node}.safetensors"
+        refuse_links(path.parent, [path.name])
+        try:
+            return load(read_file(path))
+        except (FileNotFoundError, SafetensorError, ValueError) as error:
+            raise RecordError(
+                f"{path}: expected the model of a cluster, found {error}; {_REMEDY} {self.folder}"
+            ) from None
+
+    def personal_tensors(self, used: UsedModel, name: str) -> dict[str, Tensor]:
+        """Return the tensors of a client's own, by their names.
+
+        Args:
+            used: The model of the client.
+            name: The name of the client, for the message.
+
+        Raises:
+            RecordError: When they are on its device, or the file is missing or damaged.
+        """
+        if used.on_device:
+            raise RecordError(
+                f"client {name} keeps {', '.join(used.personal)} on its own device; ask there for its model, "
+                "or take the model of its cluster"
+            )
+        if not used.personal:
+            return {}
+        path = self.folder / _FOLDER / _PERSONAL
+        refuse_links(path.parent, [path.name])
+        try:
+            # This refuses what is no regular file; the tensors of one client are then read alone.
+            with open_file(path, limit=None), safe_open(path, framework="pt") as file:
+                return {tensor: file.get_tensor(f"{used.client}/{tensor}") for tensor in used.personal}
+        except (FileNotFoundError, SafetensorError, ValueError) as error:
+            raise RecordError(
+                f"{path}: expected the tensors of clients, found {error}; {_REMEDY} {self.folder}"
+            ) from None
+
+
+def check_tensors(folder: Path, expected: Mapping[str, Sequence[int]], found: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not those of a network.
+
+    Args:
+        folder: The run folder, for the message.
+        expected: The shape of each tensor of the network, by name.
+        found: Tensors, by name.
+
+    Raises:
+        RecordError: For the first that differs.
+    """
+    for name, values in found.items():
+        if name not in expected or tuple(values.shape) != tuple(expected[name]):
+            shape = tuple(expected[name]) if name in expected else "none of this name"
+            raise RecordError(
+                f"{folder}: expected the tensors of its network, found {name} of shape {tuple(values.shape)} where the "
+                f"network has {shape}; give the network that the run was made with"
+            )

@@ -1,0 +1,332 @@
+"""A finished run: its records, the model of every client, and what can be made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedstrata.config import Experiment, load_experiment
+from fedstrata.config.folder import recorded
+from fedstrata.core import Decision, Node, State, Tree
+from fedstrata.data import SampleFormat
+from fedstrata.errors import InputError, RecordError
+from fedstrata.files import parse_json, read_file
+from fedstrata.models import layout_of, make
+from fedstrata.models.trained import TrainedModel, load_tensors
+from fedstrata.quoting import shown
+from fedstrata.records import Folder, diverged
+from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
+from fedstrata.records.resume import last_state
+from fedstrata.records.schema import DataRecord, TreeNode, parse_record
+from fedstrata.runner.build import problem_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from plotly.graph_objects import Figure
+
+    from fedstrata.comparison import Comparison
+    from fedstrata.report.drawing import Chart
+    from fedstrata.runner.export import ModelFormat
+
+
+_SHOWN_NAMES = 8
+"""The number of clients that a message names."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: The folder of its records.
+        summary: The content of ``summary.json``.
+        rounds: The lines of ``rounds.jsonl``.
+        tree: Every cluster that ever was.
+        names: The name of each client, by its id, (n,).
+        warnings: What looks wrong with the data, in a line each.
+        network: The function that makes the network; None where the experiment names it.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    tree: Tree
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    network: Callable[[], nn.Module] | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training diverged in every round, so that the models are of no use."""
+        return diverged(self.summary)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, every default written out."""
+        return load_experiment(recorded(self.folder), find_data=False)
+
+    @cached_property
+    def state(self) -> State:
+        """The last state of the algorithm, from the newest checkpoint.
+
+        Raises:
+            RecordError: When there is no sound checkpoint.
+        """
+        experiment = self.experiment
+        problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.classes)
+        # The type of the state is wanted, not the state: any true groups will do.
+        problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+        keys = experiment.model_dump(mode="json", exclude_none=True)
+        fresh: State = experiment.algorithm_of().init(problem)
+        return last_state(Folder(self.folder.resolve()), keys, fresh)
+
+    @cached_property
+    def _models(self) -> ClientModels:
+        return ClientModels.read(self.folder)
+
+    @cached_property
+    def _used(self) -> dict[str, UsedModel]:
+        """The model of each client that took part at the end, by the client's name."""
+        return {self.names[used.client]: used for used in self._models.record.clients}
+
+    @cached_property
+    def sample_format(self) -> SampleFormat:
+        """What raw samples look like, and how the network reads them."""
+        found: SampleFormat = self._models.sample_format(SampleFormat)
+        return found
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients that took part at the end, in the order of their ids."""
+        return tuple(self._used)
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The tree node of each client, by the client's name. One that waits for a cluster has the node where it waits.
+
+        Clients that have left or never joined are not in it.
+        """
+        nodes = self.rounds[-1]["labels"] if self.rounds else []
+        return {self.names[client]: node for client, node in enumerate(nodes) if node >= 0}
+
+    def model(self, client: str | int) -> TrainedModel:
+        """Return the model that a client uses, with its own layers and everything that raw samples need.
+
+        Args:
+            client: The name of the client, or its id.
+
+        Raises:
+            InputError: When there is no such client, its own layers are on its device, or the network cannot be made.
+        """
+        used = self.model_of(client)
+        if used.node is None:
+            raise RecordError(
+                f"client {client} waits for a cluster and did not answer which model fits it; "
+                "take the model of a cluster by cluster_model"
+            )
+        return self._assembled(used.node, used)
+
+    def cluster_model(self, node: int) -> TrainedModel:
+        """Return the model of a cluster, without any client's own layers.
+
+        Args:
+            node: The tree node of the cluster, as in `labels`.
+
+        Raises:
+            RecordError: When this cluster has no model, because it was split or never was.
+        """
+        leaves = [leaf.id for leaf in self.tree if leaf.split is None]
+        if node not in leaves:
+            known = ", ".join(map(str, leaves))
+            raise RecordError(f"cluster {node}: expected one of the clusters at the end, {known}")
+        return self._assembled(node, None)
+
+    def predict(self, client: str | int, samples: Any) -> NDArray[Any]:
+        """Predict the class of raw samples with the model that a client uses.
+
+        Args:
+            client: The name of the client, or its id.
+            samples: The samples, (samples, *shape), as arrays, tensors or a table: not normalised, as in the data.
+
+        Returns:
+            The class of each sample, (samples,): its name where the classes have names, else its number.
+
+        Raises:
+            InputError: When there is no such client, or the samples do not fit.
+        """
+        return self.model(client).predict(samples)
+
+    def predict_proba(self, client: str | int, samples: Any) -> NDArray[Any]:
+        """Return the probability of each class, (samples, classes); otherwise as `predict`."""
+        return self.model(client).predict_proba(samples)
+
+    def plot(self, chart: str = "accuracy") -> Figure:
+        """Draw one of the charts of the run's page.
+
+        Args:
+            chart: The name of the chart, one of `charts`.
+
+        Returns:
+            A figure of Plotly. A notebook shows it when it is the last value of a cell.
+
+        Raises:
+            InputError: When the run has no such chart.
+        """
+        from plotly.graph_objects import Figure
+
+        found = self._charts
+        if chart not in found:
+            raise InputError(f"plot({chart!r}): expected one of {', '.join(found)}")
+        drawn = found[chart].figure
+        figure = Figure(data=drawn["data"], layout=drawn["layout"], skip_invalid=True)
+        return figure.update_layout(title_text=found[chart].title, margin_t=60)
+
+    @property
+    def charts(self) -> tuple[str, ...]:
+        """The names of the charts that `plot` draws, in the order of the page."""
+        return tuple(self._charts)
+
+    @cached_property
+    def _charts(self) -> dict[str, Chart]:
+        from fedstrata.report.charts import all_charts
+        from fedstrata.report.clusters import Clusters
+        from fedstrata.report.reader import read
+
+        sections = all_charts(Clusters(read(self.folder)))
+        return {chart.name: chart for charts in sections.values() for chart in charts}
+
+    def compare(self, *others: Run | Path | str, out: Path | str | None = None) -> Comparison:
+        """Put this run and others into one table.
+
+        Args:
+            others: Finished runs of the same experiment, or their folders. They may differ in algorithm and seed.
+            out: The folder of the comparison; by default a new one in ``runs``.
+
+        Raises:
+            RecordError: When they differ in more, or one of them is not finished.
+        """
+        from fedstrata.comparison import tabulate
+
+        folders = [self.folder, *(other.folder if isinstance(other, Run) else Path(other) for other in others)]
+        return tabulate(folders, None if out is None else Path(out))
+
+    def export(
+        self, target: Path | str, clients: Sequence[str | int] = (), format: ModelFormat = "safetensors"
+    ) -> list[Path]:
+        """Write models as files that are used without the run folder, as `fedstrata export` does.
+
+        Args:
+            target: A new or empty folder.
+            clients: The names of the clients whose models are written; by default every model in use is.
+            format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
+
+        Returns:
+            The files, the index first.
+
+        Raises:
+            InputError: When there is no such client or format, or the network cannot be written in it.
+        """
+        from fedstrata.runner.export import export_models
+
+        names = [self.names[self.model_of(client).client] for client in clients]
+        return export_models(self, target, names, format)
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, for notebooks."""
+        from html import escape
+
+        shown = {key: value for key, value in self.summary.items() if isinstance(value, int | float | str)}
+        cells = ((key, f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in shown.items())
+        rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in cells)
+        return f"<table>{rows}</table>"
+
+    def model_of(self, client: str | int) -> UsedModel:
+        """Return which cluster's model a client uses, and which of its tensors are the client's own.
+
+        Raises:
+            InputError: When no client of this name took part at the end.
+        """
+        name = self.names[client] if isinstance(client, int) and 0 <= client < len(self.names) else str(client)
+        used = self._used.get(name)
+        if used is None:
+            names = list(self._used)
+            more = "" if len(names) <= _SHOWN_NAMES else f" and {len(names) - _SHOWN_NAMES} more"
+            raise InputError(
+                f"client {shown(client)}: expected a client that took part at the end, "
+                f"{', '.join(names[:_SHOWN_NAMES])}{more}"
+            )
+        return used
+
+    def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
+        """The network with the tensors of a cluster and those of a client."""
+        network = self._made()
+        shapes = {spec.name: spec.shape for spec in layout_of(network).tensors}
+        tensors = self._models.cluster_tensors(node)
+        if used is not None:
+            tensors |= self._models.personal_tensors(used, self.names[used.client])
+        check_tensors(self.folder, shapes, tensors)
+        load_tensors(network, tensors)
+        return TrainedModel(network, self.sample_format)
+
+    def _made(self) -> nn.Module:
+        """The network with any values."""
+        if self.network is not None:
+            return self.network()
+        model = self.experiment.model
+        shape = self.sample_format.network_shape
+        return make(model.name, shape, self.sample_format.classes, self.experiment.seed, **model.options)
+
+
+def load(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Run:
+    """Return a finished run from its folder.
+
+    Args:
+        folder: The run folder.
+        network: The function or class that makes the network, without arguments. None is the network that the
+            experiment names.
+
+    Raises:
+        RecordError: When it is no folder of a finished run.
+    """
+    path = Path(folder)
+    records = Folder(path.resolve())
+    summary = records.summary()
+    rounds = records.rounds()
+    names, warnings = _data_record(path, len(rounds[-1]["labels"]) if rounds else 0)
+    return Run(path, summary, rounds, _tree(path), names, warnings, network)
+
+
+def _data_record(folder: Path, clients: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the clients, and what looks wrong with their data; ids are the names where none are recorded."""
+    file = folder / "data.json"
+    try:
+        record = parse_record(parse_json(read_file(file)), DataRecord)
+    except FileNotFoundError:
+        return tuple(map(str, range(clients))), ()
+    except ValueError as error:
+        raise RecordError(f"{file}: {error}; restore it, or run again") from None
+    if len(record.names) != clients:
+        raise RecordError(f"{file}: expected the names of {clients} clients, found {len(record.names)}; restore it")
+    return tuple(record.names), tuple(record.warnings)
+
+
+def _tree(folder: Path) -> Tree:
+    """The cluster tree that a run has written."""
+    file = folder / "tree.json"
+    try:
+        nodes = [parse_record(node, TreeNode) for node in parse_json(read_file(file))]
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        raise RecordError(f"{file}: expected the cluster tree of a run, found: {error}; resume the run") from None
+    return tuple(map(_node, nodes))
+
+
+def _node(record: TreeNode) -> Node:
+    values = {name: float("nan") if value is None else value for name, value in record.criteria.items()}
+    decision = Decision(record.why, record.layer, values) if record.why else None
+    return Node(record.id, record.parent, tuple(record.members), record.born, record.split, decision)

@@ -1,0 +1,88 @@
+"""Which model each client uses when a run is over: a cluster's, with the client's own tensors where it has some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
+from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
+from fedstrata.runner.build import RunSetup
+
+_CHOICE = "choice"
+"""The task by which clients that may use several models say which one fits their training data best."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The clients that may use several models, such as one that waits for a cluster, and what they are asked.
+
+    Attributes:
+        clients: Their ids, ascending, (m,).
+        tasks: The task that asks them; empty where there is no such client.
+    """
+
+    clients: torch.Tensor
+    tasks: Mapping[str, LocalTask]
+
+    @classmethod
+    def among(cls, problem: Problem, uses: Evaluation) -> Choice:
+        """Ask the clients of an evaluation that have more than one candidate. Nobody trains, and nothing is sent."""
+        several = (uses.candidates >= 0).sum(dim=1) > 1
+        nothing = problem.layout.nothing
+        task = LocalTask(
+            candidates=uses.candidates[several],
+            training=problem.training,
+            trainable=nothing,
+            upload=nothing,
+            load_local=uses.load_local,
+            save_local=nothing,
+            stream=_CHOICE,
+        )
+        return cls(uses.clients[several], {_CHOICE: task} if bool(several.any()) else {})
+
+    def answers(self, report: Report) -> dict[int, int]:
+        """Return the model that each client chose, by client. A client that did not answer is missing."""
+        if not self.tasks:
+            return {}
+        result = report.results[_CHOICE]
+        return dict(zip(result.updates.clients.tolist(), result.chosen.tolist(), strict=True))
+
+
+def models_in_use(setup: RunSetup, state: State) -> Evaluation:
+    """The models that the clients would use that take part at the end of a run."""
+    clients = setup.members.active(state.round)
+    return setup.algorithm.evaluations(setup.problem, state, clients)[CLIENT]
+
+
+def write_used_models(folder: Path, setup: RunSetup, state: State, chosen: Mapping[int, int]) -> None:
+    """Write which model each client uses, and the tensors of clients' own.
+
+    Args:
+        folder: The run folder.
+        setup: What the run was built from. Its clients' store has what they keep to themselves.
+        state: The last state.
+        chosen: The model that each client with several candidates chose.
+    """
+    uses = models_in_use(setup, state)
+    nodes = state.nodes.tolist()
+    tensors = setup.problem.layout.tensors
+    clients = list[UsedModel]()
+    personal = dict[int, dict[str, torch.Tensor]]()
+    for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
+        candidates = [model for model in row if model >= 0]
+        model = candidates[0] if len(candidates) == 1 else chosen.get(client)
+        stored = setup.clients.store.read(client, before=state.round + 1) if any(uses.load_local) else {}
+        own = {tensors[place].name: values for place, values in sorted(stored.items()) if uses.load_local[place]}
+        # The store of real devices says with an empty tensor that the values are there.
+        on_device = any(values.numel() == 0 for values in own.values())
+        if own and not on_device:
+            shapes = {spec.name: spec.shape for spec in tensors}
+            personal[client] = {name: values.reshape(shapes[name]).contiguous() for name, values in own.items()}
+        node = None if model is None else nodes[model]
+        clients.append(UsedModel(client=client, node=node, personal=list(own), on_device=on_device))
+    sample_format = asdict(setup.client_data.sample_format)
+    write_client_models(folder, ClientModelsRecord(sample_format=sample_format, clients=clients), personal)

@@ -1,0 +1,127 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from torch import nn
+
+import fedstrata
+from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.algorithms.ifca import IFCA
+from fedstrata.config import dumps, load_experiment
+from fedstrata.config.objects import algorithm_table
+from fedstrata.config.tables import keys_of_algorithm
+from fedstrata.errors import ExperimentError, ModelError
+from fedstrata.models import make, name_of_object
+from fedstrata.models.factories import called_with_shape
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """An algorithm of a user's own, without pydantic."""
+
+    source: ClassVar[str] = "a test"
+
+    k: int = 2
+    eager: bool = False
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k = {self.k}: expected at least 1")
+
+
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """An algorithm with a key that no file can hold."""
+
+    function: Any = None
+
+
+class Bare:
+    """No algorithm."""
+
+
+class Net(nn.Sequential):
+    """A network that knows its shape."""
+
+    def __init__(self, hidden: int = 4) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def test_an_object_is_written_as_its_name_and_keys() -> None:
+    experiment = load_experiment({"algorithm": Mine(k=3), "model": Net, "rounds": 2})
+    assert experiment.algorithm.name == f"{__name__}:Mine" and experiment.algorithm.options == {"k": 3, "eager": False}
+    assert experiment.algorithm_of() == Mine(k=3)
+    assert experiment.model.name == f"{__name__}:Net"
+    assert load_experiment(source=_written(dumps(experiment))) == experiment
+
+
+def _written(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def test_an_object_of_the_library_has_its_short_name_and_a_class_its_defaults() -> None:
+    assert algorithm_table(IFCA(k=5)) == {"name": "ifca", **keys_of_algorithm(IFCA(k=5))}
+    assert "init" in keys_of_algorithm(IFCA())  # as a file calls it
+    assert load_experiment({"algorithm": IFCA(k=5)}).algorithm_of() == IFCA(k=5)
+    assert load_experiment({"algorithm": fedstrata.Strata}).algorithm_of() == fedstrata.Strata()
+
+
+def test_a_text_is_short_for_a_name(tmp_path: Path) -> None:
+    given = load_experiment({"algorithm": "ifca", "model": "mlp", "partition": "iid"}, ["algorithm=fedavg"])
+    assert (given.algorithm.name, given.model.name) == ("fedavg", "mlp")
+    assert load_experiment({"algorithm": {"name": "ifca", "k": 3}}, ["algorithm=ifca"]).algorithm_of() == IFCA(k=3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (Bare(), "expected a name, a table, or a dataclass with init, plan, update, assign, evaluations"),
+        (Odd(function=len), r"algorithm.function = .*: expected a number, a string, true, false"),
+        ({"name": f"{__name__}:Mine", "m": 3}, "algorithm.m: unknown key"),
+        ({"name": f"{__name__}:Mine", "k": 0}, "refuses its keys: k = 0: expected at least 1"),
+        ({"name": f"{__name__}:Bare"}, "expected a dataclass with init, plan, update, assign, evaluations"),
+        ({"name": f"{__name__}:Gone"}, "names no algorithm: AttributeError"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused_in_one_line(algorithm: Any, message: str) -> None:
+    with pytest.raises(ExperimentError, match=message) as caught:
+        load_experiment({"algorithm": algorithm})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_inside_of_a_function_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Hidden(FedAvg):
+        pass
+
+    with pytest.raises(ExperimentError, match=r"Hidden is inside of a function"):
+        load_experiment({"algorithm": Hidden()})
+
+
+def test_a_network_is_made_with_or_without_its_shape() -> None:
+    assert called_with_shape(Net, "net")((1, 8, 8), 10, hidden=3)[1].out_features == 3  # type: ignore[index]
+    module = make(f"{__name__}:Net", (1, 8, 8), 10, 0, hidden=6)
+    assert module[1].out_features == 6  # type: ignore[index]  # a Sequential
+    with pytest.raises(ModelError, match=r"unknown key"):
+        make(f"{__name__}:Net", (1, 8, 8), 10, 0, depth=6)
+    with pytest.raises(ModelError, match=r"needs 'shape' alone"):
+        called_with_shape(lambda shape: nn.Linear(shape[0], 2), "half")
+
+
+def test_a_network_object_begins_with_its_weights() -> None:
+    network = Net()
+    name = name_of_object(network)
+    made = make(name, (1, 8, 8), 10, 0)
+    assert name == "object:Net" and made is not network
+    assert all((a == b).all() for a, b in zip(made.parameters(), network.parameters(), strict=True))
+    with pytest.raises(ModelError, match=r"was given as an object, which no file holds; give it again"):
+        make("object:Gone", (1, 8, 8), 10, 0)
+
+
+def test_a_network_object_cannot_begin_several_models() -> None:
+    keys = {"rounds": 1, "data": {"clients": 4, "samples": 20}, "model": Net(), "algorithm": IFCA(k=2)}
+    with pytest.raises(ExperimentError, match=r"begins with several different models"):
+        fedstrata.run(keys, "never", quiet=True)

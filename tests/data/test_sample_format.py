@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+import torch
+
+from fedstrata.data import SampleFormat, load_dataset
+from fedstrata.data.sample_format import resize
+from fedstrata.errors import DataError
+
+GREY = SampleFormat((1, 2, 3), "uint8", (0.5,), (0.25,), classes=2)
+COLOUR = SampleFormat((3, 2, 2), "uint8", (0.5,) * 3, (0.25,) * 3, classes=2)
+SIGNAL = SampleFormat((2, 4), "float32", (1.0, 0.0), (2.0, 0.5), classes=2)
+
+
+def test_a_value_is_centred_and_scaled_by_its_channel() -> None:
+    assert SIGNAL.scale == [0.5, 2.0] and SIGNAL.shift == [-0.5, 0.0]
+    # 255 counts as 1: (255 / 255 - 0.5) / 0.25 = 2.
+    assert 255 * GREY.scale[0] + GREY.shift[0] == pytest.approx(2.0)
+
+
+def test_samples_come_as_arrays_tensors_or_lists() -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 1, 2, 3)
+    expected = torch.from_numpy(pixels)
+    for given in (pixels, expected, pixels[:, 0], pixels.reshape(2, 6)):
+        assert torch.equal(GREY.tensor_of(given), expected)
+    colours = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
+    assert torch.equal(COLOUR.tensor_of(colours.transpose(0, 2, 3, 1)), torch.from_numpy(colours))
+    numbers = SIGNAL.tensor_of([[[1, 2, 3, 4], [5, 6, 7, 8]]])
+    assert numbers.dtype == torch.float32 and numbers.shape == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "message"),
+    [
+        (GREY, np.zeros((2, 1, 2, 3)), r"expected pixels of 0 to 255 as uint8, .* found float64"),
+        (GREY, np.zeros((1, 2, 3, 4), np.uint8), r"expected samples as in training, \(samples, 1, 2, 3\), found"),
+        (SIGNAL, np.zeros((2, 4)), r"a single sample needs a first axis of 1"),
+        (SIGNAL, ["one", "two"], r"expected samples as numbers"),
+        (SIGNAL, [[1.0], [2.0, 3.0]], r"expected samples as numbers"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(form: SampleFormat, given: object, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        form.tensor_of(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_says_what_its_raw_samples_look_like() -> None:
+    digits = load_dataset("digits")
+    form = digits.sample_format
+    assert (form.shape, form.dtype, form.side, form.network_shape) == ((1, 8, 8), "uint8", None, (1, 8, 8))
+    larger = digits.resized(16)
+    assert (larger.sample_format.shape, larger.sample_format.network_shape) == ((1, 8, 8), (1, 16, 16))
+    first = digits.inputs[:5]
+    assert torch.equal(resize(first, 16), larger.inputs[:5].float())

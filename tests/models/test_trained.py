@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedstrata.data import SampleFormat, load_dataset
+from fedstrata.models import make
+from fedstrata.models.trained import TrainedModel, load_tensors
+
+
+def test_outputs_are_those_of_the_network_on_normalised_samples() -> None:
+    digits = load_dataset("digits")
+    network = make("mnist_cnn", (1, 28, 28), 10, 0)
+    larger = digits.resized(28)
+    model = TrainedModel(network, larger.sample_format)
+    index = torch.arange(20)
+    with torch.inference_mode():
+        expected = network.eval()(larger.prepare(index))
+    assert torch.allclose(model.outputs(digits.inputs[:20]), expected, atol=1e-6)  # it resizes, too
+
+
+def test_a_class_has_its_name_and_its_probability() -> None:
+    network = nn.Linear(2, 2)
+    with torch.no_grad():
+        network.weight.copy_(torch.eye(2))
+        network.bias.zero_()
+    form = SampleFormat((2,), "float32", (0.0, 0.0), (1.0, 1.0), 2, ("ill", "well"))
+    model = TrainedModel(network, form)
+    assert model.predict([[3.0, 0.0], [0.0, 3.0]]).tolist() == ["ill", "well"]
+    likely = 1 / (1 + np.exp(-3.0))
+    assert model.predict_proba([[3.0, 0.0]])[0].tolist() == pytest.approx([likely, 1 - likely])
+    assert model.predict(np.zeros((0, 2))).tolist() == []
+
+
+def test_names_that_only_count_are_numbers() -> None:
+    form = SampleFormat((2,), "float32", (0.0, 0.0), (1.0, 1.0), 2, ("0", "1"))
+    assert TrainedModel(nn.Linear(2, 2), form).predict([[1.0, 2.0]]).dtype.kind == "i"
+
+
+def test_tensors_of_another_network_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a tensor other of shape \(1,\), and the network has none"):
+        load_tensors(nn.Linear(2, 2), {"other": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"weight of shape \(3,\), and the network has \(2, 2\)"):
+        load_tensors(nn.Linear(2, 2), {"weight": torch.zeros(3)})

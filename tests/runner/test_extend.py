@@ -1,0 +1,83 @@
+"""A finished run, extended: it ends as if it had had as many rounds from the beginning."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedstrata
+from fedstrata.cli import main
+from fedstrata.config import load_experiment
+from fedstrata.errors import InputError
+from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.run import run_experiment
+from run_folder import left
+
+
+def keys(rounds: int, algorithm: str = "ditto") -> dict[str, Any]:
+    return {
+        "rounds": rounds,
+        "data": {"name": "digits", "clients": 6, "samples": 30},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.2, "batch": 8},
+        "cohort": {"fraction": 0.8},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": algorithm},
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["ditto", "strata"])
+def test_an_extended_run_is_the_longer_run(algorithm: str, tmp_path: Path) -> None:
+    fedstrata.run(keys(2, algorithm), tmp_path / "extended", quiet=True)
+    extended = fedstrata.run(None, tmp_path / "extended", sets=["rounds=5"], resume=True, quiet=True)
+    fedstrata.run(keys(5, algorithm), tmp_path / "longer", quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+    assert extended.summary["rounds"] == 5 and len(extended.rounds) == 5
+    again = fedstrata.run(keys(5, algorithm), tmp_path / "extended", resume=True, quiet=True)
+    assert again.rounds == extended.rounds
+
+
+def test_a_run_that_is_being_extended_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    fedstrata.run(keys(2), folder, quiet=True)
+
+    class Impatient:
+        asked = True
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> "Impatient":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstrata.runner.run.Interrupt", Impatient)
+        with pytest.raises(Stopped):
+            fedstrata.run(None, folder, sets=["rounds=4"], resume=True, quiet=True)
+    assert not (folder / "summary.json").exists()
+    assert fedstrata.run(None, folder, resume=True, quiet=True).summary["rounds"] == 4
+
+
+def test_a_run_is_not_shortened_or_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    fedstrata.run(keys(3), folder, quiet=True)
+    before = left(folder)
+    with pytest.raises(InputError, match=r"rounds = 2: expected at least 3, .*; a run can be extended, not shortened"):
+        fedstrata.run(None, folder, sets=["rounds=2"], resume=True)
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--resume", "--out", str(folder), "--set", "rounds=4", "--set", "local.lr=0.3"])
+    assert caught.value.code == 2 and "local.lr = 0.3: expected 0.2" in capsys.readouterr().err
+    assert left(folder) == before
+
+
+def test_a_comparison_is_extended(tmp_path: Path) -> None:
+    fedstrata.compare(keys(2), ["fedavg", "ditto"], out=tmp_path / "compared", quiet=True)
+    done = fedstrata.compare(keys(3), ["fedavg", "ditto"], out=tmp_path / "compared", resume=True, quiet=True)
+    assert [run.summary and run.summary["rounds"] for run in done.runs] == [3, 3]
+    run_experiment(load_experiment(keys(3)), tmp_path / "alone", quiet=True)
+    assert left(tmp_path / "compared" / "ditto-0") == left(tmp_path / "alone")
+    table = json.loads((tmp_path / "compared" / "comparison.json").read_text())["experiment"]
+    assert table["rounds"] == 3

@@ -1,0 +1,158 @@
+"""What the commands print for programs and for those who look closer: JSON, logs, completion, the list of runs."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstrata import cli
+from fedstrata.cli.completion import complete_algorithms, complete_key
+from fedstrata.errors import RecordError
+from fedstrata.report.runs import find_runs
+
+EXPERIMENT = """
+rounds = 2
+[data]
+name = "digits"
+clients = 4
+samples = 48
+[partition]
+scheme = "rotation"
+groups = 2
+[model]
+name = "mlp"
+hidden = [8]
+[local]
+lr = 0.1
+batch = 16
+[engine]
+name = "loop"
+[algorithm]
+name = "fedavg"
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an experiment, a run of it, and a comparison."""
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "mine.toml").write_text(EXPERIMENT)
+    experiment = str(folder / "mine.toml")
+    for arguments in (
+        ["run", experiment, "--out", str(folder / "runs/one"), "--quiet"],
+        ["compare", experiment, "--algorithms=fedavg,oracle", "--out", str(folder / "runs/two"), "--quiet"],
+    ):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert not caught.value.code
+    return folder
+
+
+@pytest.fixture
+def said(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A function that runs a command in that folder and returns what it printed."""
+    monkeypatch.chdir(here)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert (caught.value.code or 0) == status
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_results_are_printed_as_json(said: Any, tmp_path: Path) -> None:
+    ran = json.loads(said("run", "mine.toml", "--out", str(tmp_path / "run"), "--quiet", "--json"))
+    assert ran["folder"] == str(tmp_path / "run") and ran["summary"]["rounds"] == 2
+    assert ran["labels"] == {"0": 0, "1": 0, "2": 0, "3": 0} and Path(ran["report"]).exists()
+    out = str(tmp_path / "compared")
+    compared = json.loads(said("compare", "runs/two/fedavg-0", "runs/two/oracle-0", "--out", out, "--json"))
+    assert [row["algorithm"] for row in compared["table"]] == ["fedavg", "oracle"]
+    exported = json.loads(said("export", "runs/one", str(tmp_path / "models"), "--json"))
+    assert [Path(file).name for file in exported["files"]] == ["models.json", "cluster-0.safetensors"]
+    assert json.loads(said("report", "runs/one", "--json")) == {"files": ["runs/one/report.html"]}
+    listed = json.loads(said("list", "algorithms", "--json"))
+    assert {"name", "about", "source"} == listed[0].keys() and listed[0]["name"] == "fedavg"
+    scouted = json.loads(said("scout", "mine.toml", "--quiet", "--json"))
+    assert {"layers", "kind", "layer", "values", "sentence"} == scouted.keys()
+
+
+def test_runs_are_listed_with_those_of_comparisons(said: Any, here: Path) -> None:
+    runs = json.loads(said("runs", "--json"))
+    assert [run["folder"] for run in runs] == ["runs/one", "runs/two/fedavg-0", "runs/two/oracle-0"]
+    for run in runs:
+        assert run["state"] == "finished" and (run["round"], run["rounds"], run["seed"]) == (2, 2, 0)
+        assert 0 <= run["acc_client"] <= 1 and run["dataset"] == "digits"
+    titles, first, *_ = said("runs").splitlines()
+    assert titles.split()[:3] == ["run", "state", "algorithm"] and first.split()[:3] == ["one", "finished", "fedavg"]
+    assert [run.folder for run in find_runs(here / "runs" / "one")] == [str(here / "runs" / "one")]
+
+
+def test_a_run_that_is_not_finished_or_damaged_is_listed_as_such(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "experiment.toml").write_text(EXPERIMENT)
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    (odd / "experiment.toml").write_text("rounds =")
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    (torn / "experiment.toml").write_text(EXPERIMENT)
+    (torn / "rounds.jsonl").write_text('{"round": 1, "acc_client": 0.5}\n{"round": 2, "acc')
+    (tmp_path / "notes.txt").write_text("no run")
+    found = {Path(run.folder).name: run for run in find_runs(tmp_path)}
+    assert {name: run.state for name, run in found.items()} == {
+        "begun": "unfinished",
+        "odd": "damaged",
+        "torn": "unfinished",
+    }
+    assert found["begun"].round == 0 and found["begun"].acc_client is None
+    assert found["torn"].round == 1 and found["torn"].acc_client == 0.5
+    with pytest.raises(RecordError, match=r"expected a folder of runs, found none"):
+        find_runs(tmp_path / "nothing")
+
+
+def test_listing_runs_imports_no_torch(here: Path) -> None:
+    code = "import sys\nfrom fedstrata.cli import main\ntry: main(['runs'])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=here, check=True, capture_output=True)
+
+
+def test_verbose_shows_what_the_library_notes_and_where_an_error_came_from(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    arguments = ["run", "mine.toml", "--out", str(tmp_path / "run"), "--quiet"]
+    for verbose in (False, True):
+        extra = ["--verbose", "--set", "seed=1"] if verbose else []
+        with pytest.raises(SystemExit):
+            cli.main([*arguments[:-2], str(tmp_path / f"run-{verbose}"), "--quiet", *extra])
+        notes = capsys.readouterr().err
+        assert ("data digits: 1797 samples" in notes) is verbose
+        assert ("the run is finished after round 2" in notes) is verbose
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["run", "gone.toml", *extra])
+        assert caught.value.code == 2
+        notes = capsys.readouterr().err
+        assert ("Traceback" in notes) is verbose and "fedstrata: 'gone.toml'" in notes
+    assert logging.getLogger("fedstrata").handlers == [] and logging.getLogger("fedstrata").propagate
+
+
+def test_the_shell_completes_commands_keys_and_names(here: Path) -> None:
+    words = {"COMP_WORDS": "fedstrata ru", "COMP_CWORD": "1", "_FEDSTRATA_COMPLETE": "complete_bash"}
+    code = "from fedstrata.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["run", "runs"]
+    assert complete_key("local.l") == [key for key in complete_key("local.") if key.startswith("local.l")]
+    assert "local.lr=" in complete_key("local.l") and "seed=" in complete_key("") and "partition." in complete_key("p")
+    assert complete_algorithms("fedavg,layer") == ["fedavg,layercfl"]
+    assert "fedavg,fedavg" not in complete_algorithms("fedavg,fed")

@@ -1,0 +1,54 @@
+import logging
+from importlib.metadata import EntryPoint
+from math import sqrt
+
+import pytest
+
+from fedstrata.registry import Registry, load_object, load_users_object
+
+
+def test_a_name_is_imported_at_its_first_use() -> None:
+    registry: Registry[object] = Registry({"root": "math:sqrt", "broken": "not_there:anything"})
+    assert registry["root"] is sqrt and list(registry) == ["root", "broken"] and len(registry) == 2
+    assert load_object("os:path.join").__name__ == "join"
+    with pytest.raises(KeyError):
+        registry["other"]
+
+
+def test_names_are_registered_from_outside() -> None:
+    registry: Registry[object] = Registry({"root": "math:sqrt"})
+    mine = object()
+    registry.register("mine", mine)
+    registry.register("floor", "math:floor")
+    assert registry["mine"] is mine and registry["floor"](2.5) == 2  # type: ignore[operator]  # a function
+    assert "mine" in registry and registry.name_of(mine) == "mine" and registry.name_of(object()) is None
+    registry.register("mine", mine)
+    registry.register("floor", "math:floor")
+    with pytest.raises(ValueError, match=r"'root' stands for 'math:sqrt' already; choose another name"):
+        registry.register("root", mine)
+
+
+def test_installed_packages_add_names_and_replace_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = [EntryPoint("floor", "math:floor", "ours"), EntryPoint("root", "math:ceil", "ours")]
+    asked: list[str] = []
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return found
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    registry: Registry[object] = Registry({"root": "math:sqrt"}, group="ours")
+    assert "root" in registry and asked == []  # nobody is asked about a name of the library
+    with caplog.at_level(logging.WARNING):
+        assert "floor" in registry and list(registry) == ["root", "floor"]
+    assert registry["root"] is sqrt and asked == ["ours"]
+    assert "root = math:ceil of ours is not used" in caplog.text
+
+
+def test_what_cannot_be_imported_is_told_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^ModuleNotFoundError: No module named 'not_there'$"):
+        load_users_object("not_there:thing")
+    with pytest.raises(ValueError, match=r"AttributeError: .*; a class of a script or notebook is known there alone"):
+        load_users_object("__main__:NotThere")
