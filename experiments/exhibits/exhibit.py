@@ -112,6 +112,11 @@ class Measured:
         """
         return self._mostly([one, other], lambda value, reference: value < reference - by)
 
+    def resolved(self, name: str) -> bool:
+        """Whether a quantity is above 0 by more than its standard error over the seeds, of which one is not enough."""
+        mean, spread = self.mean(name), self.spread(name)
+        return mean is not None and spread is not None and mean > spread / sqrt(len(self.seeds))
+
     def _mostly(self, names: Sequence[str], holds: Callable[..., bool]) -> bool:
         """Whether something holds of the means, and for two thirds of the seeds at least."""
         means = [self.mean(name) for name in names]

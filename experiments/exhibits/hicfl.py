@@ -366,7 +366,10 @@ def reference_accuracies(runs: Mapping[str, RunFolder]) -> Quantities:
 
 def most_stable_leads(found: Measured) -> Mapping[str, bool]:
     """Figure 10."""
-    return {"the most stable reference is more accurate than a random one": found.above("lead of the most stable", 0)}
+    return {
+        "the most stable reference is more accurate than a random one": found.above("lead of the most stable", 0),
+        "its lead is larger than the standard error over seeds": found.resolved("lead of the most stable"),
+    }
 
 
 def personal_is_best(found: Measured) -> Mapping[str, bool]:
@@ -717,6 +720,10 @@ EXHIBITS = [
         published={"lead of the most stable": 4.1},
         obstacle=never_split,
         reduction=BY_THE_MEAN,
+        remark=(
+            "Which reference leads depends on the seed: we believe that with 128 images a client chance decides as "
+            "much as the reference. The paper shows one run. More images, or more seeds, would change our mind."
+        ),
         hours=0.1,
     ),
     Exhibit(

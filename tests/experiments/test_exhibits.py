@@ -121,6 +121,12 @@ def test_mean_and_spread_over_seeds() -> None:
     assert Measured.of({0: {"a": 1.0}}).spread("a") is None
 
 
+def test_a_lead_inside_the_noise_is_not_resolved() -> None:
+    assert THREE_SEEDS.resolved("a")  # 2.0 against 1 / sqrt(3)
+    assert not Measured.of({0: {"a": 6.0}, 1: {"a": -4.0}, 2: {"a": 1.0}}).resolved("a")  # 1.0 against 5 / sqrt(3)
+    assert not Measured.of({0: {"a": 6.0}}).resolved("a")
+
+
 def test_a_seed_without_a_number_leaves_no_mean_and_holds_nothing() -> None:
     found = Measured.of({0: {"a": 1.0, "b": 2.0}, 1: {"a": None, "b": 2.0}})
     assert found.mean("a") is None
