@@ -1,16 +1,16 @@
-"""Data sets of the Hugging Face hub that are no Parquet files, read by the library ``datasets`` where it is installed."""
+"""Data sets of the Hugging Face hub that are no Parquet files, read by the library ``datasets`` where it is there."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from fedstrata.data.dataset import Dataset
+from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parts import Part, put_together
 from fedstrata.errors import DataError
 
-_SPLITS = ("train", "test")
+_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @cache
