@@ -31,7 +31,7 @@ def hub_tables(repository: str) -> dict[str, Any]:
         ) from None
     try:
         loaded = load_dataset(repository)
-        found = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
+        found: dict[str, Any] = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
     # The library passes on the errors of whatever it reads the files with.
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
