@@ -72,11 +72,18 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     assert experiment.partition == {"scheme": "iid"}
     assert experiment.local.model_dump() == {
         "epochs": 1,
+        "steps": 0,
         "batch": 50,
         "optimizer": "sgd",
         "lr": 0.01,
         "momentum": 0.0,
+        "weight_decay": 0.0,
+        "clip_norm": 0.0,
+        "schedule": "constant",
         "lr_decay": 1.0,
+        "lr_min": 0.0,
+        "schedule_rounds": 0,
+        "warmup_rounds": 0,
     }
     assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()

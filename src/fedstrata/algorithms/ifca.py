@@ -21,6 +21,7 @@ from fedstrata.core import (
     TRAIN,
     Diagnostics,
     Evaluation,
+    LocalTraining,
     Metric,
     Plan,
     Problem,
@@ -108,7 +109,7 @@ class IFCA:
         training = task.training
         if self.average == "gradient":
             # One full-batch step moves by -lr times the gradient.
-            training = replace(training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
+            training = LocalTraining(epochs=1, batch=0, lr=training.lr)
         return replace(plan, tasks={TRAIN: replace(task, candidates=candidates, training=training)})
 
     def update(self, problem: Problem, state: IFCAState, report: Report) -> tuple[IFCAState, Diagnostics]:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
-from fedstrata.core import AGGREGATIONS, Algorithm
+from fedstrata.core import AGGREGATIONS, Algorithm, Schedule
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
@@ -28,6 +28,7 @@ from fedstrata.limits import (
     MAX_RUN_ROUNDS,
     MAX_SAMPLES,
     MAX_STEP_SIZE,
+    MAX_STEPS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
 )
@@ -155,18 +156,39 @@ class LocalTable(Table):
     Attributes:
         epochs: The passes over the client's data in a round.
         batch: The samples per step; 0 is all the data at once.
-        optimizer: The optimizer of the client, whose state is new every round.
-        lr: The learning rate of round 1.
+        steps: The steps of a client in a round, in place of epochs; 0 is to count epochs. A client goes through its
+            shuffled data again and again, so that all clients take as many steps.
+        optimizer: The optimizer of the client, whose state is new every round. "adamw" without `weight_decay` is
+            "adam".
+        lr: The learning rate before any schedule.
         momentum: The momentum of SGD.
-        lr_decay: The factor on the learning rate after every round.
+        weight_decay: The pull of all trained weights to zero: a term of the gradient for SGD and Adam (L2), decoupled
+            from it for AdamW.
+        clip_norm: The largest norm of the gradient of a step, over all trained weights together; 0 is no limit.
+        schedule: How the learning rate changes from round to round. "exponential" multiplies it by `lr_decay` after
+            every round, "step" after every `schedule_rounds` rounds. "cosine" lets it fall to `lr_min` along half a
+            wave. By default "exponential" where `lr_decay` is below 1, else "constant".
+        lr_decay: The factor of "exponential" and "step".
+        lr_min: The learning rate at which "cosine" ends.
+        schedule_rounds: The rounds between two factors of "step", or those in which "cosine" falls; 0 is all rounds of
+            the run after the warm-up.
+        warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
+            them.
     """
 
     epochs: Annotated[int, Interval(ge=1, le=MAX_EPOCHS)] = 1
     batch: _Count = 50
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    steps: Annotated[int, Interval(ge=0, le=MAX_STEPS)] = 0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 0.01
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    clip_norm: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    schedule: Schedule | None = None
     lr_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    lr_min: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
+    warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
 
 
 class CohortTable(Table):

@@ -10,7 +10,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 
 from fedstrata.core.aggregation import AGGREGATIONS, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
-from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
+from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
     CLIENT,
     CLIENT_STATS,
@@ -71,6 +71,7 @@ __all__ = [
     "Report",
     "Result",
     "Rows",
+    "Schedule",
     "Score",
     "State",
     "TensorSpec",

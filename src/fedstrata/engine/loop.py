@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score, empty_rows
+from fedstrata.core import (
+    Evaluation,
+    Layout,
+    LocalTask,
+    LocalTraining,
+    Mask,
+    Plan,
+    Report,
+    Result,
+    Rows,
+    Score,
+    empty_rows,
+)
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.optimizer import stepper
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.randomness import generator, seed_of
 
@@ -155,13 +168,13 @@ class Loop:
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
-        step = _stepper(moving, self._anchors(parameters, received), task)
+        step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         order = generator(plan.seed, task.stream, plan.round, client)
         # torch.manual_seed would reseed accelerators as well, which nothing here restores.
         torch.default_generator.manual_seed(seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
-        for _ in range(task.training.epochs):
-            for inputs, labels in self._client_data.batches(index, task.training.batch, order):
+        for visited in training_orders(index, task.training, order):
+            for inputs, labels in self._client_data.batches(visited, task.training.samples_per_step(len(index))):
                 if len(labels) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
                 # Left after every step: autocast keeps what it made of weights, which then move.
@@ -223,6 +236,27 @@ class Loop:
         return Result(rows, torch.tensor(chosen), torch.tensor(sizes), torch.stack(losses))
 
 
+def training_orders(index: Tensor, training: LocalTraining, order: torch.Generator) -> Iterator[Tensor]:
+    """The samples in the order in which a client steps through them, to be cut into steps from the front.
+
+    Args:
+        index: The samples of the client, (s,).
+        training: How the client trains.
+        order: The generator that shuffles the samples.
+
+    Yields:
+        The shuffled samples of each epoch, (s,); or where steps are counted, those of all steps at once.
+    """
+    if not training.steps:
+        for _ in range(training.epochs):
+            yield index[torch.randperm(len(index), generator=order)]
+        return
+    needed = training.samples_seen(len(index))
+    passes = -(-needed // len(index))
+    shuffled = torch.cat([torch.randperm(len(index), generator=order) for _ in range(passes)])
+    yield index[shuffled[:needed]]
+
+
 def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence[slice]) -> Tensor:
     """A model (p,) in which a client's own tensors replace some of the model's."""
     row = row.clone() if local else row
@@ -251,39 +285,3 @@ def empty_result(task: LocalTask, p: int) -> Result:
     """The result of a task that nobody did, of models with p columns."""
     nobody = torch.empty(0, dtype=torch.int64)
     return Result(Rows(nobody, torch.empty(0, p)), nobody, nobody, torch.empty(0, task.candidates.shape[1]))
-
-
-def _stepper(parameters: list[Tensor], anchors: list[Tensor], task: LocalTask) -> Callable[[tuple[Tensor, ...]], None]:
-    """The function that takes one step along gradients, with the proximal term. The optimiser's state begins anew."""
-    training = task.training
-    optimizer: torch.optim.Optimizer | None = None
-    if training.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=training.lr, fused=True)
-    elif training.momentum:
-        optimizer = torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum, fused=True)
-
-    def step(gradients: tuple[Tensor, ...]) -> None:
-        with torch.no_grad():
-            if task.prox_weight:
-                away = torch._foreach_sub(parameters, anchors)
-                gradients = tuple(torch._foreach_add(gradients, away, alpha=task.prox_weight))
-            if optimizer is None:
-                # The same bits as torch's SGD, without what its step costs beside small networks.
-                torch._foreach_add_(parameters, gradients, alpha=-training.lr)
-                return
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = _in_memory_order_of(parameter, gradient)
-        optimizer.step()
-
-    return step
-
-
-def _in_memory_order_of(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """A gradient whose values lie in memory as those of its parameter.
-
-    torch's fused optimisers read both in the order of memory and do not look at strides. The gradient of a convolution
-    of channels-last images is channels-last, its weight is not: values would meet weights that they do not belong to.
-    """
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Protocol
@@ -151,7 +151,7 @@ def choose_engine(
     if len(candidates) == 1:
         return first, _reason(first, "there is no other on this device")
     sizes = [len(spec.client_data.train(client)) for client in cohort.tolist()]
-    expected = _seconds_per_epoch(spec, training, sizes) * training.epochs * rounds
+    expected = _seconds_per_round(spec, training, sizes) * rounds
     if expected < _WORTH_A_TRIAL:
         return first, _reason(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
     trial, steps = _trial(spec, training, cohort)
@@ -172,32 +172,30 @@ def _reason(candidate: EngineCandidate, why: str) -> str:
     return f"{candidate.title}: {several}{why}"
 
 
-def _seconds_per_epoch(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
-    """An estimate of the seconds that one core needs to train on so many samples of each client."""
+def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
+    """An estimate of the seconds that one core needs for clients with so many samples."""
     inputs, _ = spec.client_data.samples(spec.client_data.train(0)[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         spec.network().eval()(inputs)
     flops: int = 3 * counter.get_total_flops()  # the backward pass takes twice as many as the forward pass
-    return sum(sizes) * flops / _FLOPS_PER_SECOND + sum(_steps(training, size) for size in sizes) * _SECONDS_PER_STEP
-
-
-def _steps(training: LocalTraining, size: int) -> int:
-    return -(-size // (training.batch or size))
+    samples = sum(map(training.samples_seen, sizes))
+    return samples * flops / _FLOPS_PER_SECOND + sum(map(training.steps_of, sizes)) * _SECONDS_PER_STEP
 
 
 def _trial(spec: SimulationSpec, training: LocalTraining, cohort: Tensor) -> tuple[Plan, int]:
     """A few batches of clients that are spread over the cohort, and their number of steps."""
     m = len(cohort)
+    training = training.with_epochs(1)
     most = _TRIAL_STEPS * training.batch
     held = [len(spec.client_data.train(client)) for client in cohort.tolist()]
     sizes = [min(size, most) if most else size for size in held]
-    count = int(_TRIAL_SECONDS * m / _seconds_per_epoch(spec, training, sizes))
+    count = int(_TRIAL_SECONDS * m / _seconds_per_round(spec, training, sizes))
     places = torch.linspace(0, m - 1, min(m, max(count, 1))).long()
     module = spec.network()
     layout = layout_of(module)
     task = LocalTask(
         candidates=torch.zeros(len(places), 1, dtype=torch.int64),
-        training=replace(training, epochs=1),
+        training=training,
         trainable=layout.everything,
         upload=layout.everything,
         load_local=layout.nothing,
@@ -206,7 +204,7 @@ def _trial(spec: SimulationSpec, training: LocalTraining, cohort: Tensor) -> tup
         stream="auto",
     )
     plan = Plan(0, spec.seed, cohort[places], row_of(module, layout)[None], {TRAIN: task})
-    return plan, sum(_steps(training, sizes[place]) for place in places.tolist())
+    return plan, sum(training.steps_of(sizes[place]) for place in places.tolist())
 
 
 def _time(

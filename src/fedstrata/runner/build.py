@@ -13,7 +13,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment
-from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable
 from fedstrata.core import AGGREGATIONS, Algorithm, Layout, LearningRateSchedule, LocalTraining, Problem
 from fedstrata.engine import (
     ENGINES,
@@ -254,17 +254,32 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> 
             )
         return row_of(_network(experiment, shape, classes, start)(), layout)
 
-    local = experiment.local
     return Problem(
         layout=layout,
         fresh=fresh,
         clients=experiment.data.clients,
         seed=experiment.seed,
         rounds=experiment.rounds,
-        training=LocalTraining(local.epochs, local.batch, local.optimizer, local.lr, local.momentum),
-        lr_schedule=LearningRateSchedule(local.lr_decay),
+        training=training_of(experiment.local),
+        lr_schedule=schedule_of(experiment.local),
         aggregation=AGGREGATIONS[experiment.server.aggregation],
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
+    )
+
+
+def training_of(local: LocalTable) -> LocalTraining:
+    """The local training before any schedule: the keys that have the name of a field."""
+    return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
+
+
+def schedule_of(local: LocalTable) -> LearningRateSchedule:
+    """How the learning rate changes from round to round."""
+    return LearningRateSchedule(
+        decay=local.lr_decay,
+        kind=local.schedule or "exponential",
+        period=max(local.schedule_rounds, 1),
+        floor=local.lr_min / local.lr,
+        warmup=local.warmup_rounds,
     )
 
 
