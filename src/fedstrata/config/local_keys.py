@@ -9,6 +9,12 @@ from fedstrata.config.tables import LocalTable
 from fedstrata.errors import ExperimentError
 from fedstrata.quoting import shown
 
+_METRICS = dict.fromkeys(("mse", "mae", "huber"), "r2")
+"""The metric that follows from a loss, where it is not accuracy."""
+
+_OF_NUMBERS = ("r2", "neg_mse", "neg_rmse", "neg_mae")
+"""The metrics of numbers; the library's others are of classes or labels."""
+
 
 class _Rule(NamedTuple):
     """What a key has to be beside the others.
@@ -25,7 +31,7 @@ class _Rule(NamedTuple):
 
 
 def resolve_local(local: LocalTable, rounds: int) -> LocalTable:
-    """Write out the schedule of the learning rate, and refuse keys that contradict each other.
+    """Write out the metric and the schedule of the learning rate, and refuse keys that contradict each other.
 
     A key without effect is refused: whoever wrote it believes that it has one.
 
@@ -37,7 +43,8 @@ def resolve_local(local: LocalTable, rounds: int) -> LocalTable:
         ExperimentError: For the first key that does not fit the others.
     """
     schedule = local.schedule or ("exponential" if local.lr_decay < 1 else "constant")
-    local = local.model_copy(update={"schedule": schedule})
+    metric = local.metric or _METRICS.get(local.loss, "accuracy")
+    local = local.model_copy(update={"schedule": schedule, "metric": metric})
     for rule in (*_training_rules(local), *_schedule_rules(local, rounds)):
         if not rule.holds:
             raise ExperimentError(f"local.{rule.key} = {shown(getattr(local, rule.key))}: expected {rule.expected}")
@@ -49,6 +56,12 @@ def resolve_local(local: LocalTable, rounds: int) -> LocalTable:
 def _training_rules(local: LocalTable) -> Iterator[_Rule]:
     optimizer = f"local.optimizer = {local.optimizer!r}"
     yield _Rule("momentum", not local.momentum or local.optimizer == "sgd", f"0 with {optimizer}; use 'sgd'")
+    metric = local.metric or ""
+    loss = f"with local.loss = {local.loss!r}"
+    fits = metric not in _OF_NUMBERS or local.loss not in ("cross_entropy", "bce")
+    yield _Rule("metric", fits, f"a metric of classes {loss}, such as 'accuracy'")
+    fits = metric in _OF_NUMBERS or ":" in metric or local.loss not in _METRICS
+    yield _Rule("metric", fits, f"a metric of numbers {loss}, such as 'r2'")
     yield _Rule("epochs", local.epochs == 1 or not local.steps, f"1, as local.steps = {local.steps} counts steps")
 
 

@@ -37,6 +37,7 @@ from fedstrata.limits import (
     file_problem,
 )
 from fedstrata.models import MODELS
+from fedstrata.objective import check_objective_names
 from fedstrata.partition import keys_of
 from fedstrata.quoting import dotted, shown
 
@@ -229,6 +230,7 @@ def _resolve(draft: Experiment) -> Experiment:
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)
     local = resolve_local(draft.local, draft.rounds)
+    check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
         algorithm_from(other, options, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.

@@ -103,6 +103,8 @@ class DataTable(Table):
             Parquet files, with a file per client, or of images.
         root: The folder that is searched first for named sets.
         clients: The number of clients. With the partition `natural` the default is all values of its column.
+        tokens: Whether the samples are rows of tokens, which are whole numbers that stand for words and the like. They
+            are not normalised.
         samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
@@ -123,6 +125,7 @@ class DataTable(Table):
     name: _Name = "digits"
     root: _Name | None = None
     clients: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 20
+    tokens: bool = False
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     public: _Count = 0
@@ -174,6 +177,10 @@ class LocalTable(Table):
             the run after the warm-up.
         warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
             them.
+        loss: What training lowers: the name of a loss, or "package.module:function".
+        metric: What scores show, of which more is better: the name of a metric, or "package.module:function". By
+            default "r2" for "mse", "mae" and "huber", else "accuracy".
+        transform: The augmentation of training samples: the name of a transform, or "package.module:function".
     """
 
     epochs: Annotated[int, Interval(ge=1, le=MAX_EPOCHS)] = 1
@@ -189,6 +196,9 @@ class LocalTable(Table):
     lr_min: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
     schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
+    loss: _Name = "cross_entropy"
+    metric: _Name | None = None
+    transform: _Name = "none"
 
 
 class CohortTable(Table):
@@ -229,7 +239,7 @@ class EngineTable(Table):
     Attributes:
         name: The engine. "processes" and "ray" equal "loop" bit for bit, on many cores or machines. "batched" equals it
             but for rounding, with all clients as one program.
-        device: The device that computes; only "batched" can use CUDA.
+        device: The device that computes. "loop" can use CUDA and MPS with any network, "batched" CUDA.
         precision: The precision of products in training; "bfloat16" pays where the processor has it. All else is
             float32.
         workers: The number of processes, or of Ray's tasks in a round; 0 is as many as cores. No result depends on it.
@@ -238,7 +248,7 @@ class EngineTable(Table):
     """
 
     name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)] = 0
     timeout: Annotated[int, Interval(ge=0, le=MAX_TIMEOUT_SECONDS)] = 600

@@ -32,7 +32,7 @@ from fedstrata.flower.protocol import RunConfig
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, problem_of, rehearse
+from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse
 from fedstrata.runner.membership import membership
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
@@ -142,6 +142,7 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         options=json.dumps(experiment.model.options),
         precision=experiment.engine.precision,
         samples=federation.samples,
+        objective=objective_of(experiment),
     )
 
 
@@ -154,7 +155,7 @@ def _run_setup(
 ) -> tuple[RunSetup, dict[int, int]]:
     """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on."""
     samples = federation.samples
-    problem = problem_of(experiment, samples.shape, samples.classes)
+    problem = problem_of(experiment, samples.shape, config.outputs)
     truth = torch.tensor(federation.truth) if federation.truth else None
     problem = replace(problem, truth=truth, public=public, predict=clients.predict)
     algorithm = experiment.algorithm_of()

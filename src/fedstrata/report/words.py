@@ -238,14 +238,18 @@ def _divergence_text(event: Mapping[str, Any]) -> str:
         return f"{len(event.get('clients', []))} of {event.get('answered')} answers are not finite"
     loss = event.get("loss")
     found = "is not finite" if loss is None or not isfinite(loss) else f"is {brief(loss)}"
-    return f"the clients' median loss {found}; guessing has {brief(event.get('guessing'))}"
+    guessing = event.get("guessing")
+    return f"the clients' median loss {found}" + ("" if guessing is None else f"; guessing has {brief(guessing)}")
 
 
 def warnings(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the reader of a run's results must know: that it diverged, and that answers were rejected."""
+    """Return what the reader of a run's results must know: what accuracy is, divergence, and rejected answers."""
     rounds = (summary.get("diverged") or {}).get("rounds", [])
     rejected = summary.get("rejected", 0)
     found = []
+    metric = summary.get("metric") or "accuracy"
+    if metric != "accuracy":
+        found.append(f"accuracy stands for local.metric = {metric}, of which more is better")
     if rounds:
         several = "rounds" if len(rounds) > 1 else "round"
         share = f"{len(rounds)} of {summary.get('rounds')} rounds ({several} {ranges(rounds)})"
