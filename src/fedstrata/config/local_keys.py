@@ -1,11 +1,11 @@
-"""The keys of ``[local]`` that depend on each other."""
+"""The keys of ``[local]`` and ``[server]`` that depend on each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fedstrata.config.tables import LocalTable
+from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.errors import ExperimentError
 from fedstrata.quoting import shown
 
@@ -51,6 +51,28 @@ def resolve_local(local: LocalTable, rounds: int) -> LocalTable:
     if schedule == "cosine" and not local.schedule_rounds:
         local = local.model_copy(update={"schedule_rounds": rounds - local.warmup_rounds})
     return local
+
+
+def resolve_server(server: ServerTable) -> ServerTable:
+    """Write out the learning rate of the server, and refuse keys that its optimiser does not use.
+
+    Raises:
+        ExperimentError: For the first such key.
+    """
+    uses = {
+        "momentum": server.optimizer != "none",
+        "beta2": server.optimizer in ("yogi", "adam"),
+        "tau": server.optimizer in ("adagrad", "yogi", "adam"),
+    }
+    for key, used in uses.items():
+        default = ServerTable.model_fields[key].default
+        if not used and getattr(server, key) != default:
+            raise ExperimentError(
+                f"server.{key} = {shown(getattr(server, key))}: expected {default} with server.optimizer = "
+                f"{server.optimizer!r}, which does not use it"
+            )
+    usual = 1.0 if server.optimizer in ("none", "momentum") else 0.01
+    return server.model_copy(update={"lr": usual if server.lr is None else server.lr})
 
 
 def _training_rules(local: LocalTable) -> Iterator[_Rule]:

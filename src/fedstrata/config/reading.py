@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.config.local_keys import resolve_local
+from fedstrata.config.local_keys import resolve_local, resolve_server
 from fedstrata.config.objects import with_named_objects
 from fedstrata.config.tables import (
     OWN_TEST,
@@ -244,6 +244,7 @@ def _resolve(draft: Experiment) -> Experiment:
             "partition": keys_of(scheme),
             "model": model,
             "local": local,
+            "server": resolve_server(draft.server),
             "algorithm": AlgorithmTable.model_validate({"name": name, **_as_in_file(keys)}),
             "algorithms": others,
         }

@@ -11,7 +11,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
-from fedstrata.core import AGGREGATIONS, Algorithm, Schedule
+from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
@@ -218,9 +218,20 @@ class ServerTable(Table):
 
     Attributes:
         aggregation: The rule by which the updates of a cluster become one update.
+        optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
+            "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
+        lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
+        momentum: The share of the old first moment (beta_1).
+        beta2: The share of the old second moment of "yogi" and "adam".
+        tau: What is added to the root of the second moment of "adagrad", "yogi" and "adam".
     """
 
     aggregation: Annotated[str, AfterValidator(_check_rule)] = "mean"
+    optimizer: ServerOptimizerName = "none"
+    lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Interval(gt=0, le=1)] = 1e-3
 
 
 class AlgorithmTable(ChoiceTable):

@@ -31,6 +31,7 @@ from fedstrata.core.messages import (
 from fedstrata.core.problem import Problem
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows
+from fedstrata.core.server_optimizer import ServerMoments, ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     aggregate,
     assign_pending,
@@ -73,6 +74,9 @@ __all__ = [
     "Rows",
     "Schedule",
     "Score",
+    "ServerMoments",
+    "ServerOptimizer",
+    "ServerOptimizerName",
     "State",
     "TensorSpec",
     "Tree",

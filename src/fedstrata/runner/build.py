@@ -13,8 +13,16 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment
-from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable
-from fedstrata.core import AGGREGATIONS, Algorithm, Layout, LearningRateSchedule, LocalTraining, Problem
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
+from fedstrata.core import (
+    AGGREGATIONS,
+    Algorithm,
+    Layout,
+    LearningRateSchedule,
+    LocalTraining,
+    Problem,
+    ServerOptimizer,
+)
 from fedstrata.engine import (
     ENGINES,
     ClientData,
@@ -311,6 +319,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         training=training_of(experiment.local),
         lr_schedule=schedule_of(experiment.local),
         aggregation=AGGREGATIONS[experiment.server.aggregation],
+        server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
 
@@ -318,6 +327,11 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
 def training_of(local: LocalTable) -> LocalTraining:
     """The local training before any schedule: the keys that have the name of a field."""
     return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
+
+
+def server_of(server: ServerTable) -> ServerOptimizer:
+    """What the server makes of the mean updates."""
+    return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
 
 
 def schedule_of(local: LocalTable) -> LearningRateSchedule:
