@@ -34,6 +34,7 @@ METRICS: Mapping[str, str] = {
     "max_norm": "Largest norm of an update in a node. Above the threshold, the node may hold several groups.",
     "hopkins": "Hopkins statistic of the predictions: 0.5 without clusters, near 1 with clear ones; see threshold.",
     "shared_layers": "Number of layers that the clients of a cluster share; the others are personal.",
+    "personal_layers": "Number of layers that stay on each client; 0 is FedAvg.",
     "triggers": "Number of clusterings so far.",
     "groups_first": "Number of groups that the first stage found.",
     "radius1": "Radius of the first stage, in nats of Jensen-Shannon divergence.",
