@@ -64,6 +64,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     assert experiment.data.model_dump(exclude_none=True) == {
         "name": "digits",
         "clients": 20,
+        "tokens": False,
         "samples": 0,
         "test": 0.2,
         "public": 0,
@@ -84,6 +85,9 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "lr_min": 0.0,
         "schedule_rounds": 0,
         "warmup_rounds": 0,
+        "loss": "cross_entropy",
+        "metric": "accuracy",
+        "transform": "none",
     }
     assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()

@@ -159,6 +159,9 @@ class Dataset:
                 f"{self.name}: the test samples have no column {missing[0]!r}; add it to them, or set data.test to "
                 "the share of the training samples that is held out instead"
             )
+        shapes = [None if targets is None else targets.shape[1:] for targets in (self.targets, other.targets)]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{self.name}: training and test samples differ in what their y holds; make both alike")
         both: dict[str, Any] = {
             name: torch.cat([values, getattr(other, name)]) for name, values in self._per_sample().items()
         }

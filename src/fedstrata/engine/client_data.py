@@ -181,6 +181,11 @@ class ClientData:
         return self._relabel[self._owner[index], self._dataset.labels[index]]
 
     @property
+    def has_classes(self) -> bool:
+        """Whether networks learn the class of each sample, and nothing in its place."""
+        return self._dataset.targets is None
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each class, (classes,), or empty where the data give none."""
         return self._dataset.class_names
