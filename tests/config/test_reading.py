@@ -89,7 +89,8 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "metric": "accuracy",
         "transform": "none",
     }
-    assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
+    cohort = {"fraction": 1.0, "sampling": "uniform", "weights": (), "dropout": 0.0}
+    assert experiment.cohort.model_dump() == cohort
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()
     engine = {"name": "auto", "device": "auto", "precision": "float32", "workers": 0, "timeout": 600}
     assert experiment.engine.model_dump() == engine

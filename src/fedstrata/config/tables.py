@@ -206,10 +206,17 @@ class CohortTable(Table):
 
     Attributes:
         fraction: The share of the clients that is sampled.
+        sampling: How clients are sampled: all with the same chance, or in proportion to their training samples.
+        weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
+            weight 0 is never selected.
         dropout: The share of the cohort that never answers.
     """
 
     fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    sampling: Literal["uniform", "size"] = "uniform"
+    weights: Annotated[
+        tuple[Annotated[float, Interval(ge=0, le=MAX_NUMBER)], ...], Strict(False), Len(0, MAX_CLIENTS)
+    ] = ()
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
 
@@ -217,7 +224,8 @@ class ServerTable(Table):
     """What the server makes of the updates.
 
     Attributes:
-        aggregation: The rule by which the updates of a cluster become one update.
+        aggregation: The rule by which the updates of a cluster become one update: "mean" weighs each client by its
+            samples, in "plain_mean" each client counts the same.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.

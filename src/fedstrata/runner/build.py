@@ -41,7 +41,7 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.runner.data_warnings import data_warnings
-from fedstrata.runner.membership import Membership, membership
+from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
 
 _logger = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     spec = _spec(experiment, dataset, partition, members)
     sizes = [len(index) for index in partition.train]
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
+    members = replace(members, weights=sampling_weights(experiment.cohort, partial(_sizes, spec.client_data)))
     engine, why = _engine(experiment, spec, members, problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
@@ -138,6 +139,11 @@ def _inputs(dataset: data.Dataset) -> str:
         return ""
     others = f"; not read: {', '.join(dataset.columns)}" if dataset.columns else ""
     return f"{', '.join(dataset.feature_names)}{others}"
+
+
+def _sizes(client_data: ClientData, round: int) -> list[int]:
+    """The training samples of each client in a round."""
+    return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
