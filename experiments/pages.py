@@ -22,6 +22,7 @@ from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Ex
 from fedstrata.core import AGGREGATIONS
 from fedstrata.data import DATASETS
 from fedstrata.models import MODELS
+from fedstrata.objective import LOSSES
 from fedstrata.partition import PARTITIONS
 from fedstrata.registry import Registry
 
@@ -124,6 +125,7 @@ CHOSEN = {
 
 NAMES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "data": ("Known data sets", DATASETS),
+    "local": ("The losses", LOSSES),
     "server": ("The rules", AGGREGATIONS),
 }
 """What a key of a table may name: the words before the names, and the names."""

@@ -96,7 +96,7 @@ WRONG = {
     "negative batch": ("local.batch = -1", "local.batch = -1: expected a number of at least 0"),
     "momentum of one": ("local.momentum = 1.0", "local.momentum = 1.0: expected a number less than 1"),
     "growing step": ("local.lr_decay = 1.5", "local.lr_decay = 1.5: expected a number of at most 1"),
-    "unknown optimizer": ("local.optimizer = 'sdg'", "local.optimizer = 'sdg': expected 'sgd' or 'adam'"),
+    "unknown optimizer": ("local.optimizer = 'sdg'", "local.optimizer = 'sdg': expected 'sgd', 'adam' or 'adamw'"),
     "nobody takes part": ("cohort.fraction = 0", "cohort.fraction = 0: expected a number greater than 0"),
     "nobody answers": ("cohort.dropout = 1", "cohort.dropout = 1: expected a number less than 1"),
     "unknown engine": ("engine.name = 'loops'", "engine.name = 'loops': expected 'auto', 'loop', 'batched'"),

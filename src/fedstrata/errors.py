@@ -8,6 +8,7 @@ FedstrataError
 │   ├── ModelError        the network
 │   ├── LayoutError       a selector of layers
 │   └── RecordError       a run folder
+├── UserCodeError         a function of the user's own failed: exit status 1, its traceback below the line
 ├── MachineError          the machine failed, not the input: exit status 1; a run can be resumed
 │   ├── ResourceError     no disk space, memory, open files or permission was left
 │   └── EngineError       workers were lost or did not answer, again and again
@@ -50,6 +51,25 @@ class LayoutError(InputError):
 
 class RecordError(InputError):
     """A run folder is missing, damaged, or of another experiment."""
+
+
+class UserCodeError(FedstrataError):
+    """A function of the user's own failed, such as a loss or a network.
+
+    Args:
+        reason: Which function, and its error in one line.
+        trace: The traceback of the user's code.
+    """
+
+    def __init__(self, reason: str, trace: str = "") -> None:
+        """Keep the traceback."""
+        super().__init__(reason, trace)
+        self.reason = reason
+        self.trace = trace
+
+    def __str__(self) -> str:
+        """The reason alone."""
+        return self.reason
 
 
 class MachineError(FedstrataError):

@@ -44,6 +44,8 @@ MAX_SAMPLES = 1_000_000_000
 """Samples of a client, on the server or in a batch."""
 MAX_EPOCHS = 100_000
 """Passes over the data in a round."""
+MAX_STEPS = 1_000_000
+"""Steps of a client in a round."""
 MAX_WORKERS = 4_096
 """Worker processes."""
 MAX_TIMEOUT_SECONDS = 7 * 24 * 3600

@@ -64,6 +64,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     assert experiment.data.model_dump(exclude_none=True) == {
         "name": "digits",
         "clients": 20,
+        "tokens": False,
         "samples": 0,
         "test": 0.2,
         "public": 0,
@@ -72,13 +73,24 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
     assert experiment.partition == {"scheme": "iid"}
     assert experiment.local.model_dump() == {
         "epochs": 1,
+        "steps": 0,
         "batch": 50,
         "optimizer": "sgd",
         "lr": 0.01,
         "momentum": 0.0,
+        "weight_decay": 0.0,
+        "clip_norm": 0.0,
+        "schedule": "constant",
         "lr_decay": 1.0,
+        "lr_min": 0.0,
+        "schedule_rounds": 0,
+        "warmup_rounds": 0,
+        "loss": "cross_entropy",
+        "metric": "accuracy",
+        "transform": "none",
     }
-    assert experiment.cohort.model_dump() == {"fraction": 1.0, "dropout": 0.0}
+    cohort = {"fraction": 1.0, "sampling": "uniform", "weights": (), "dropout": 0.0}
+    assert experiment.cohort.model_dump() == cohort
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()
     engine = {"name": "auto", "device": "auto", "precision": "float32", "workers": 0, "timeout": 600}
     assert experiment.engine.model_dump() == engine

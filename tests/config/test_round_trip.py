@@ -56,9 +56,11 @@ LOCAL = st.fixed_dictionaries(
     optional={
         "epochs": st.integers(1, 9),
         "batch": st.integers(0, 999),
-        "optimizer": st.sampled_from(["sgd", "adam"]),
+        "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
         "lr": st.floats(0, 1e30, exclude_min=True),
-        "momentum": st.floats(0, 1, exclude_max=True),
+        "weight_decay": st.floats(0, 1e30),
+        "clip_norm": st.floats(0, 1e30),
+        "warmup_rounds": st.just(0),
         "lr_decay": st.floats(0, 1, exclude_min=True),
     },
 )

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.core import Rows, weighted_mean
+from fedstrata.core import AGGREGATIONS, Rows, weighted_mean
 from fedstrata.errors import ContractError
 
 
@@ -15,6 +15,12 @@ def test_mix_weights_clients_by_their_samples_inside_each_cluster() -> None:
     updates = rows_of([4, 7, 9], [[1.0], [4.0], [10.0]])
     means = weighted_mean(updates, weights=torch.tensor([1.0, 2.0, 5.0]), labels=torch.tensor([0, 0, 1]), k=2)
     assert means.tolist() == [[3.0], [10.0]]  # (1*1 + 2*4) / 3, and 10 alone
+
+
+def test_in_the_plain_mean_each_client_counts_the_same() -> None:
+    updates = rows_of([4, 7, 9], [[1.0], [4.0], [10.0]])
+    means = AGGREGATIONS["plain_mean"](updates, torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 0, 1]), 2)
+    assert means.tolist() == [[2.5], [10.0]]
 
 
 def test_mix_reproduces_golden_case_12() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,25 @@ def test_channel_statistics_are_those_of_numpy_for_bytes_and_for_floats() -> Non
 
 def test_a_constant_channel_is_centred_and_not_divided_by_zero() -> None:
     assert channel_statistics(torch.full((3, 1, 2), 4.0)) == ((4.0,), (1.0,))
+
+
+def test_targets_go_where_their_samples_go() -> None:
+    inputs = torch.arange(6, dtype=torch.float32).view(3, 2)
+    data = Dataset("n", inputs, torch.zeros(3, dtype=torch.int64), 1, (0.0, 0.0), (1.0, 1.0), targets=inputs * 2)
+    assert data.outputs == (2,)
+    kept = data.rows(np.array([True, False, True]))
+    assert kept.targets is not None and kept.targets.tolist() == [[0.0, 2.0], [8.0, 10.0]]
+    both = data.followed_by(kept)
+    assert both.targets is not None and torch.equal(both.targets, both.inputs * 2)
+    with pytest.raises(DataError, match="differ in what their y holds"):
+        data.followed_by(replace(kept, targets=None))
+
+
+def test_tokens_are_whole_numbers_in_rows_and_are_not_normalised() -> None:
+    rows = torch.tensor([[3.0, 0.0], [7.0, 2.0]])
+    data = Dataset("n", rows, torch.tensor([0, 1]), 2, (5.0, 1.0), (2.0, 1.0)).as_tokens()
+    assert data.prepare(torch.tensor([1])).tolist() == [[7, 2]] and data.inputs.dtype == torch.int64
+    for wrong in (rows + 0.5, -rows, rows[:, :, None]):
+        channels = (0.0,) * 2, (1.0,) * 2
+        with pytest.raises(DataError, match=r"data\.tokens = true: expected samples of n that are rows"):
+            Dataset("n", wrong, torch.tensor([0, 1]), 2, *channels).as_tokens()

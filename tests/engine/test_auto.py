@@ -1,5 +1,6 @@
 """The choice of an engine; time is told by the tests."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, registry
 from fedstrata.engine.registry import EngineCandidate, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ModelError
+from fedstrata.errors import ExperimentError, ModelError
+from fedstrata.objective import Objective
 
 SIZES = [40] * 20
 TRAINING = LocalTraining(epochs=1, batch=5, lr=0.1)
@@ -82,10 +84,24 @@ def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
 
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
-    (only,) = engine_candidates(spec, device="cuda")
+    (only,) = engine_candidates(spec, device="mps")
     chosen, why = choose_engine(spec, (only,), TRAINING, COHORT, ROUNDS, Clock({}))
-    assert (chosen.name, chosen.device) == ("batched", "cuda")
-    assert why == "batched on cuda: there is no other on this device"
+    assert (chosen.name, chosen.device) == ("loop", "mps")
+    assert why == "loop on mps: there is no other on this device"
+
+
+def test_what_only_the_loop_computes_has_no_vectorized_candidate(
+    spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    for objective in (Objective(loss="mse", metric="r2"), Objective(metric="f1_macro"), Objective(transform="noise")):
+        among = engine_candidates(replace(spec, objective=objective), 1, "auto")
+        assert [candidate.title for candidate in among] == ["loop", "loop on cuda", "loop on mps"]
+        with pytest.raises(
+            ExperimentError, match=r"engine.name = 'batched': expected local\.(loss|metric|transform) = "
+        ):
+            Vectorized.at(replace(spec, objective=objective))
 
 
 @pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
@@ -106,10 +122,10 @@ def test_an_engine_that_cannot_do_it_is_left_out(
 @pytest.mark.parametrize(
     ("device", "there", "names"),
     [
-        ("auto", True, ["loop", "batched", "processes", "batched on cuda"]),
+        ("auto", True, ["loop", "batched", "processes", "loop on cuda", "batched on cuda"]),
         ("auto", False, ["loop", "batched", "processes"]),
         ("cpu", True, ["loop", "batched", "processes"]),
-        ("cuda", True, ["batched on cuda"]),
+        ("cuda", True, ["loop on cuda", "batched on cuda"]),
     ],
 )
 def test_the_candidates_are_those_of_the_machine(

@@ -73,6 +73,13 @@ RECIPES = {
     "momentum": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9),
     "adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
     "whole": LocalTraining(epochs=2, batch=0, lr=0.1),
+    "decay": LocalTraining(epochs=2, batch=5, lr=0.1, weight_decay=0.1),
+    "momentum with decay": LocalTraining(batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam with decay": LocalTraining(batch=5, lr=0.01, optimizer="adam", weight_decay=0.1),
+    "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
+    "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
+    "steps": LocalTraining(steps=7, batch=5, lr=0.1),
+    "steps of everything": LocalTraining(steps=3, batch=0, lr=0.1),
 }
 
 

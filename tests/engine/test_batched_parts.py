@@ -15,6 +15,7 @@ from torch import nn
 
 from fedstrata.core import rows
 from fedstrata.engine import ClientData
+from fedstrata.engine.device import exact
 from fedstrata.engine.vectorized.batches import (
     Resident,
     arrange,
@@ -25,7 +26,7 @@ from fedstrata.engine.vectorized.batches import (
     sample_source,
     split,
 )
-from fedstrata.engine.vectorized.cuda_graphs import Replay, exact, landing, recorder, session
+from fedstrata.engine.vectorized.cuda_graphs import Replay, landing, recorder, session
 from fedstrata.engine.vectorized.network import BATCH_BYTES, Dropout, Network, Products, budget, stand_ins
 from fedstrata.models import layout_of
 

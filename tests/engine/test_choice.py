@@ -27,14 +27,20 @@ def test_an_engine_computes_where_it_can(monkeypatch: pytest.MonkeyPatch) -> Non
     assert resolve_engine("auto", "auto") == ("auto", "auto") and resolve_engine("auto", "cuda") == ("auto", "cuda")
     assert resolve_engine("batched", "auto") == resolve_engine("batched", "cuda") == ("batched", "cuda")
     assert resolve_engine("processes", "auto") == ("processes", "cpu")
-    with pytest.raises(ExperimentError, match=r'"cuda": expected engine\.name = "batched", found .ray.'):
+    assert resolve_engine("loop", "cuda") == ("loop", "cuda")
+    with pytest.raises(ExperimentError, match=r'"cuda": expected engine\.name = "loop" or "batched", found .ray.'):
         resolve_engine("ray", "cuda")
+    with pytest.raises(ExperimentError, match=r'"mps": expected engine\.name = "loop", found .batched.'):
+        resolve_engine("batched", "mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_engine("batched", "auto") == ("batched", "cpu")
     with pytest.raises(ExperimentError, match='device = "cuda": expected a device of CUDA, found none'):
         resolve_engine("batched", "cuda")
     with pytest.raises(ExperimentError, match='device = "cuda": expected a device of CUDA, found none'):
         resolve_engine("auto", "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match='device = "mps": expected a device of MPS, found none'):
+        resolve_engine("loop", "mps")
 
 
 def test_an_engine_that_is_not_installed_is_told_before_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,9 +37,14 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
 
 def textbook_optimizer(module: nn.Module, training: LocalTraining) -> torch.optim.Optimizer:
     """Torch's plain optimiser, which goes from tensor to tensor and looks at strides."""
+    parameters = module.parameters()
     if training.optimizer == "adam":
-        return torch.optim.Adam(module.parameters(), lr=training.lr, foreach=False)
-    return torch.optim.SGD(module.parameters(), lr=training.lr, momentum=training.momentum, foreach=False)
+        return torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay, foreach=False)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=training.lr, weight_decay=training.weight_decay, foreach=False)
+    return torch.optim.SGD(
+        parameters, lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay, foreach=False
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
@@ -107,6 +112,55 @@ def test_a_client_trains_the_same_bits_whoever_else_takes_part(training: LocalTr
     alone = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training), cohort=[2]))
     assert torch.equal(all_three.results["train"].updates.of(torch.tensor([2])), alone.results["train"].updates.values)
     assert alone.results["train"].updates.values.abs().max() > 0
+
+
+OPTIONS = {
+    "decay": LocalTraining(epochs=2, batch=5, lr=0.1, weight_decay=0.1),
+    "momentum with decay": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam with decay": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", weight_decay=0.1),
+    "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
+    "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
+    "clipped adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", clip_norm=0.5),
+}
+
+
+@pytest.mark.parametrize("training", OPTIONS.values(), ids=OPTIONS)
+def test_every_option_does_what_torch_does(training: LocalTraining) -> None:
+    engine, layout, start = loop_of([12])
+    moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
+
+    data, module = dataset(16), network()
+    load_row(module, layout, start)
+    textbook = textbook_optimizer(module, training)
+    order = generator(7, "train", 1, 0)
+    clipped = 0
+    for _ in range(2):
+        for batch in torch.arange(12)[torch.randperm(12, generator=order)].split(5):
+            textbook.zero_grad()
+            cross_entropy(module(data.prepare(batch)), data.labels[batch]).backward()
+            if training.clip_norm:
+                clipped += bool(nn.utils.clip_grad_norm_(module.parameters(), training.clip_norm) > training.clip_norm)
+            textbook.step()
+    assert torch.allclose(moved[0], row_of(module, layout) - start, atol=1e-6)
+    assert not training.clip_norm or clipped
+
+
+def test_counted_steps_go_through_the_shuffled_data_again_and_again() -> None:
+    engine, layout, start = loop_of([7, 3])
+    training = LocalTraining(steps=3, batch=5, lr=0.1)
+    report = engine.run(plan_of(start[None], fit_of(layout, [[0], [0]], training=training)))
+    data, module = dataset(18), network()
+    for client, index, size in ((0, torch.arange(7), 5), (1, torch.arange(11, 14), 3)):
+        order = generator(7, "train", 1, client)
+        visited = torch.cat([index[torch.randperm(len(index), generator=order)] for _ in range(3)])
+        load_row(module, layout, start)
+        textbook = textbook_optimizer(module, training)
+        for batch in visited[: 3 * size].split(size):
+            textbook.zero_grad()
+            cross_entropy(module(data.prepare(batch)), data.labels[batch]).backward()
+            textbook.step()
+        moved = report.results["train"].updates.of(torch.tensor([client]))[0]
+        assert torch.allclose(moved, row_of(module, layout) - start, atol=1e-6)
 
 
 def test_another_round_or_stream_draws_other_batches() -> None:
@@ -311,5 +365,5 @@ def test_only_those_that_are_asked_tell_about_their_data() -> None:
     assert facts.keys() == {"entropy"} and facts["entropy"].clients.tolist() == [2]
     everyone = engine.run(replace(plan, client_stats={"entropy": torch.tensor([True, True])})).client_stats["entropy"]
     assert torch.equal(everyone.of(torch.tensor([2])), facts["entropy"].values)
-    with pytest.raises(ContractError, match="expected a fact of classes, entropy, subspaces, units, found 'age'"):
+    with pytest.raises(ContractError, match=r"expected a statistic of .+ found 'age'"):
         engine.run(replace(plan, client_stats={"age": torch.tensor([True, False])}))

@@ -96,7 +96,7 @@ def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.M
     engine, layout, start = loop_of([12])
     judged, evaluate = list[object](), engine._evaluate
 
-    def counting(row: torch.Tensor, index: torch.Tensor) -> tuple[int, float]:
+    def counting(row: torch.Tensor, index: torch.Tensor) -> tuple[float, float]:
         judged.append(row)
         return evaluate(row, index)
 

@@ -21,7 +21,7 @@ from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.protocol import RunConfig, Samples
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import RunSetup, build_run, objective_of
 
 # Flower notes in every message who sent it, and lets nobody make one without.
 TaskIdentity.task_id = 1
@@ -143,7 +143,9 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     paths = [folder / f"{client}.npz" for client in range(n)]
     samples: Samples = export_client_data(experiment, setup, paths)
     model = experiment.model
-    config = RunConfig("run", n, experiment.seed, model.name, json.dumps(model.options), "float32", samples)
+    options = json.dumps(model.options)
+    objective = objective_of(experiment)
+    config = RunConfig("run", n, experiment.seed, model.name, options, "float32", samples, objective)
     devices = {100 + c: Device(f"site-{c}", path, folder / f"state-{c}") for c, path in enumerate(paths)}
     held = setup.client_data
     registrations = {

@@ -130,9 +130,10 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "client": (put("reply", "client", 3), "expected a reply of client 2, found client 3"),
     "run": (put("reply", "run", "other"), "expected a reply of run run, found run other"),
     "stored": (put("reply", "stored", [99]), "expected stored to name tensors 0 to 3, found [99]"),
-    "score": (put("score-client", "correct", 9), "expected a score of 8 test samples, found 9 right of 8"),
+    "score": (put("score-client", "correct", 9.0), "expected a score of 8 test samples, found 9 right of 8"),
     "score of another": (put("score-client", "clients", 1), "expected a score of client 2, found one of client 1"),
-    "a huge count": (put("score-client", "correct", 2**63), "expected correct to be of type int, found 92233720368547"),
+    "a score that is no number": (put("score-client", "correct", float("nan")), "found nan right of 8"),
+    "a huge count": (put("score-client", "samples", 2**63), "expected samples to be of type int, found 92233720368547"),
     "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
     "no score": (lambda m: m.content.pop("score-client.settings"), "expected the record score-client, found"),
     "statistics": (

@@ -203,7 +203,8 @@ def answered(draw: st.DrawFn) -> tuple[Request, Reply]:
 
     def score(evaluation: Evaluation) -> Score:
         loss = torch.tensor([draw(st.floats(0, 9, width=32))])
-        return Score(ids, torch.tensor([draw(st.integers(0, 5))]), torch.tensor([5]), loss)
+        right = torch.tensor([draw(st.integers(0, 5))], dtype=torch.float64)
+        return Score(ids, right, torch.tensor([5]), loss)
 
     facts = {name: Rows(ids, torch.rand(1, SIZES[name])) for name in plan.client_stats}
     results = {name: result(task) for name, task in plan.tasks.items()}

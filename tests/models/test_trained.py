@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 from fedstrata.data import SampleFormat, load_dataset
+from fedstrata.data.sample_format import Answer
+from fedstrata.errors import DataError
 from fedstrata.models import make
 from fedstrata.models.trained import TrainedModel, load_tensors
 
@@ -42,3 +44,35 @@ def test_tensors_of_another_network_are_refused() -> None:
         load_tensors(nn.Linear(2, 2), {"other": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"weight of shape \(3,\), and the network has \(2, 2\)"):
         load_tensors(nn.Linear(2, 2), {"weight": torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("answer", "outputs", "predicted"),
+    [
+        ("numbers", [[0.5, -2.0]], [[0.5, -2.0]]),
+        ("labels", [[0.5, -2.0]], [[1, 0]]),
+        ("classes", [[[0.5, -2.0], [-1.0, 3.0]]], [[0, 1]]),
+    ],
+)
+def test_what_a_network_says_is_read_as_what_it_learned(
+    answer: Answer, outputs: list[list[float]], predicted: list[list[float]]
+) -> None:
+    class Fixed(nn.Module):
+        def forward(self, samples: torch.Tensor) -> torch.Tensor:
+            return torch.tensor(outputs)
+
+    shape = tuple(torch.tensor(outputs).shape[1:])
+    form = SampleFormat((2,), "float32", (0.0, 0.0), (1.0, 1.0), shape[-1], outputs=shape, answer=answer)
+    model = TrainedModel(Fixed(), form)
+    assert model.predict([[1.0, 2.0]]).tolist() == predicted
+    if answer == "numbers":
+        with pytest.raises(DataError, match="found one of numbers; use predict"):
+            model.predict_proba([[1.0, 2.0]])
+    else:
+        assert 0 < float(model.predict_proba([[1.0, 2.0]]).min()) < 0.5
+
+
+def test_tokens_reach_the_network_as_they_are() -> None:
+    form = SampleFormat((3,), "int64", (), (), 4)
+    model = TrainedModel(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 4)), form)
+    assert model.predict(torch.tensor([[1, 8, 0], [2, 2, 2]])).shape == (2,)

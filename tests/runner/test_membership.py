@@ -11,6 +11,7 @@ from fedstrata import core
 from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
 from fedstrata.errors import ExperimentError
+from fedstrata.runner.build import build_run
 from fedstrata.runner.membership import Membership, membership, sample_cohort
 from fedstrata.testing import toy_problem
 
@@ -137,3 +138,49 @@ def test_everyone_takes_part_in_every_round_unless_told_otherwise() -> None:
 def test_other_rounds_draw_other_cohorts() -> None:
     drawn = {tuple(sample_cohort(0, round, torch.arange(20), 0.25, 0.2)[0].tolist()) for round in range(1, 9)}
     assert len(drawn) == 8
+
+
+def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_weight_never() -> None:
+    weights = torch.tensor([0.0, 1.0, 1.0, 8.0])
+    drawn = torch.zeros(4)
+    for round in range(1, 401):
+        cohort, _ = sample_cohort(0, round, torch.arange(4), 0.25, 0.0, weights)
+        drawn[cohort] += 1
+    assert drawn[0] == 0 and drawn.sum() == 400
+    assert 0.74 < float(drawn[3] / 400) < 0.86  # 0.8, and four standard deviations are 0.08
+    again, _ = sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights)
+    assert torch.equal(again, sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights).cohort)
+
+
+def test_no_more_clients_are_sampled_than_have_a_weight() -> None:
+    cohort, _ = sample_cohort(0, 1, torch.tensor([3, 5, 8]), 1.0, 0.0, torch.tensor([0.0, 2.0, 1.0]))
+    assert cohort.tolist() == [5, 8]
+
+
+def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
+    keys = {
+        "data": {"name": "digits", "clients": 4, "samples": 60},
+        "partition": {"scheme": "quantity", "alpha": 1.0},
+        "cohort": {"fraction": 0.5, "sampling": "size"},
+        "events": {"change": [{"round": 2, "client": 0, "takes_data_of": 3}]},
+    }
+    setup = build_run(load_experiment(keys))
+    assert setup.members.weights is not None
+    sizes = [len(setup.client_data.train(client)) for client in range(4)]
+    assert setup.members.weights(1).tolist() == sizes and len(set(sizes)) > 1
+    assert setup.members.weights(2).tolist() == [sizes[3], *sizes[1:]]
+    assert build_run(load_experiment({"data": {"clients": 4}})).members.weights is None
+
+
+@pytest.mark.parametrize(
+    ("cohort", "message"),
+    [
+        ({"weights": [1.0, 2.0], "fraction": 0.5}, "expected a weight for each of the 3 clients, found 2"),
+        ({"weights": [0.0, 0.0, 0.0]}, "expected a weight above 0 of a client in round 1"),
+        ({"weights": [1.0, 2.0, 3.0]}, "expected cohort.fraction below 1"),
+        ({"weights": [1.0, 2.0, 3.0], "sampling": "size", "fraction": 0.5}, "expected none beside cohort.sampling"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
+        membership(load_experiment({"data": {"clients": 3}, "cohort": cohort}))

@@ -88,7 +88,7 @@ def test_fedavg_moves_by_the_median_of_the_updates() -> None:
 def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:
     assert built("mean", {"name": "fedavg"}).problem.aggregation is aggregation.weighted_mean
     assert load_experiment({}).server.aggregation == "mean"
-    with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, median, standst"):
+    with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, plain_mean, med"):
         load_experiment({"server": {"aggregation": "mode"}})
     with pytest.raises(ExperimentError, match=r"^server\.aggregaton: unknown key; did you mean aggregation\?"):
         load_experiment({"server": {"aggregaton": "mean"}})

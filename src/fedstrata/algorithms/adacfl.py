@@ -318,7 +318,7 @@ def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Pla
     joining = replace(
         plan.tasks[TRAIN],
         candidates=torch.where(labels < 0, reference, -1)[:, None],
-        training=replace(training, epochs=snapshot.rounds_trained * training.epochs),
+        training=training.times(snapshot.rounds_trained),
         upload=upload,
     )
     staying = replace(plan.tasks[TRAIN], candidates=labels[:, None])

@@ -68,8 +68,8 @@ class Centralized:
     The cohort does not matter: the data of absent clients, and of those that join late, are in the union.
 
     Attributes:
-        steps: The steps of a round. "epoch" is the local epochs over the union. "equal" is as many steps as one client
-            makes, with batches n times as large.
+        steps: The steps of a round. "epoch" is the local epochs over the union, or with `local.steps` n times as many
+            steps. "equal" is as many steps as one client makes, with batches n times as large.
     """
 
     source: ClassVar[str] = "baseline: the union of all data"
@@ -87,6 +87,8 @@ class Centralized:
         training = task.training
         if self.steps == "equal":
             training = replace(training, batch=training.batch * problem.clients)
+        else:
+            training = replace(training, steps=training.steps * problem.clients)
         union = replace(task, candidates=torch.zeros(1, 1, dtype=torch.int64), training=training)
         return replace(plan, cohort=torch.tensor([problem.clients]), tasks={TRAIN: union})
 

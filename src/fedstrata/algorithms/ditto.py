@@ -59,7 +59,7 @@ class Ditto:
         shared = plan.tasks[TRAIN]
         training = shared.training
         if not isinstance(self.epochs, str):
-            training = replace(training, epochs=self.epochs)
+            training = training.with_epochs(self.epochs)
         # The same random stream: without the pull the personal model sees the very batches of training alone.
         personal = replace(
             shared,

@@ -61,7 +61,7 @@ class FedRep:
         personal = personal_mask(problem.layout, self.personal)
         plan = personal_plan(problem, state, cohort, personal)
         both = plan.tasks[TRAIN]
-        training = replace(both.training, epochs=self.head_epochs)
+        training = both.training.with_epochs(self.head_epochs)
         head = replace(both, training=training, trainable=personal, upload=problem.layout.nothing, stream="head")
         body = replace(both, trainable=outside(personal), save_local=problem.layout.nothing)
         return replace(plan, tasks={"head": head, TRAIN: body})

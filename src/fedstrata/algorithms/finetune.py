@@ -56,7 +56,7 @@ class FineTune:
         plan = fedavg_plan(problem, state, cohort)
         layout = problem.layout
         shared = plan.tasks[TRAIN]
-        training = replace(shared.training, epochs=self.epochs)
+        training = shared.training.with_epochs(self.epochs)
         tuning = replace(
             shared, training=training, save_local=layout.everything, upload=layout.nothing, stream="tuning"
         )

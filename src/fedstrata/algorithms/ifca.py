@@ -21,6 +21,7 @@ from fedstrata.core import (
     TRAIN,
     Diagnostics,
     Evaluation,
+    LocalTraining,
     Metric,
     Plan,
     Problem,
@@ -89,11 +90,15 @@ class IFCA:
         """K models that nobody has chosen yet.
 
         Raises:
-            ExperimentError: When the run would end before anybody may choose.
+            ExperimentError: When the run would end before anybody may choose, or the server's optimiser would have
+                to move a body that all clusters share.
         """
         if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
+        if self.share_body and problem.server.name != "none":
+            why = f"expected false with server.optimizer = {problem.server.name!r}, as the body belongs to no cluster"
+            raise ExperimentError(f"algorithm.share_body = true: {why}")
         nobody = torch.full((problem.clients,), -1)
         state = replace(fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))
         return extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))
@@ -108,7 +113,7 @@ class IFCA:
         training = task.training
         if self.average == "gradient":
             # One full-batch step moves by -lr times the gradient.
-            training = replace(training, epochs=1, batch=0, optimizer="sgd", momentum=0.0)
+            training = LocalTraining(epochs=1, batch=0, lr=training.lr)
         return replace(plan, tasks={TRAIN: replace(task, candidates=candidates, training=training)})
 
     def update(self, problem: Problem, state: IFCAState, report: Report) -> tuple[IFCAState, Diagnostics]:

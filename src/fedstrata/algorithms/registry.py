@@ -18,6 +18,7 @@ ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
         "fedper": "fedstrata.algorithms.fedper:FedPer",
         "fedrep": "fedstrata.algorithms.fedrep:FedRep",
         "lg_fedavg": "fedstrata.algorithms.lg_fedavg:LGFedAvg",
+        "fedbn": "fedstrata.algorithms.fedbn:FedBN",
         "ifca": "fedstrata.algorithms.ifca:IFCA",
         "cfl": "fedstrata.algorithms.cfl:CFL",
         "layercfl": "fedstrata.algorithms.layercfl:LayerCFL",

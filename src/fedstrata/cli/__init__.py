@@ -23,8 +23,8 @@ from fedstrata.cli.commands import (
     watch_command,
 )
 from fedstrata.cli.logs import note_error, start_logging, stop_logging
-from fedstrata.cli.terminal import fail, say
-from fedstrata.errors import FedstrataError, InputError, MachineError
+from fedstrata.cli.terminal import fail, say, show_error
+from fedstrata.errors import FedstrataError, InputError, MachineError, UserCodeError
 from fedstrata.resources import resource_errors
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -78,6 +78,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except MachineError as error:
         note_error(error)
         status = fail(f"{error.reason}, then give the same command again", 1)
+    except UserCodeError as error:
+        note_error(error)
+        status = fail(error, 1)
+        show_error(error.trace)
     except FedstrataError as error:
         note_error(error)
         status = fail(error, 1)

@@ -54,6 +54,15 @@ def fail(message: object, status: int) -> int:
     return status
 
 
+def show_error(text: str) -> None:
+    """Print lines below the one that said what went wrong, such as the traceback of a user's own code."""
+    try:
+        for line in text.splitlines():
+            print(printable(line), file=sys.stderr)
+    except OSError:
+        _discard(sys.stderr)
+
+
 def say(text: object) -> None:
     """Print a line at once. A reader that stops reading, such as `head`, ends no command."""
     try:

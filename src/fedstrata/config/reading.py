@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from fedstrata.config.local_keys import resolve_local, resolve_server
 from fedstrata.config.objects import with_named_objects
 from fedstrata.config.tables import (
     OWN_TEST,
@@ -36,6 +37,7 @@ from fedstrata.limits import (
     file_problem,
 )
 from fedstrata.models import MODELS
+from fedstrata.objective import check_objective_names
 from fedstrata.partition import keys_of
 from fedstrata.quoting import dotted, shown
 
@@ -227,6 +229,8 @@ def _resolve(draft: Experiment) -> Experiment:
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)
+    local = resolve_local(draft.local, draft.rounds)
+    check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
         algorithm_from(other, options, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
@@ -239,6 +243,8 @@ def _resolve(draft: Experiment) -> Experiment:
         update={
             "partition": keys_of(scheme),
             "model": model,
+            "local": local,
+            "server": resolve_server(draft.server),
             "algorithm": AlgorithmTable.model_validate({"name": name, **_as_in_file(keys)}),
             "algorithms": others,
         }

@@ -11,7 +11,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
-from fedstrata.core import AGGREGATIONS, Algorithm
+from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
@@ -28,6 +28,7 @@ from fedstrata.limits import (
     MAX_RUN_ROUNDS,
     MAX_SAMPLES,
     MAX_STEP_SIZE,
+    MAX_STEPS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
 )
@@ -102,6 +103,8 @@ class DataTable(Table):
             Parquet files, with a file per client, or of images.
         root: The folder that is searched first for named sets.
         clients: The number of clients. With the partition `natural` the default is all values of its column.
+        tokens: Whether the samples are rows of tokens, which are whole numbers that stand for words and the like. They
+            are not normalised.
         samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
@@ -122,6 +125,7 @@ class DataTable(Table):
     name: _Name = "digits"
     root: _Name | None = None
     clients: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 20
+    tokens: bool = False
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     public: _Count = 0
@@ -155,18 +159,46 @@ class LocalTable(Table):
     Attributes:
         epochs: The passes over the client's data in a round.
         batch: The samples per step; 0 is all the data at once.
-        optimizer: The optimizer of the client, whose state is new every round.
-        lr: The learning rate of round 1.
+        steps: The steps of a client in a round, in place of epochs; 0 is to count epochs. A client goes through its
+            shuffled data again and again, so that all clients take as many steps.
+        optimizer: The optimizer of the client, whose state is new every round. "adamw" without `weight_decay` is
+            "adam".
+        lr: The learning rate before any schedule.
         momentum: The momentum of SGD.
-        lr_decay: The factor on the learning rate after every round.
+        weight_decay: The pull of all trained weights to zero: a term of the gradient for SGD and Adam (L2), decoupled
+            from it for AdamW.
+        clip_norm: The largest norm of the gradient of a step, over all trained weights together; 0 is no limit.
+        schedule: How the learning rate changes from round to round. "exponential" multiplies it by `lr_decay` after
+            every round, "step" after every `schedule_rounds` rounds. "cosine" lets it fall to `lr_min` along half a
+            wave. By default "exponential" where `lr_decay` is below 1, else "constant".
+        lr_decay: The factor of "exponential" and "step".
+        lr_min: The learning rate at which "cosine" ends.
+        schedule_rounds: The rounds between two factors of "step", or those in which "cosine" falls; 0 is all rounds of
+            the run after the warm-up.
+        warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
+            them.
+        loss: What training lowers: the name of a loss, or "package.module:function".
+        metric: What scores show, of which more is better: the name of a metric, or "package.module:function". By
+            default "r2" for "mse", "mae" and "huber", else "accuracy".
+        transform: The augmentation of training samples: the name of a transform, or "package.module:function".
     """
 
     epochs: Annotated[int, Interval(ge=1, le=MAX_EPOCHS)] = 1
     batch: _Count = 50
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    steps: Annotated[int, Interval(ge=0, le=MAX_STEPS)] = 0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 0.01
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    clip_norm: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    schedule: Schedule | None = None
     lr_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    lr_min: Annotated[float, Interval(ge=0, le=MAX_STEP_SIZE)] = 0.0
+    schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
+    warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
+    loss: _Name = "cross_entropy"
+    metric: _Name | None = None
+    transform: _Name = "none"
 
 
 class CohortTable(Table):
@@ -174,10 +206,17 @@ class CohortTable(Table):
 
     Attributes:
         fraction: The share of the clients that is sampled.
+        sampling: How clients are sampled: all with the same chance, or in proportion to their training samples.
+        weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
+            weight 0 is never selected.
         dropout: The share of the cohort that never answers.
     """
 
     fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    sampling: Literal["uniform", "size"] = "uniform"
+    weights: Annotated[
+        tuple[Annotated[float, Interval(ge=0, le=MAX_NUMBER)], ...], Strict(False), Len(0, MAX_CLIENTS)
+    ] = ()
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
 
@@ -185,10 +224,22 @@ class ServerTable(Table):
     """What the server makes of the updates.
 
     Attributes:
-        aggregation: The rule by which the updates of a cluster become one update.
+        aggregation: The rule by which the updates of a cluster become one update: "mean" weighs each client by its
+            samples, in "plain_mean" each client counts the same.
+        optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
+            "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
+        lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
+        momentum: The share of the old first moment (beta_1).
+        beta2: The share of the old second moment of "yogi" and "adam".
+        tau: What is added to the root of the second moment of "adagrad", "yogi" and "adam".
     """
 
     aggregation: Annotated[str, AfterValidator(_check_rule)] = "mean"
+    optimizer: ServerOptimizerName = "none"
+    lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Interval(gt=0, le=1)] = 1e-3
 
 
 class AlgorithmTable(ChoiceTable):
@@ -207,7 +258,7 @@ class EngineTable(Table):
     Attributes:
         name: The engine. "processes" and "ray" equal "loop" bit for bit, on many cores or machines. "batched" equals it
             but for rounding, with all clients as one program.
-        device: The device that computes; only "batched" can use CUDA.
+        device: The device that computes. "loop" can use CUDA and MPS with any network, "batched" CUDA.
         precision: The precision of products in training; "bfloat16" pays where the processor has it. All else is
             float32.
         workers: The number of processes, or of Ray's tasks in a round; 0 is as many as cores. No result depends on it.
@@ -216,7 +267,7 @@ class EngineTable(Table):
     """
 
     name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)] = 0
     timeout: Annotated[int, Interval(ge=0, le=MAX_TIMEOUT_SECONDS)] = 600

@@ -10,7 +10,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 
 from fedstrata.core.aggregation import AGGREGATIONS, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
-from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
+from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
     CLIENT,
     CLIENT_STATS,
@@ -31,6 +31,7 @@ from fedstrata.core.messages import (
 from fedstrata.core.problem import Problem
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows
+from fedstrata.core.server_optimizer import ServerMoments, ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     aggregate,
     assign_pending,
@@ -71,7 +72,11 @@ __all__ = [
     "Report",
     "Result",
     "Rows",
+    "Schedule",
     "Score",
+    "ServerMoments",
+    "ServerOptimizer",
+    "ServerOptimizerName",
     "State",
     "TensorSpec",
     "Tree",

@@ -75,5 +75,15 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
 Aggregation: TypeAlias = "Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]"
 """A rule as `weighted_mean` is one: updates (m, p), weights (m,), clusters (m,) and their number k -> (k, p)."""
 
-AGGREGATIONS: Mapping[str, Aggregation] = {"mean": weighted_mean}
+
+def plain_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+    """Mean row of every cluster in which each client counts the same; the arguments are those of `weighted_mean`.
+
+    Where clients are sampled by size it is unbiased: Li et al., "On the convergence of FedAvg
+    on non-IID data", ICLR 2020, scheme I.
+    """
+    return weighted_mean(updates, torch.ones_like(weights), labels, k)
+
+
+AGGREGATIONS: Mapping[str, Aggregation] = {"mean": weighted_mean, "plain_mean": plain_mean}
 """The rules by the name that the key ``server.aggregation`` takes. A new rule is a function and an entry here."""

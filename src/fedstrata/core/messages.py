@@ -31,7 +31,8 @@ class LocalTask:
         max_samples: The number of samples of the fold that each client uses at most, (m,). They are the same ones in
             every round. None is no limit.
         selection_fold: The fold on which several candidates are compared.
-        selection_metric: What is compared: the mean cross-entropy, "loss", or the share of errors, "errors".
+        selection_metric: What is compared: the mean loss, "loss", or the share of errors, "errors". For numbers, how
+            wrong a sample is lies between 0 and 1 (`fedstrata.objective.metrics.mistakes`).
         stream: The name of the client's random stream.
         upload_values: The uploaded tensors that are sent as values and not as updates, (l,), or () for none. The
             server cannot know from which values a locally loaded tensor started.
@@ -154,9 +155,10 @@ class Score:
 
     Attributes:
         clients: The clients that scored, (s,).
-        correct: The number of samples classified correctly, (s,).
+        correct: The number of samples classified correctly, (s,) float64. For another metric than accuracy its value
+            times the number of samples.
         samples: The number of test samples, (s,).
-        loss: The mean cross-entropy in nats, (s,).
+        loss: The mean loss, (s,); the cross-entropy is in nats.
     """
 
     clients: torch.Tensor

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedstrata.core.aggregation import Aggregation, weighted_mean
 from fedstrata.core.layout import Layout
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
+from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
@@ -26,6 +27,7 @@ class Problem:
         lr_schedule: How the learning rate changes from round to round.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.
+        server: What the server makes of these means.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
     """
@@ -39,6 +41,7 @@ class Problem:
     lr_schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     truth: torch.Tensor | None = None
     aggregation: Aggregation = weighted_mean
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
+from fedstrata.core.server_optimizer import server_step
 from fedstrata.core.state import (
     Decision,
     Node,
@@ -138,7 +139,8 @@ def aggregate(
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
-    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1).
+    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1), or by what
+    ``problem.server`` makes of it.
 
     Args:
         problem: What is fixed for the run.
@@ -163,16 +165,19 @@ def aggregate(
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     counted = (label >= 0) & (result.chosen == parents[label])
     fresh = result.only(counted)
-    moves = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
+    means = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
 
     round = state.round + 1
     made = {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
+    answered = torch.isin(torch.arange(len(parents)), label[counted])
+    moves, moments = server_step(problem.server, problem.layout, state.server, origins, nodes, means, answered)
     moved = replace(
         state,
         models=starts + moves,
+        server=moments,
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=_waiting(state, labels, tree),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from fedstrata.core.server_optimizer import ServerMoments
 from fedstrata.errors import ContractError
 from fedstrata.lazy_torch import torch
 
@@ -116,6 +117,7 @@ class State:
         waiting: The tree node at which a pending client waits, (n,) int64; -1 for the others.
         round: The number of rounds that are done.
         tree: Every cluster of the run so far.
+        server: The moments of the server's optimiser; None where it has none, and before the first round.
     """
 
     models: torch.Tensor
@@ -124,6 +126,7 @@ class State:
     waiting: torch.Tensor
     round: int
     tree: Tree
+    server: ServerMoments | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the invariants that every algorithm relies on."""
@@ -148,6 +151,7 @@ def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
         waiting=state.waiting,
         round=state.round,
         tree=state.tree,
+        server=state.server,
         **parts,
     )
 

@@ -63,6 +63,8 @@ def cached(files: Sequence[Path], parameters: Mapping[str, object], decode: Call
 def _write(path: Path, dataset: Dataset) -> None:
     metadata = json.dumps({name: getattr(dataset, name) for name in _METADATA})
     columns: dict[str, Any] = {f"column.{name}": column for name, column in dataset.columns.items()}
+    if dataset.targets is not None:
+        columns["targets"] = dataset.targets.numpy()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     try:
@@ -83,6 +85,7 @@ def _read(path: Path) -> Dataset:
         return Dataset(
             inputs=torch.from_numpy(arrays["inputs"]),
             labels=torch.from_numpy(arrays["labels"]),
+            targets=torch.from_numpy(arrays["targets"]) if "targets" in arrays.files else None,
             columns={key.removeprefix("column."): arrays[key] for key in arrays.files if key.startswith("column.")},
             **attributes,
         )

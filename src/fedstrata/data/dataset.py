@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedstrata.data.sample_format import SampleFormat, resize, scale_and_shift
+from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
@@ -31,10 +31,11 @@ class Dataset:
     Attributes:
         name: The name that the experiment gives.
         inputs: The samples, (samples, channels, ...) uint8 or float32. Images are (samples, channels, height, width)
-            uint8, signals are (samples, channels, time) float32.
+            uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64.
         labels: The class of each sample in 0..classes-1, (samples,) int64.
         classes: The number of classes. Some of them may have no sample.
-        mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1.
+        mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1. Tokens have
+            none.
         std: The standard deviation of each channel, likewise, > 0.
         columns: Further columns of the data, (samples,) each.
         unit: The column whose equal values mark samples that are not independent, such as windows of one recording.
@@ -42,6 +43,9 @@ class Dataset:
         class_names: The name of each class, (classes,), or empty where the files give none.
         feature_names: The name of each feature, (channels,), where columns of a table are the features; else empty.
         stored_shape: The shape of one sample before images were resized; empty where they were not.
+        targets: What networks learn in place of the classes: numbers, or labels of 0 and 1, (samples, outputs)
+            float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
+        answer: What networks say about the samples.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -58,21 +62,24 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     stored_shape: tuple[int, ...] = ()
+    targets: Tensor | None = None
+    answer: Answer = "classes"
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
         samples = len(self.labels)
-        if self.inputs.ndim < 2 or self.inputs.dtype not in (torch.uint8, torch.float32):
+        if self.inputs.ndim < 2 or self.inputs.dtype not in (torch.uint8, torch.float32, torch.int64):
             raise DataError(
                 f"{self.name}: inputs are {self.inputs.dtype} {tuple(self.inputs.shape)}; "
-                "expected uint8 or float32 of shape (samples, channels, ...)"
+                "expected uint8 or float32 of shape (samples, channels, ...), or int64 tokens (samples, length)"
             )
         if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
             shape = tuple(self.labels.shape)
             raise DataError(f"{self.name}: labels are {self.labels.dtype} {shape}; expected int64 (samples,)")
         if samples == 0:
             raise DataError(f"{self.name} holds no samples")
-        lengths = {"inputs": len(self.inputs)} | {key: len(column) for key, column in self.columns.items()}
+        lengths = {"inputs": len(self.inputs), "targets": samples if self.targets is None else len(self.targets)}
+        lengths |= {key: len(column) for key, column in self.columns.items()}
         for key, length in lengths.items():
             if length != samples:
                 raise DataError(f"{self.name}: {key} has {length} rows, but there are {samples} labels")
@@ -81,8 +88,8 @@ class Dataset:
             row = int(outside.nonzero()[0])
             label = int(self.labels[row])
             raise DataError(f"{self.name}: sample {row} has label {label}; expected 0 to {self.classes - 1}")
-        channels = self.inputs.shape[1]
-        if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
+        channels = 0 if self.holds_tokens else self.inputs.shape[1]
+        if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0:
             raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
         if self.unit is not None and self.unit not in self.columns:
             raise DataError(f"{self.name}: no column {self.unit!r}; there are {', '.join(self.columns) or 'none'}")
@@ -97,6 +104,19 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one sample."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def holds_tokens(self) -> bool:
+        """Return whether the samples are rows of tokens, which are numbers of words and the like."""
+        return self.inputs.dtype == torch.int64
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Return the shape of what a network has to say about one sample."""
+        if self.targets is None:
+            return (self.classes,)
+        shape = tuple(self.targets.shape[1:])
+        return shape if self.targets.is_floating_point() else (*shape, self.classes)
 
     @property
     def units(self) -> np.ndarray | None:
@@ -139,6 +159,9 @@ class Dataset:
                 f"{self.name}: the test samples have no column {missing[0]!r}; add it to them, or set data.test to "
                 "the share of the training samples that is held out instead"
             )
+        shapes = [None if targets is None else targets.shape[1:] for targets in (self.targets, other.targets)]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{self.name}: training and test samples differ in what their y holds; make both alike")
         both: dict[str, Any] = {
             name: torch.cat([values, getattr(other, name)]) for name, values in self._per_sample().items()
         }
@@ -158,7 +181,10 @@ class Dataset:
         """Return what raw samples look like, and how a network reads them."""
         side = self.shape[-1] if self.stored_shape else None
         raw = self.stored_shape or self.shape
-        return SampleFormat(raw, self._dtype, self.mean, self.std, self.classes, self.class_names, side)
+        outputs = () if self.targets is None else self.outputs
+        return SampleFormat(
+            raw, self._dtype, self.mean, self.std, self.classes, self.class_names, side, outputs, self.answer
+        )
 
     @property
     def _dtype(self) -> str:
@@ -196,8 +222,10 @@ class Dataset:
     def normalise(self, raw: Tensor) -> Tensor:
         """Centre and scale each channel of stored inputs, on their device.
 
-        The result is (samples', channels, ...) float32, and images are in channels_last.
+        The result is (samples', channels, ...) float32, and images are in channels_last. Tokens stay as they are.
         """
+        if self.holds_tokens:
+            return raw
         scale, shift = (part.to(raw.device) for part in self._affine)
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:
@@ -208,6 +236,20 @@ class Dataset:
             scale = scale[0, 0]
             shift = shift[0, 0]
         return pixels.to(torch.float32, copy=True).mul_(scale).add_(shift).permute(0, 3, 1, 2)
+
+    def as_tokens(self) -> Dataset:
+        """Return the same samples as rows of tokens, int64.
+
+        Raises:
+            DataError: When they are no rows, or hold numbers that are not whole or below 0.
+        """
+        tokens = self.inputs.to(torch.int64)
+        if self.inputs.ndim != 2 or bool((tokens != self.inputs).any()) or int(tokens.min()) < 0:
+            raise DataError(
+                f"data.tokens = true: expected samples of {self.name} that are rows of whole numbers of at least 0, "
+                f"found {self.inputs.dtype} {tuple(self.inputs.shape)}; leave data.tokens out"
+            )
+        return replace(self, inputs=tokens, mean=(), std=())
 
     def resized(self, side: int) -> Dataset:
         """Return the same images, bilinearly resized to ``side`` x ``side`` pixels (EMNIST's 28 to 32 for VGG).

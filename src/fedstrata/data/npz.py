@@ -64,20 +64,41 @@ def dataset_of_arrays(name: str, arrays: dict[str, np.ndarray], split: Split, fi
     x = _pick(arrays, _INPUT_NAMES, split, file)
     y = _pick(arrays, _LABEL_NAMES, split, file)
     # Both splits, so that a class means the same in each of them.
-    all_labels = {key: array for key, array in arrays.items() if key.removesuffix("_test") in _LABEL_NAMES}
-    kinds = "U" if arrays[y].dtype.kind == "U" else "iu"
+    all_labels = {key: _flat(array) for key, array in arrays.items() if key.removesuffix("_test") in _LABEL_NAMES}
+    arrays = {**arrays, **all_labels}
+    kinds = "U" if arrays[y].dtype.kind == "U" else "f" if arrays[y].dtype.kind == "f" else "iu"
     for key, array in all_labels.items():
-        if array.ndim != 1 or array.dtype.kind not in kinds:
+        fits = array.ndim == arrays[y].ndim and 1 <= array.ndim <= (1 if kinds == "U" else 2)
+        if not fits or array.dtype.kind not in kinds:
             raise DataError(
-                f"{file}: {key} is {_describe(array)}; expected integers or texts, (samples,), in both splits"
+                f"{file}: {key} is {_describe(array)}; expected integers, texts or numbers, (samples,), or integers or "
+                "numbers, (samples, outputs), in both splits alike"
             )
-    labels, classes, class_names = _number_classes(arrays[y], list(all_labels.values()), f"{file}: {y}")
+    place = f"{file}: {y}"
+    both = list(all_labels.values())
+    targets = None
+    class_names: tuple[str, ...] = ()
+    if kinds == "f" or arrays[y].ndim == 2:
+        labels = np.zeros(len(arrays[y]), dtype=np.int64)
+        targets, classes = _convert_targets(arrays[y], both, place)
+    else:
+        labels, classes, class_names = _number_classes(arrays[y], both, place)
     inputs = torch.from_numpy(_convert_inputs(arrays[x], f"{file}: {x}"))
     if len(inputs) != len(labels):
         raise DataError(f"{file}: {x} has {len(inputs)} rows and {y} has {len(labels)}; expected as many")
     columns = _columns(arrays, split, len(labels), file)
     mean, std = channel_statistics(inputs)
-    return Dataset(name, inputs, torch.from_numpy(labels), classes, mean, std, columns, class_names=class_names)
+    return Dataset(
+        name,
+        inputs,
+        torch.from_numpy(labels),
+        classes,
+        mean,
+        std,
+        columns,
+        class_names=class_names,
+        targets=None if targets is None else torch.from_numpy(targets),
+    )
 
 
 def npz_column_names(file: Path, split: Split = "train") -> tuple[str, ...]:
@@ -137,6 +158,21 @@ def _number_classes(
     classes = 1 + max((int(part.max()) for part in all_labels if part.size), default=-1)
     check_class_count(classes, place)
     return values.astype(np.int64), classes, ()
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """Return a single column of classes as (samples,)."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 and values.dtype.kind != "f" else values
+
+
+def _convert_targets(values: np.ndarray, all_values: list[np.ndarray], place: str) -> tuple[np.ndarray, int]:
+    """Return what stands in place of classes, (samples, outputs) float32 or int64, and the number of token classes."""
+    if values.dtype.kind == "f":
+        numbers = finite_float32(values, place)
+        return np.ascontiguousarray(numbers.reshape(len(numbers), -1)), 1
+    classes = 1 + max((int(part.max()) for part in all_values if part.size), default=0)
+    check_class_count(classes, place)
+    return values.astype(np.int64), classes
 
 
 def _convert_inputs(values: np.ndarray, place: str) -> np.ndarray:

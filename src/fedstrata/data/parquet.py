@@ -12,11 +12,13 @@ from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.parquet_columns import (
     is_image,
     is_list,
+    is_target,
     read_arrays,
     read_columns,
     read_labels,
     read_scalar_column,
     read_schema,
+    read_targets,
     require_columns,
     scalar_columns,
 )
@@ -50,8 +52,14 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
         if not input_column:
             return _read_features(location, split, options)
     require_columns(files[0], schema, (input_column, label_column))
-    numbers, classes, class_names = read_labels(location, files, label_column)
-    labels = torch.from_numpy(numbers)
+    targets = None
+    class_names: tuple[str, ...] = ()
+    if is_target(schema.field(label_column).type):
+        targets, classes = read_targets(location, files, label_column)
+        labels = torch.zeros(len(targets), dtype=torch.int64)
+    else:
+        numbers, classes, class_names = read_labels(location, files, label_column)
+        labels = torch.from_numpy(numbers)
     input_type = schema.field(input_column).type
     if is_image(input_type):
         inputs = torch.from_numpy(read_images(files, input_column, len(labels), info.shape if info else None))
@@ -61,7 +69,7 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
         raise DataError(f"{files[0]}: column {input_column!r} holds {input_type}; expected images or lists")
     mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
     columns = read_columns(files, skip=(input_column, label_column))
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names)
+    return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names, targets=targets)
 
 
 def _read_features(location: Location, split: Split, options: ReadOptions) -> Dataset:
@@ -83,7 +91,8 @@ def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
     """
     schema = read_schema(file)
     label = label_column(schema.names, options, str(file))
-    inputs = [field.name for field in schema if is_image(field.type) or is_list(field.type)]
+    fitting = [field.name for field in schema if is_image(field.type) or is_list(field.type)]
+    inputs = [name for name in fitting if name != label]
     if options.inputs:
         inputs = [name for name in inputs if name in options.inputs]
     if len(inputs) > 1:

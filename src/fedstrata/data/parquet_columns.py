@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from fedstrata.data.dataset import check_class_count, check_sample_size, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.errors import DataError
+from fedstrata.lazy_torch import torch
 from fedstrata.limits import (
     COLUMN_CHARACTERS,
     MIB,
@@ -226,6 +227,39 @@ def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple
     if not parts:
         raise DataError(f"{files[0]} has no rows")
     return np.concatenate(parts), classes, class_names
+
+
+def is_target(kind: Any) -> bool:
+    """Tell whether a column of an Arrow type holds something in place of a class: numbers, or lists."""
+    return is_list(kind) or bool(pa.types.is_floating(kind))
+
+
+def read_targets(location: Location, files: Sequence[Path], column: str) -> tuple[Any, int]:
+    """Read what stands in place of the class of each row: a number, or a list of numbers or of integers.
+
+    Returns:
+        A tensor (rows, outputs), float32 for numbers and int64 for integers, and the number of classes of these
+        integers, of both splits.
+
+    Raises:
+        DataError: When a row is missing, has another length or holds a number that is not finite.
+    """
+    values = _numbers(files, column)
+    kind = read_schema(files[0]).field(column).type
+    while is_list(kind):
+        kind = kind.value_type
+    if pa.types.is_floating(kind):
+        return torch.from_numpy(values), 1
+    both = values if not location.test else np.concatenate([values, _numbers(location.train, column)])
+    classes = 1 + int(both.max(initial=0))
+    check_class_count(classes, f"{files[0]}: column {column!r}")
+    return torch.from_numpy(values.astype(np.int64)), classes
+
+
+def _numbers(files: Sequence[Path], column: str) -> np.ndarray:
+    """Read a column of numbers, or of lists of them: (rows, numbers) float32."""
+    values = read_arrays(files, column)
+    return values.reshape(len(values), -1)
 
 
 def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tuple[int, tuple[str, ...]]:

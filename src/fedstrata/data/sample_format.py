@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,18 +15,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Answer = Literal["classes", "labels", "numbers"]
+"""What the outputs of a network are."""
+
+
 @dataclass(frozen=True)
 class SampleFormat:
     """The format of raw samples, and how a network reads them.
 
     Attributes:
-        shape: The shape of one raw sample, (channels, ...).
-        dtype: The type of its numbers, "uint8" or "float32".
+        shape: The shape of one raw sample, (channels, ...), or (length,) of tokens.
+        dtype: The type of its numbers, "uint8" or "float32", or "int64" of tokens, which are not normalised.
         mean: The mean of each channel, (channels,). For uint8 it is on the scale where 255 is 1.
         std: The standard deviation of each channel, likewise, > 0.
         classes: The number of classes.
         class_names: The name of each class, (classes,); empty where the data give none.
         side: The height and width, in pixels, to which images are resized first; None where they stay as they are.
+        outputs: The shape of what the network says about one sample; empty is (classes,).
+        answer: What that is: logits of "classes", logits of "labels" that are 0 or 1, or "numbers".
     """
 
     shape: tuple[int, ...]
@@ -36,6 +42,13 @@ class SampleFormat:
     classes: int
     class_names: tuple[str, ...] = ()
     side: int | None = None
+    outputs: tuple[int, ...] = ()
+    answer: Answer = "classes"
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of what the network says about one sample."""
+        return self.outputs or (self.classes,)
 
     @property
     def network_shape(self) -> tuple[int, ...]:

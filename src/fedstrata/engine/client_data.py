@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedstrata.core import FOLDS
 from fedstrata.data import Dataset, SampleFormat
 from fedstrata.errors import ContractError
+from fedstrata.objective import Objective
 from fedstrata.randomness import seed_of
 
 _BATCHES_AT_ONCE = 4
@@ -134,7 +135,7 @@ class ClientData:
     def batches(
         self, index: Tensor, size: int, order: torch.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs (b, ...) float32 and labels (b,) of some samples, as the clients that hold them see them.
+        """Inputs (b, ...) and targets (b, ...) of some samples, as the clients that hold them see them.
 
         Args:
             index: The samples.
@@ -145,16 +146,20 @@ class ClientData:
             index = index[torch.randperm(len(index), generator=order)]
         # A few batches at a time: what was just normalised is still in the processor's cache when it is read.
         for part in index.split(_BATCHES_AT_ONCE * size or len(index)):
-            inputs, labels = self.samples(part)
-            yield from zip(inputs.split(size or len(index)), labels.split(size or len(index)), strict=True)
+            inputs, targets = self.samples(part)
+            yield from zip(inputs.split(size or len(index)), targets.split(size or len(index)), strict=True)
 
     def samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (s, ...) float32 and labels (s,) of some samples, as the clients that hold them see them."""
-        inputs, labels = self.raw_samples(index)
-        return self._dataset.normalise(inputs), labels
+        """Inputs and targets of some samples, as the clients that hold them see them.
+
+        Inputs are (s, ...) float32; tokens are int64. Targets are the classes (s,) int64, or what the data set has in
+        their place (`Dataset.targets`).
+        """
+        inputs, targets = self.raw_samples(index)
+        return self._dataset.normalise(inputs), targets
 
     def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (s, ...) before they are normalised, and labels (s,), as the clients that hold them see them."""
+        """Inputs (s, ...) before they are normalised, and targets, as the clients that hold them see them."""
         if self.on_read is not None:
             self.on_read()
         inputs = self._dataset.gather(index)
@@ -168,11 +173,17 @@ class ClientData:
             else:
                 for turn in (1, 2, 3):
                     inputs[turns == turn] = torch.rot90(inputs[turns == turn], turn, dims=(2, 3))
-        return inputs, self.labels(index)
+        targets = self._dataset.targets
+        return inputs, self.labels(index) if targets is None else targets[index]
 
     def labels(self, index: Tensor) -> Tensor:
-        """Labels (s,) of some samples, as the clients that hold them see them; without reading the inputs."""
+        """The classes (s,) of some samples, as the clients that hold them call them; without reading the inputs."""
         return self._relabel[self._owner[index], self._dataset.labels[index]]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether networks learn the class of each sample, and nothing in its place."""
+        return self._dataset.targets is None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -200,6 +211,11 @@ class ClientData:
         return self._dataset.inputs.numel()
 
     @property
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of what a network has to say about one sample."""
+        return self._dataset.outputs
+
+    @property
     def classes(self) -> int:
         """The number of classes."""
         return self._dataset.classes
@@ -220,6 +236,7 @@ class SimulationSpec:
         seed: The seed of the run.
         handovers: The changes of data as `ClientData` takes them.
         precision: The precision of training as `Loop` takes it.
+        objective: What the networks learn.
     """
 
     network: Callable[[], nn.Module]
@@ -228,6 +245,7 @@ class SimulationSpec:
     seed: int
     handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     precision: str = "float32"
+    objective: Objective = field(default_factory=Objective)
 
     @cached_property
     def client_data(self) -> ClientData:

@@ -42,17 +42,19 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
     if name == "units":
         sizes = client_data.units(index)
         return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
-    inputs, labels = client_data.samples(index)
     if name not in CLIENT_STATS:
-        return own_stat(name, inputs, labels, client_data.classes)
+        return own_stat(name, *client_data.samples(index), client_data.classes)
+    labels = client_data.labels(index)
     counts = labels.bincount(minlength=client_data.classes)
     if name == "classes":
         return (counts > 0).sum()[None].float()
     if name == "entropy":
         return torch.tensor([entropy(counts)])
+    inputs, _ = client_data.samples(index)
     vectors = torch.zeros(client_data.classes, SINGULAR_VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
-        left = torch.linalg.svd(inputs[labels == label].flatten(1).T, full_matrices=False).U[:, :SINGULAR_VECTORS]
+        of_class = inputs[labels == label].flatten(1).float()
+        left = torch.linalg.svd(of_class.T, full_matrices=False).U[:, :SINGULAR_VECTORS]
         vectors[label, : left.shape[1]] = left.T
     return vectors.flatten()
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score, empty_rows
+from fedstrata.core import (
+    Evaluation,
+    Layout,
+    LocalTask,
+    LocalTraining,
+    Mask,
+    Plan,
+    Report,
+    Result,
+    Rows,
+    Score,
+    empty_rows,
+)
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.device import repeatable, seed_device
+from fedstrata.engine.optimizer import stepper
 from fedstrata.models import layout_of, load_row, row_of
+from fedstrata.objective import Objective
+from fedstrata.objective.metrics import mistakes
 from fedstrata.randomness import generator, seed_of
 
 EVALUATION_BATCH = 1024
@@ -22,8 +37,8 @@ EVALUATION_BATCH = 1024
 _HEAP_BYTES = 8 << 20
 """Bytes of freed memory, of which the C library keeps twice as many for later: what steps of small networks need."""
 
-_Scores = dict[int, tuple[int, float]]
-"""Correct samples and mean loss of some of a plan's models on some samples."""
+_Scores = dict[int, tuple[float, float]]
+"""How many samples are right, and the mean loss, of some of a plan's models on some samples."""
 
 
 class Loop:
@@ -36,6 +51,8 @@ class Loop:
         store: The tensors that clients keep to themselves.
         precision: The precision in which training multiplies, "float32" or "bfloat16". Weights, updates and scores are
             float32.
+        objective: What the networks learn.
+        device: The device that computes, "cpu", "cuda" or "mps". Rows and data stay in the computer's memory.
     """
 
     def __init__(
@@ -45,6 +62,8 @@ class Loop:
         client_data: ClientData,
         store: ClientStore | None = None,
         precision: str = "float32",
+        objective: Objective | None = None,
+        device: str = "cpu",
     ) -> None:
         """Take over the module."""
         # The C library gives freed memory back at once until something of this size has been freed: each step of small
@@ -52,7 +71,9 @@ class Loop:
         torch.empty(_HEAP_BYTES, dtype=torch.uint8, device="cpu")
         self.store = store or ClientStore()
         self._precision = precision
-        self._module = module
+        self._device = torch.device(device)
+        self._module = module.to(self._device)
+        self._objective = objective or Objective()
         self._layout = layout
         self._client_data = client_data
         self._masks: dict[Mask, Tensor] = {}
@@ -60,14 +81,15 @@ class Loop:
         self._batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
 
     @classmethod
-    def at(cls, spec: SimulationSpec) -> Loop:
+    def at(cls, spec: SimulationSpec, device: str = "cpu") -> Loop:
         """An engine of its own on the one copy of the data in this process."""
         module = spec.network()
-        return cls(module, layout_of(module), spec.client_data, precision=spec.precision)
+        layout = layout_of(module)
+        return cls(module, layout, spec.client_data, precision=spec.precision, objective=spec.objective, device=device)
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        with torch.random.fork_rng(devices=[]):
+        with repeatable(self._device):
             scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
             return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
 
@@ -78,7 +100,7 @@ class Loop:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                predictions.append(self._module(inputs).softmax(1))
+                predictions.append(self._objective.probabilities(self._module(inputs.to(self._device))).cpu())
         return torch.stack(predictions)
 
     def _work(self, plan: Plan) -> dict[str, Result]:
@@ -155,32 +177,39 @@ class Loop:
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
-        step = _stepper(moving, self._anchors(parameters, received), task)
+        step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         order = generator(plan.seed, task.stream, plan.round, client)
-        # torch.manual_seed would reseed accelerators as well, which nothing here restores.
-        torch.default_generator.manual_seed(seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
+        seed_device(self._device, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
-        for _ in range(task.training.epochs):
-            for inputs, labels in self._client_data.batches(index, task.training.batch, order):
-                if len(labels) == 1 and self._batch_norm:
+        for visited in training_orders(index, task.training, order):
+            for inputs, targets in self._batches(visited, task.training.samples_per_step(len(index))):
+                if len(targets) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
+                seen = self._objective.transformed(inputs)
                 # Left after every step: autocast keeps what it made of weights, which then move.
                 with self._autocast():
-                    loss = cross_entropy(self._module(inputs), labels)
+                    loss = self._objective.loss_of(self._module(seen), targets)
                 step(torch.autograd.grad(loss, moving, materialize_grads=True))
-        return torch.where(self._columns(task.trainable), row_of(self._module, self._layout), start)
+        return torch.where(self._columns(task.trainable), row_of(self._module, self._layout).cpu(), start)
+
+    def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of some samples, on the device."""
+        for inputs, targets in self._client_data.batches(index, size):
+            yield inputs.to(self._device), targets.to(self._device)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", torch.bfloat16) if self._precision == "bfloat16" else nullcontext()
+        if self._precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16)
 
     def _anchors(self, parameters: dict[str, nn.Parameter], received: Tensor) -> list[Tensor]:
         """The received values of the parameters that move."""
         spans = dict(zip((slot.name for slot in self._layout.tensors), self._layout.spans, strict=True))
         moving = ((name, parameter) for name, parameter in parameters.items() if parameter.requires_grad)
-        return [received[spans[name]].view(parameter.shape) for name, parameter in moving]
+        return [received[spans[name]].view(parameter.shape).to(self._device) for name, parameter in moving]
 
     def _score(self, plan: Plan, evaluation: Evaluation) -> Score:
-        """Accuracy and loss of every client's own model on its own test data."""
+        """Metric and loss of every client's own model on its own test data."""
         scored = []
         for row, client in enumerate(evaluation.clients.tolist()):
             local = self.store.read(client, before=plan.round) if any(evaluation.load_local) else {}
@@ -190,23 +219,38 @@ class Loop:
             taken, _ = self._choose(plan, evaluation.candidates[row], data, local, {})
             index = self._client_data.test(client, plan.round - 1)
             model = with_local_tensors(plan.models[taken], local, self._layout.spans)
-            scored.append((*self._evaluate(model, index), len(index)))
-        correct, loss, samples = zip(*scored, strict=True) if scored else ((), (), ())
-        counts = torch.tensor([correct, samples], dtype=torch.int64)
-        return Score(evaluation.clients, counts[0], counts[1], torch.tensor(loss))
+            right, loss = self._evaluate(model, index)
+            if self._objective.metric != "accuracy":
+                right = self._objective.metric_of(*self._outputs(index)) * len(index)
+            scored.append((right, loss, len(index)))
+        rights, losses, samples = zip(*scored, strict=True) if scored else ((), (), ())
+        return Score(
+            clients=evaluation.clients,
+            correct=torch.tensor(rights, dtype=torch.float64),
+            samples=torch.tensor(samples, dtype=torch.int64),
+            loss=torch.tensor(losses),
+        )
 
-    def _evaluate(self, row: Tensor, index: Tensor) -> tuple[int, float]:
-        """Samples classified correctly, and the mean cross-entropy in nats."""
+    def _evaluate(self, row: Tensor, index: Tensor) -> tuple[float, float]:
+        """How many samples are right, and the mean loss."""
         load_row(self._module, self._layout, row)
         self._module.eval()
-        correct = 0
+        right = 0.0
         loss = 0.0
         with torch.inference_mode():
-            for inputs, labels in self._client_data.batches(index, EVALUATION_BATCH):
-                logits = self._module(inputs)
-                correct += int((logits.argmax(1) == labels).sum())
-                loss += float(cross_entropy(logits, labels, reduction="sum"))
-        return correct, loss / len(index)
+            for inputs, targets in self._batches(index, EVALUATION_BATCH):
+                outputs = self._module(inputs)
+                right += len(targets) - float(mistakes(outputs, targets).sum())
+                loss += self._objective.loss_sum(outputs, targets)
+        return right, loss / len(index)
+
+    def _outputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs of the model that was evaluated last for all samples, and their targets, on the CPU."""
+        with torch.inference_mode():
+            batches = self._batches(index, EVALUATION_BATCH)
+            parts = [(self._module(inputs).float().cpu(), targets.cpu()) for inputs, targets in batches]
+        outputs, targets = zip(*parts, strict=True)
+        return torch.cat(outputs), torch.cat(targets)
 
     def _columns(self, mask: Mask) -> Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""
@@ -223,6 +267,27 @@ class Loop:
         return Result(rows, torch.tensor(chosen), torch.tensor(sizes), torch.stack(losses))
 
 
+def training_orders(index: Tensor, training: LocalTraining, order: torch.Generator) -> Iterator[Tensor]:
+    """The samples in the order in which a client steps through them, to be cut into steps from the front.
+
+    Args:
+        index: The samples of the client, (s,).
+        training: How the client trains.
+        order: The generator that shuffles the samples.
+
+    Yields:
+        The shuffled samples of each epoch, (s,); or where steps are counted, those of all steps at once.
+    """
+    if not training.steps:
+        for _ in range(training.epochs):
+            yield index[torch.randperm(len(index), generator=order)]
+        return
+    needed = training.samples_seen(len(index))
+    passes = -(-needed // len(index))
+    shuffled = torch.cat([torch.randperm(len(index), generator=order) for _ in range(passes)])
+    yield index[shuffled[:needed]]
+
+
 def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence[slice]) -> Tensor:
     """A model (p,) in which a client's own tensors replace some of the model's."""
     row = row.clone() if local else row
@@ -231,8 +296,8 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     return row
 
 
-def selection_value(metric: str, correct: int, loss: float, samples: int) -> float:
-    """How wrong a model is by `LocalTask.selection_metric`, from its correct samples and its mean loss."""
+def selection_value(metric: str, correct: float, loss: float, samples: int) -> float:
+    """How wrong a model is by `LocalTask.selection_metric`, from how many samples are right and its mean loss."""
     return loss if metric == "loss" else 1 - correct / samples
 
 
@@ -251,39 +316,3 @@ def empty_result(task: LocalTask, p: int) -> Result:
     """The result of a task that nobody did, of models with p columns."""
     nobody = torch.empty(0, dtype=torch.int64)
     return Result(Rows(nobody, torch.empty(0, p)), nobody, nobody, torch.empty(0, task.candidates.shape[1]))
-
-
-def _stepper(parameters: list[Tensor], anchors: list[Tensor], task: LocalTask) -> Callable[[tuple[Tensor, ...]], None]:
-    """The function that takes one step along gradients, with the proximal term. The optimiser's state begins anew."""
-    training = task.training
-    optimizer: torch.optim.Optimizer | None = None
-    if training.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=training.lr, fused=True)
-    elif training.momentum:
-        optimizer = torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum, fused=True)
-
-    def step(gradients: tuple[Tensor, ...]) -> None:
-        with torch.no_grad():
-            if task.prox_weight:
-                away = torch._foreach_sub(parameters, anchors)
-                gradients = tuple(torch._foreach_add(gradients, away, alpha=task.prox_weight))
-            if optimizer is None:
-                # The same bits as torch's SGD, without what its step costs beside small networks.
-                torch._foreach_add_(parameters, gradients, alpha=-training.lr)
-                return
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = _in_memory_order_of(parameter, gradient)
-        optimizer.step()
-
-    return step
-
-
-def _in_memory_order_of(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """A gradient whose values lie in memory as those of its parameter.
-
-    torch's fused optimisers read both in the order of memory and do not look at strides. The gradient of a convolution
-    of channels-last images is channels-last, its weight is not: values would meet weights that they do not belong to.
-    """
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

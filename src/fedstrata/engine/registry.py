@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Protocol
@@ -16,10 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.device import has_device
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
 from fedstrata.engine.parallel.ray import MISSING
-from fedstrata.engine.vectorized import Vectorized
+from fedstrata.engine.vectorized import Vectorized, why_not_vectorized
 from fedstrata.errors import ExperimentError, FedstrataError
 from fedstrata.models import layout_of, row_of
 
@@ -34,7 +35,14 @@ _SECONDS_PER_STEP = 2e-4
 _FLOPS_PER_SECOND = 2e10
 """Floating-point operations of one core in a second."""
 _CLEARLY_FASTER = 1.25
-"""How many times as fast the batched engine must be: a noisy clock is not to decide how a run rounds."""
+"""How many times as fast another way of rounding must be: a noisy clock is not to decide how a run rounds."""
+_DEVICES: Mapping[str, tuple[str, ...]] = {
+    "loop": ("cpu", "cuda", "mps"),
+    "batched": ("cpu", "cuda"),
+    "processes": ("cpu",),
+    "ray": ("cpu",),
+}
+"""The devices that each engine can use."""
 
 
 class Engine(Clients, Protocol):
@@ -51,7 +59,7 @@ class Engine(Clients, Protocol):
 
 
 ENGINES: Mapping[str, Callable[[SimulationSpec, str, int, int], Engine]] = {
-    "loop": lambda spec, device, workers, timeout: Loop.at(spec),
+    "loop": lambda spec, device, workers, timeout: Loop.at(spec, device=device),
     "batched": lambda spec, device, workers, timeout: Vectorized.at(spec, device=device),
     "processes": lambda spec, device, workers, timeout: Parallel(spec, Processes(spec, workers, timeout)),
     "ray": lambda spec, device, workers, timeout: Parallel(spec, Ray(spec, workers, timeout=timeout)),
@@ -66,17 +74,21 @@ def resolve_engine(name: str, device: str) -> tuple[str, str]:
 
     Args:
         name: A name in `ENGINES`, or "auto", which stays; `choose_engine` replaces it.
-        device: The device: "cpu", "cuda" or "auto".
+        device: The device: "cpu", "cuda", "mps" or "auto".
 
     Raises:
         ExperimentError: When the engine cannot compute on this device, or is not installed.
     """
     if name == "ray" and find_spec("ray") is None:
         raise ExperimentError(MISSING)
-    if device == "cuda" and name not in ("auto", "batched"):
-        raise ExperimentError(f'engine.device = "cuda": expected engine.name = "batched", found {name!r}; use "cpu"')
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ExperimentError('engine.device = "cuda": expected a device of CUDA, found none; use "cpu" or "auto"')
+    able = [engine for engine, devices in _DEVICES.items() if device in devices]
+    if device != "auto" and name not in ("auto", *able):
+        wanted = " or ".join(f'"{engine}"' for engine in able)
+        raise ExperimentError(f'engine.device = "{device}": expected engine.name = {wanted}, found {name!r}; use "cpu"')
+    if device != "auto" and not has_device(device):
+        raise ExperimentError(
+            f'engine.device = "{device}": expected a device of {device.upper()}, found none; use "cpu" or "auto"'
+        )
     if name == "auto" or device != "auto":
         return name, device
     return name, "cuda" if name == "batched" and torch.cuda.is_available() else "cpu"
@@ -92,6 +104,11 @@ class EngineCandidate:
     timeout: int = 0
 
     @property
+    def rounds_otherwise(self) -> bool:
+        """Whether its results differ from those of the loop on the CPU in the last bits."""
+        return self.name == "batched" or self.device != "cpu"
+
+    @property
     def title(self) -> str:
         """The name of the engine for people."""
         return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
@@ -102,13 +119,18 @@ def engine_candidates(
 ) -> tuple[EngineCandidate, ...]:
     """The engines that this machine offers on a device; "auto" stands for every device."""
     found = list[EngineCandidate]()
-    if device != "cuda":
-        found += [EngineCandidate("loop"), EngineCandidate("batched")]
+    vectorizes = not why_not_vectorized(spec)
+    if device in ("auto", "cpu"):
+        found.append(EngineCandidate("loop"))
+        if vectorizes:
+            found.append(EngineCandidate("batched"))
         count = Processes(spec, workers).workers
         if count > 1:
             found.append(EngineCandidate("processes", workers=count, timeout=timeout))
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        found.append(EngineCandidate("batched", "cuda"))
+    for accelerator in ("cuda", "mps"):
+        if device == accelerator or (device == "auto" and has_device(accelerator)):
+            able = [name for name, devices in _DEVICES.items() if accelerator in devices]
+            found += [EngineCandidate(name, accelerator) for name in able if name == "loop" or vectorizes]
     return tuple(found)
 
 
@@ -151,7 +173,7 @@ def choose_engine(
     if len(candidates) == 1:
         return first, _reason(first, "there is no other on this device")
     sizes = [len(spec.client_data.train(client)) for client in cohort.tolist()]
-    expected = _seconds_per_epoch(spec, training, sizes) * training.epochs * rounds
+    expected = _seconds_per_round(spec, training, sizes) * rounds
     if expected < _WORTH_A_TRIAL:
         return first, _reason(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
     trial, steps = _trial(spec, training, cohort)
@@ -160,8 +182,9 @@ def choose_engine(
         # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
         with suppress(FedstrataError, RuntimeError, MemoryError, OSError):
             rates[candidate] = steps / _time(spec, candidate, trial, measure)
-    # The others equal the first bit for bit. The batched engine rounds otherwise, so it must be clearly faster.
-    worth = {each: rate / (_CLEARLY_FASTER if each.name == "batched" else 1) for each, rate in rates.items()}
+    # The others equal the loop bit for bit. The batched engine and accelerators round otherwise: they must be clearly
+    # faster.
+    worth = {each: rate / (_CLEARLY_FASTER if each.rounds_otherwise else 1) for each, rate in rates.items()}
     best, *others = sorted(rates, key=worth.__getitem__, reverse=True)
     slower = " and ".join(f"{_number(rates[candidate])} for {candidate.title}" for candidate in others)
     return best, _reason(best, f"{_number(rates[best])} steps/s" + (f" against {slower}" if slower else ""))
@@ -172,32 +195,30 @@ def _reason(candidate: EngineCandidate, why: str) -> str:
     return f"{candidate.title}: {several}{why}"
 
 
-def _seconds_per_epoch(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
-    """An estimate of the seconds that one core needs to train on so many samples of each client."""
+def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
+    """An estimate of the seconds that one core needs for clients with so many samples."""
     inputs, _ = spec.client_data.samples(spec.client_data.train(0)[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         spec.network().eval()(inputs)
     flops: int = 3 * counter.get_total_flops()  # the backward pass takes twice as many as the forward pass
-    return sum(sizes) * flops / _FLOPS_PER_SECOND + sum(_steps(training, size) for size in sizes) * _SECONDS_PER_STEP
-
-
-def _steps(training: LocalTraining, size: int) -> int:
-    return -(-size // (training.batch or size))
+    samples = sum(map(training.samples_seen, sizes))
+    return samples * flops / _FLOPS_PER_SECOND + sum(map(training.steps_of, sizes)) * _SECONDS_PER_STEP
 
 
 def _trial(spec: SimulationSpec, training: LocalTraining, cohort: Tensor) -> tuple[Plan, int]:
     """A few batches of clients that are spread over the cohort, and their number of steps."""
     m = len(cohort)
+    training = training.with_epochs(1)
     most = _TRIAL_STEPS * training.batch
     held = [len(spec.client_data.train(client)) for client in cohort.tolist()]
     sizes = [min(size, most) if most else size for size in held]
-    count = int(_TRIAL_SECONDS * m / _seconds_per_epoch(spec, training, sizes))
+    count = int(_TRIAL_SECONDS * m / _seconds_per_round(spec, training, sizes))
     places = torch.linspace(0, m - 1, min(m, max(count, 1))).long()
     module = spec.network()
     layout = layout_of(module)
     task = LocalTask(
         candidates=torch.zeros(len(places), 1, dtype=torch.int64),
-        training=replace(training, epochs=1),
+        training=training,
         trainable=layout.everything,
         upload=layout.everything,
         load_local=layout.nothing,
@@ -206,7 +227,7 @@ def _trial(spec: SimulationSpec, training: LocalTraining, cohort: Tensor) -> tup
         stream="auto",
     )
     plan = Plan(0, spec.seed, cohort[places], row_of(module, layout)[None], {TRAIN: task})
-    return plan, sum(_steps(training, sizes[place]) for place in places.tolist())
+    return plan, sum(training.steps_of(sizes[place]) for place in places.tolist())
 
 
 def _time(

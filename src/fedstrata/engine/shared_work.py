@@ -191,9 +191,11 @@ class MergedPlan:
         for name, result in common.results.items():
             assert self.plan is not None  # there are no results without it
             task = self.plan.tasks[name]
-            passes = _PASSES_PER_STEP * task.training.epochs * any(task.trainable) + (~result.losses.isnan()).sum(dim=1)
-            for client, each in zip(result.updates.clients.tolist(), (result.sizes * passes).tolist(), strict=True):
-                cost[name, client] = each
+            weight = _PASSES_PER_STEP * any(task.trainable)
+            compared = (~result.losses.isnan()).sum(dim=1) * result.sizes
+            rows = zip(result.updates.clients.tolist(), result.sizes.tolist(), compared.tolist(), strict=True)
+            for client, samples, passed in rows:
+                cost[name, client] = weight * task.training.samples_seen(samples) + passed
         for name, score in common.scores.items():
             for client, samples in zip(score.clients.tolist(), score.samples.tolist(), strict=True):
                 cost[name, client] = samples

@@ -58,6 +58,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
         train,
         inputs=torch.cat([train.inputs, test.inputs]),
         labels=torch.cat([train.labels, test.labels]),
+        targets=None if train.targets is None or test.targets is None else torch.cat([train.targets, test.targets]),
         columns=columns,
     )
     return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
@@ -69,6 +70,8 @@ def no_client_data(config: RunConfig) -> ClientData:
     dtype = torch.uint8 if samples.dtype == "uint8" else torch.float32
     nothing = torch.zeros(1, *samples.shape, dtype=dtype)
     label = torch.zeros(1, dtype=torch.int64)
+    if samples.dtype == "int64":
+        nothing = nothing.long()
     dataset = Dataset("nothing", nothing, label, samples.classes, samples.mean, samples.std)
     return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
 
@@ -87,6 +90,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
 def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
     """Give a data set what all clients have in common, if it fits."""
     samples = config.samples
+    if samples.dtype == "int64":
+        dataset = dataset.as_tokens()
     wanted = side(config.model)
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
@@ -97,12 +102,14 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
             "give this client's node data of the federation's kind"
         )
     labels = _numbered(dataset, path, samples)
+    targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     unit = samples.unit or None
     if unit is not None and unit not in dataset.columns:
         raise DataError(f"{path}: expected the column {unit}, found {', '.join(dataset.columns) or 'none'}")
     return replace(
         dataset,
         labels=labels,
+        targets=targets,
         classes=samples.classes,
         mean=samples.mean,
         std=samples.std,
@@ -140,9 +147,9 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
         parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
         for split, index in parts.items():
-            inputs, labels = client_data.samples(index)
+            inputs, targets = client_data.samples(index)
             arrays[f"x{split}"] = inputs.contiguous().numpy()
-            arrays[f"y{split}"] = labels.numpy()
+            arrays[f"y{split}"] = targets.numpy()
             if unit is not None:
                 arrays[f"{unit}{split}"] = client_data.unit_values(index)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,10 +157,20 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
     shape = tuple(client_data.samples(torch.tensor([0]))[0].shape[1:])
     # They are normalised already: these leave every bit of them as it is.
-    mean = (0.0,) * shape[0]
-    std = (1.0,) * shape[0]
-    share = experiment.data.held_out_share
-    return Samples(shape, client_data.classes, mean, std, "float32", unit=unit or "", test=share)
+    tokens = experiment.data.tokens
+    mean = () if tokens else (0.0,) * shape[0]
+    std = () if tokens else (1.0,) * shape[0]
+    outputs = client_data.outputs
+    return Samples(
+        shape,
+        client_data.classes,
+        mean,
+        std,
+        "int64" if tokens else "float32",
+        unit=unit or "",
+        test=experiment.data.held_out_share,
+        outputs=() if outputs == (client_data.classes,) else outputs,
+    )
 
 
 def export_public_data(setup: RunSetup, path: Path) -> str:

@@ -144,7 +144,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     if missing:
         return Payload({"missing": {"tensors": missing}})
     data = read_client_data(device.data, request.client, config)
-    report = Loop(network, layout, data, store, config.precision).run(request.plan)
+    report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:

@@ -201,6 +201,9 @@ ONE_INT = Codec(int, lambda *value: torch.tensor([_INT.read(*value)]))
 ONE_FLOAT = Codec(float, lambda *value: torch.tensor([_FLOAT.read(*value)]))
 """A tensor of one number, (1,) float32."""
 
+ONE_DOUBLE = Codec(float, lambda *value: torch.tensor([_FLOAT.read(*value)], dtype=torch.float64))
+"""A tensor of one number, (1,) float64."""
+
 ID_ROW = Codec(lambda row: row.flatten().tolist(), lambda *value: torch.tensor([_INTS.read(*value)], dtype=torch.int64))
 """A tensor of integers with one row, (1, c)."""
 

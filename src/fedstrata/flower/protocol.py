@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from math import inf, isnan, prod
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, isnan, prod
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from fedstrata.errors import ContractError, InputError, check_rules
 from fedstrata.flower.payload import (
     ID_ROW,
     MASK,
+    ONE_DOUBLE,
     ONE_FLOAT,
     ONE_INT,
     OPTIONAL_IDS,
@@ -44,7 +45,8 @@ from fedstrata.flower.payload import (
     row_of_tensors,
     tensors_of_row,
 )
-from fedstrata.models import layout_of, make
+from fedstrata.models import NetworkShape, layout_of, make_network
+from fedstrata.objective import Objective
 
 WORK = "train"
 REGISTER = "query.register"
@@ -56,15 +58,16 @@ class Samples:
     """What the samples of all clients have in common.
 
     Attributes:
-        shape: The shape of one sample, (channels, ...).
+        shape: The shape of one sample, (channels, ...); of a row of a table (columns,), of tokens (length,).
         classes: The number of classes. A client need not have all of them.
         mean: The mean of each channel, (channels,); for uint8 samples on the scale where 255 is 1. All clients
             normalise by the same mean: the model would see another scale at each of them otherwise.
         std: The standard deviation of each channel, (channels,), likewise.
-        dtype: The type of the samples in the files, "uint8" or "float32".
+        dtype: The type of the samples in the files, "uint8" or "float32"; "int64" for tokens.
         names: The names of the classes, (classes,), where the files of the clients have texts; else empty.
         unit: The column whose equal values are not independent samples; empty where there is none.
         test: The share of its samples that a client without a test split holds out.
+        outputs: The shape of what a network says about one sample; empty is (classes,).
     """
 
     shape: tuple[int, ...]
@@ -75,16 +78,18 @@ class Samples:
     names: tuple[str, ...] = ()
     unit: str = ""
     test: float = 0.2
+    outputs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        channels = self.shape[0] if self.shape else 0
+        tokens = self.dtype == "int64"
+        channels = self.shape[0] if self.shape and not tokens else 0
         rules = {
             "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
-            "classes is at least 2": self.classes >= 2,
+            "classes is at least 2": self.classes >= 2 or bool(self.outputs),
             "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
             "std is above 0": min(self.std, default=1) > 0,
-            'dtype is "uint8" or "float32"': self.dtype in ("uint8", "float32"),
+            'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64"),
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
         }
@@ -103,6 +108,7 @@ class RunConfig:
         options: The options of the network, as JSON.
         precision: The precision of training, as `Loop` takes it.
         samples: What the samples of all clients have in common.
+        objective: What the networks learn. The functions of the user's own must be on the device.
     """
 
     run: str
@@ -112,10 +118,17 @@ class RunConfig:
     options: str
     precision: str
     samples: Samples
+    objective: Objective = field(default_factory=Objective)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of what a network says about one sample."""
+        return self.samples.outputs or self.objective.outputs_of_classes(self.samples.classes)
 
     def network(self) -> nn.Module:
         """Make the network; its initial weights do not matter, as every request brings those that it needs."""
-        return make(self.model, self.samples.shape, self.samples.classes, 0, **json.loads(self.options))
+        kind = NetworkShape(self.samples.shape, self.outputs, self.samples.dtype == "int64")
+        return make_network(self.model, kind, 0, json.loads(self.options))
 
     @property
     def stat_sizes(self) -> dict[str, int]:
@@ -347,11 +360,13 @@ class ReplyBounds:
         run: The name of the run.
         train: The number of training samples that the client registered with.
         test: The number of test samples that it registered with.
+        metric: The least and the largest value of the metric.
     """
 
     run: str
     train: int
     test: int
+    metric: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -376,7 +391,7 @@ class _ResultRecord:
 
 _REPLY_HEAD = Schema(_ReplyHead)
 _RESULT = Schema(_ResultRecord)
-_SCORE = Schema(Score, clients=ONE_INT, correct=ONE_INT, samples=ONE_INT, loss=ONE_FLOAT)
+_SCORE = Schema(Score, clients=ONE_INT, correct=ONE_DOUBLE, samples=ONE_INT, loss=ONE_FLOAT)
 
 
 def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Payload:
@@ -467,12 +482,13 @@ def _read_result(payload: Payload, name: str, request: Request, layout: Layout, 
 def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBounds) -> Score:
     score = _SCORE.read(payload.record(f"score-{name}"))
     client = int(score.clients)
-    correct = int(score.correct)
+    correct = float(score.correct)
     samples = int(score.samples)
     if client != request.client:
         raise InputError(f"expected a score of client {request.client}, found one of client {client}")
-    if samples != bounds.test or not 0 <= correct <= samples:
-        raise InputError(f"expected a score of {bounds.test} test samples, found {correct} right of {samples}")
+    least, most = bounds.metric
+    if samples != bounds.test or not isfinite(correct) or not least * samples <= correct <= most * samples:
+        raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
     if float(score.loss) < 0:
         raise InputError(f"expected a loss of at least 0, found {float(score.loss):g}")
     return score

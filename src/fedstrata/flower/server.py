@@ -32,8 +32,8 @@ from fedstrata.flower.protocol import RunConfig
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, problem_of, rehearse
-from fedstrata.runner.membership import membership
+from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse
+from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
@@ -142,6 +142,7 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         options=json.dumps(experiment.model.options),
         precision=experiment.engine.precision,
         samples=federation.samples,
+        objective=objective_of(experiment),
     )
 
 
@@ -154,14 +155,20 @@ def _run_setup(
 ) -> tuple[RunSetup, dict[int, int]]:
     """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on."""
     samples = federation.samples
-    problem = problem_of(experiment, samples.shape, samples.classes)
+    problem = problem_of(experiment, samples.shape, config.outputs)
     truth = torch.tensor(federation.truth) if federation.truth else None
     problem = replace(problem, truth=truth, public=public, predict=clients.predict)
     algorithm = experiment.algorithm_of()
     rehearse(algorithm, problem)
     check_probes(experiment, algorithm, problem)
     joins = _joins(experiment, clients.registry)
-    members = replace(membership(experiment), joins=joins)
+
+    def sizes(round: int) -> list[int]:
+        # The registry grows while the run goes on; a client that is not in it takes no part.
+        found = [clients.registry.of(client) for client in range(problem.clients)]
+        return [0 if each is None else each[1].train for each in found]
+
+    members = replace(membership(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes))
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
     names = _client_names(federation, clients)

@@ -3,7 +3,28 @@
 Importing this package does not import torch; resolving an entry of `MODELS` does.
 """
 
-from fedstrata.models.registry import MODELS, OBJECT, make, name_of_object, portable, side
+from fedstrata.models.registry import (
+    MODELS,
+    OBJECT,
+    NetworkShape,
+    make,
+    make_network,
+    name_of_object,
+    portable,
+    side,
+)
 from fedstrata.models.rows import layout_of, load_row, row_of
 
-__all__ = ["MODELS", "OBJECT", "layout_of", "load_row", "make", "name_of_object", "portable", "row_of", "side"]
+__all__ = [
+    "MODELS",
+    "OBJECT",
+    "NetworkShape",
+    "layout_of",
+    "load_row",
+    "make",
+    "make_network",
+    "name_of_object",
+    "portable",
+    "row_of",
+    "side",
+]

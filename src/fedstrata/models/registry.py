@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -79,26 +80,59 @@ def side(name: str) -> int | None:
     return getattr(_find(name), "side", None)
 
 
+@dataclass(frozen=True)
+class NetworkShape:
+    """What a network maps to what.
+
+    Attributes:
+        inputs: The shape of one sample.
+        outputs: The shape of what the network says about it: (classes,), (numbers,) or (length, classes).
+        tokens: Whether samples are rows of tokens, int64; else they are float32.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    tokens: bool = False
+
+
 def make(name: str | PortableFactory, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
+    """Make a network that gives each sample one class, as `make_network` does.
+
+    Args:
+        name: As there.
+        shape: The shape of one sample.
+        classes: The number of classes.
+        seed: As there.
+        given: The options of the network.
+    """
+    return make_network(name, NetworkShape(shape, (classes,)), seed, given)
+
+
+def make_network(
+    name: str | PortableFactory, kind: NetworkShape, seed: int, given: Mapping[str, Any]
+) -> torch.nn.Module:
     """Make a network on the CPU. Its initial weights depend on the seed and nothing else.
 
     Args:
         name: A name of `MODELS`, or ``"package.module:factory"``, which is searched in the current directory too; or
             what `portable` returned for one.
-        shape: The shape of one sample.
-        classes: The number of outputs.
+        kind: What it maps to what. Its factory is called with the shape of one sample and the last axis of the outputs:
+            ``factory(shape, classes, **options)``.
         seed: The seed of the initial weights. The global generator is left as it was.
         given: The options of the network.
 
     Returns:
-        The network in training mode. It maps (batch, *shape) to (batch, classes).
+        The network in training mode. It maps (batch, *inputs) to (batch, *outputs).
 
     Raises:
         ModelError: When there is no such network, an option does not fit it, it does not take these samples, or
-            its outputs are not (batch, classes).
+            its outputs have another shape.
     """
     maker, name = (name.factory, name.name) if isinstance(name, PortableFactory) else (_find(name), name)
     factory = maker if name in _BUILT_IN else called_with_shape(maker, name)
+    shape = kind.inputs
+    classes = kind.outputs[-1]
+    expected = (2, *kind.outputs)
     settings = _settings(name, factory, given)
     if name in _BUILT_IN:
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
@@ -111,14 +145,15 @@ def make(name: str | PortableFactory, shape: tuple[int, ...], classes: int, seed
                 raise ModelError(f"model {name!r} returned {type(module).__name__}; expected a torch.nn.Module")
             # Lazy modules draw their weights here; evaluation mode leaves running statistics as they are.
             with torch.no_grad():
-                outputs = module.eval()(torch.zeros(2, *shape))
+                outputs = module.eval()(torch.zeros(2, *shape, dtype=torch.int64 if kind.tokens else torch.float32))
         except ModelError:
             raise
         except Exception as error:
             raise ModelError(f"model {name!r} fails on samples of shape {shape}: {_first_line(error)}") from error
     found = tuple(outputs.shape) if torch.is_tensor(outputs) else type(outputs).__name__
-    if found != (2, classes):
-        raise ModelError(f"model {name!r} maps two samples to {found}; expected {(2, classes)}, a row of logits each")
+    if found != expected:
+        each = "a row of logits each" if len(expected) == 2 else "a row of logits for each token"
+        raise ModelError(f"model {name!r} maps two samples to {found}; expected {expected}, {each}")
     layout_of(module)
     return module.train()
 

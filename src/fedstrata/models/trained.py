@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.data.sample_format import SampleFormat, resize, scale_and_shift
+from fedstrata.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +48,9 @@ class TrainedModel(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map raw samples (batch, *shape) to the outputs of the network, such as (batch, classes) logits."""
+        if self.sample_format.dtype == "int64":
+            said: Tensor = self.network(inputs)
+            return said
         side = self.sample_format.side
         inputs = inputs.float() if side is None else resize(inputs, side)
         inputs = inputs * self.scale + self.shift
@@ -66,29 +70,40 @@ class TrainedModel(nn.Module):
         device = self.scale.device
         with torch.inference_mode():
             parts = [self(part.to(device)).cpu() for part in raw.split(_BATCH)]
-        return torch.cat(parts) if parts else torch.empty(0, self.sample_format.classes)
+        return torch.cat(parts) if parts else torch.empty(0, *self.sample_format.output_shape)
 
     def predict(self, samples: Any) -> NDArray[Any]:
         """Return the class of each raw sample, (samples,): its name where the classes have names, else its number.
+
+        A network of tokens gives each token its class, (samples, length). One that learned labels gives 0 or 1 for each
+        of them, and one that learned numbers these, (samples, outputs).
 
         Raises:
             DataError: When the samples do not fit.
         """
         import numpy as np
 
-        numbers = self.outputs(samples).argmax(1).numpy()
+        outputs = self.outputs(samples)
+        if self.sample_format.answer == "numbers":
+            return outputs.numpy()
+        if self.sample_format.answer == "labels":
+            return (outputs > 0).long().numpy()
+        numbers = outputs.argmax(-1).numpy()
         names = self.sample_format.class_names
         # Some data sets name their classes "0", "1", ...
         named = any(name != str(number) for number, name in enumerate(names))
         return np.array(names)[numbers] if named else numbers
 
     def predict_proba(self, samples: Any) -> NDArray[Any]:
-        """Return the probability of each class for each raw sample, (samples, classes).
+        """Return the probability of each class, or of each label, for each raw sample: (samples, classes).
 
         Raises:
-            DataError: When the samples do not fit.
+            DataError: When the samples do not fit, or the network says numbers, which have no probabilities.
         """
-        return self.outputs(samples).softmax(1).numpy()
+        if self.sample_format.answer == "numbers":
+            raise DataError("predict_proba: expected a model of classes or labels, found one of numbers; use predict")
+        outputs = self.outputs(samples)
+        return (outputs.sigmoid() if self.sample_format.answer == "labels" else outputs.softmax(-1)).numpy()
 
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:

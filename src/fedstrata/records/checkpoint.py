@@ -236,8 +236,10 @@ def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: st
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         fields = {field.name for field in dataclasses.fields(kind)}
+        # A run of a version without such a field is as one that has its default.
+        new = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
         _expect(name, plain, dict)
-        if fields != plain.keys():
+        if fields - new != plain.keys() - new or plain.keys() - fields:
             differ = ", ".join(sorted(fields ^ plain.keys()))
             raise ValueError(f"{name} is of another version: only one of the two has {differ}")
         return kind(**{key: _decode(hints[key], item, tensors, f"{name}.{key}") for key, item in plain.items()})

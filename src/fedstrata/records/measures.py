@@ -34,10 +34,10 @@ def complete(
     accuracy = score.correct.double() / score.samples
     own = labels[score.clients]
     clusters = [own == cluster for cluster in own.unique().tolist() if cluster >= 0]
-    pooled = [int(score.correct[members].sum()) / int(score.samples[members].sum()) for members in clusters]
+    pooled = [float(score.correct[members].sum()) / int(score.samples[members].sum()) for members in clusters]
     measures: dict[str, Any] = {
         "acc_client": float(accuracy.mean()),
-        "acc_weighted": int(score.correct.sum()) / int(score.samples.sum()),
+        "acc_weighted": float(score.correct.sum()) / int(score.samples.sum()),
         "acc_cluster": sum(pooled) / len(pooled) if pooled else None,
         "acc_worst": float(accuracy.min()),
         "loss": float(score.loss.double().mean()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +36,11 @@ class Resumable(NamedTuple):
 
 
 def find_resumable(
-    folder: Folder, fresh: State, experiment: Mapping[str, Any], versions: Mapping[str, str]
+    folder: Folder,
+    fresh: State,
+    experiment: Mapping[str, Any],
+    versions: Mapping[str, str],
+    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Resumable | None:
     """Find the newest checkpoint that a run can be resumed from, with all records of the rounds before it.
 
@@ -48,6 +52,7 @@ def find_resumable(
         fresh: The state before the first round.
         experiment: The experiment to resume; plain JSON values.
         versions: The versions of the installed libraries, and the machine, by name.
+        completed: Returns the experiment of a checkpoint with the defaults of keys that an older version did not have.
 
     Returns:
         The checkpoint; None when the run was stopped before its first one.
@@ -58,7 +63,7 @@ def find_resumable(
     oldest = min((int(path.stem) for path in checkpoints(folder.checkpoints)), default=0)
 
     def unusable(checkpoint: Checkpoint[Any]) -> str:
-        refuse_other(experiment, checkpoint.experiment, folder)
+        refuse_other(experiment, completed(checkpoint.experiment), folder)
         return unfit(checkpoint.state, fresh) or _wrong_record(checkpoint) or _lost_records(folder, checkpoint, oldest)
 
     checkpoint = find_checkpoint(folder.checkpoints, type(fresh), unusable)

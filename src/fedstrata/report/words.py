@@ -34,6 +34,7 @@ METRICS: Mapping[str, str] = {
     "max_norm": "Largest norm of an update in a node. Above the threshold, the node may hold several groups.",
     "hopkins": "Hopkins statistic of the predictions: 0.5 without clusters, near 1 with clear ones; see threshold.",
     "shared_layers": "Number of layers that the clients of a cluster share; the others are personal.",
+    "personal_layers": "Number of layers that stay on each client; 0 is FedAvg.",
     "triggers": "Number of clusterings so far.",
     "groups_first": "Number of groups that the first stage found.",
     "radius1": "Radius of the first stage, in nats of Jensen-Shannon divergence.",
@@ -238,14 +239,18 @@ def _divergence_text(event: Mapping[str, Any]) -> str:
         return f"{len(event.get('clients', []))} of {event.get('answered')} answers are not finite"
     loss = event.get("loss")
     found = "is not finite" if loss is None or not isfinite(loss) else f"is {brief(loss)}"
-    return f"the clients' median loss {found}; guessing has {brief(event.get('guessing'))}"
+    guessing = event.get("guessing")
+    return f"the clients' median loss {found}" + ("" if guessing is None else f"; guessing has {brief(guessing)}")
 
 
 def warnings(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the reader of a run's results must know: that it diverged, and that answers were rejected."""
+    """Return what the reader of a run's results must know: what accuracy is, divergence, and rejected answers."""
     rounds = (summary.get("diverged") or {}).get("rounds", [])
     rejected = summary.get("rejected", 0)
     found = []
+    metric = summary.get("metric") or "accuracy"
+    if metric != "accuracy":
+        found.append(f"accuracy stands for local.metric = {metric}, of which more is better")
     if rounds:
         several = "rounds" if len(rounds) > 1 else "round"
         share = f"{len(rounds)} of {summary.get('rounds')} rounds ({several} {ranges(rounds)})"

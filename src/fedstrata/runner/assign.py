@@ -19,12 +19,12 @@ from fedstrata.core.state import StateT
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
-from fedstrata.models import make, side
+from fedstrata.models import NetworkShape, make_network, side
 from fedstrata.partition import Partition, hold_out
 from fedstrata.randomness import seed_of
 from fedstrata.records import Folder
 from fedstrata.records.resume import last_state
-from fedstrata.runner.build import build_run
+from fedstrata.runner.build import build_run, objective_of, with_targets
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import validate
 
@@ -98,6 +98,8 @@ def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client
 def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
     """Read the data of the new clients in the same way as the data set of the run."""
     own = data.load_dataset(experiment.data.name, experiment.data.root, options=experiment.reading)
+    if experiment.data.tokens:
+        own = own.as_tokens()
     wanted = side(experiment.model.name)
     read = []
     for path in paths:
@@ -107,6 +109,8 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
             )
         # A resolved path is never taken for the name of a data set.
         new = data.load_dataset(str(path.resolve()), options=experiment.reading)
+        if experiment.data.tokens:
+            new = new.as_tokens()
         if new.shape != own.shape or new.inputs.dtype != own.inputs.dtype:
             raise DataError(
                 f"{path}: expected samples as in {own.name!r}, {own.inputs.dtype} of shape {own.shape}, "
@@ -117,7 +121,15 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
         # Samples of one unit, such as a recording, must not be in both training and test.
         named = experiment.data.unit or own.unit
         unit = named if named in new.columns else None
-        new = replace(own, inputs=new.inputs, labels=_classes(path, new, own), columns=new.columns, unit=unit)
+        new = replace(
+            own,
+            inputs=new.inputs,
+            labels=_classes(path, new, own),
+            targets=new.targets,
+            columns=new.columns,
+            unit=unit,
+        )
+        new = with_targets(experiment, new)
         read.append(new if wanted is None or new.shape[1:] == (wanted, wanted) else new.resized(wanted))
     return read
 
@@ -183,8 +195,10 @@ class _Newcomer:
         classes = np.arange(own.classes)[None]
         partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
         model = experiment.model
-        module = make(model.name, own.shape, own.classes, experiment.seed, **model.options)
-        self._loop = Loop(module, problem.layout, ClientData(own, partition, experiment.seed))
+        kind = NetworkShape(own.shape, own.outputs, own.holds_tokens)
+        module = make_network(model.name, kind, experiment.seed, model.options)
+        data_of_client = ClientData(own, partition, experiment.seed)
+        self._loop = Loop(module, problem.layout, data_of_client, objective=objective_of(experiment))
 
     def run(self, plan: Plan) -> Report:
         """Do what a plan of the federation asks."""
@@ -201,7 +215,7 @@ class _Newcomer:
         nobody = evaluation.clients[:0]
         plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})
         score = self._loop.run(plan).scores[CLIENT]
-        return int(score.correct) / int(score.samples)
+        return float(score.correct) / int(score.samples)
 
     def _named(self, rows: Rows) -> Rows:
         """Rows with the id that the federation gives."""

@@ -13,8 +13,16 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment
-from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable
-from fedstrata.core import AGGREGATIONS, Algorithm, Layout, LearningRateSchedule, LocalTraining, Problem
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
+from fedstrata.core import (
+    AGGREGATIONS,
+    Algorithm,
+    Layout,
+    LearningRateSchedule,
+    LocalTraining,
+    Problem,
+    ServerOptimizer,
+)
 from fedstrata.engine import (
     ENGINES,
     ClientData,
@@ -25,14 +33,15 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.models import layout_of, make, portable, row_of, side
+from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.models.factories import PortableFactory
+from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.runner.data_warnings import data_warnings
-from fedstrata.runner.membership import Membership, membership
+from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
 
 _logger = logging.getLogger(__name__)
@@ -93,24 +102,29 @@ def build_run(experiment: Experiment) -> RunSetup:
     algorithm = experiment.algorithm_of()
     members = membership(experiment)
     resolve_engine(experiment.engine.name, experiment.engine.device)
+    _refuse_public(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
     if info is not None:
-        rehearsed = problem_of(experiment, info.shape, info.classes)
+        outputs = objective_of(experiment).outputs_of_classes(info.classes)
+        rehearsed = problem_of(experiment, info.shape, outputs)
         rehearse(algorithm, rehearsed)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
-    problem = problem_of(experiment, dataset.shape, dataset.classes)
+    dataset = with_targets(experiment, dataset)
+    problem = problem_of(experiment, dataset.shape, dataset.outputs)
     rehearse(algorithm, problem)
     check_probes(experiment, algorithm, problem)
     partition = _partition(experiment, dataset, own_test)
+    _refuse_unseen_groups(dataset, partition)
     warnings = data_warnings(experiment, dataset, partition, own_test)
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     spec = _spec(experiment, dataset, partition, members)
     sizes = [len(index) for index in partition.train]
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
+    members = replace(members, weights=sampling_weights(experiment.cohort, partial(_sizes, spec.client_data)))
     engine, why = _engine(experiment, spec, members, problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
@@ -125,6 +139,11 @@ def _inputs(dataset: data.Dataset) -> str:
         return ""
     others = f"; not read: {', '.join(dataset.columns)}" if dataset.columns else ""
     return f"{', '.join(dataset.feature_names)}{others}"
+
+
+def _sizes(client_data: ClientData, round: int) -> list[int]:
+    """The training samples of each client in a round."""
+    return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
@@ -144,6 +163,8 @@ def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
     """The samples of a split, with images of the size that the network needs."""
     dataset = data.load_dataset(experiment.data.name, experiment.data.root, split, experiment.reading)
+    if experiment.data.tokens:
+        dataset = dataset.as_tokens()
     wanted = side(experiment.model.name)
     return dataset if wanted is None or dataset.shape[1:] == (wanted, wanted) else dataset.resized(wanted)
 
@@ -169,12 +190,13 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
     # Of the columns, only the one that marks independent units is still needed.
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
     return SimulationSpec(
-        _network(experiment, dataset.shape, dataset.classes),
+        _network(experiment, dataset.shape, dataset.outputs),
         replace(dataset, columns=columns).channels_last(),
         partition,
         experiment.seed,
         members.handovers,
         experiment.engine.precision,
+        objective_of(experiment),
     )
 
 
@@ -224,26 +246,66 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
     return dataset.prepare(free[order[:count]])
 
 
+def objective_of(experiment: Experiment) -> Objective:
+    """What the networks of an experiment learn."""
+    local = experiment.local
+    return Objective(local.loss, local.metric or "accuracy", local.transform)
+
+
+def _refuse_public(experiment: Experiment) -> None:
+    """Refuse public samples where models are no classifiers: algorithms compare the classes that they predict."""
+    if experiment.data.public and not objective_of(experiment).classifies:
+        raise ExperimentError(
+            f"data.public = {experiment.data.public}: expected 0 with local.loss = {experiment.local.loss!r}, as "
+            "algorithms compare the class probabilities of public samples; use local.loss = 'cross_entropy'"
+        )
+
+
+def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The data with the targets that the loss needs.
+
+    Raises:
+        ExperimentError: When a function of the objective does not exist, or the loss does not fit the data.
+    """
+    objective = objective_of(experiment)
+    objective.check()
+    targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
+    answer: Literal["classes", "labels", "numbers"] = "classes"
+    if targets is not None and targets.is_floating_point():
+        answer = "labels" if experiment.local.loss == "bce" else "numbers"
+    return replace(dataset, targets=targets, answer=answer)
+
+
+def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:
+    """Refuse groups that differ in what they call the classes, where the loss does not look at classes."""
+    if dataset.targets is not None and bool((partition.relabel != partition.relabel[:1]).any()):
+        raise PartitionError(
+            "partition.scheme = 'concept': expected a loss of classes, as its groups differ in the classes alone; "
+            "use local.loss = 'cross_entropy', or another scheme"
+        )
+
+
 def _network(
-    experiment: Experiment, shape: tuple[int, ...], classes: int, start: int = 0
+    experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
 ) -> Callable[[], torch.nn.Module]:
     """A function that makes the network, also in another process."""
     wanted = side(experiment.model.name)
     if wanted is not None and len(shape) == 3:
         shape = (shape[0], wanted, wanted)
     seed = seed_of(experiment.seed, "model", client=start)
-    return partial(make, portable(experiment.model.name), shape, classes, seed, **experiment.model.options)
+    kind = NetworkShape(shape, outputs, experiment.data.tokens)
+    return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
 
 
-def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Problem:
+def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:
     """The problem of an experiment, before any sample is read.
 
     Args:
         experiment: The experiment.
         shape: The shape of a sample.
-        classes: The number of classes.
+        outputs: The shape of the outputs for one sample.
     """
-    layout = layout_of(_network(experiment, shape, classes)())
+    layout = layout_of(_network(experiment, shape, outputs)())
 
     def fresh(start: int) -> torch.Tensor:
         given = portable(experiment.model.name)
@@ -252,19 +314,40 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], classes: int) -> 
                 f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
                 "is one network with its weights; give its class, or a function that makes it"
             )
-        return row_of(_network(experiment, shape, classes, start)(), layout)
+        return row_of(_network(experiment, shape, outputs, start)(), layout)
 
-    local = experiment.local
     return Problem(
         layout=layout,
         fresh=fresh,
         clients=experiment.data.clients,
         seed=experiment.seed,
         rounds=experiment.rounds,
-        training=LocalTraining(local.epochs, local.batch, local.optimizer, local.lr, local.momentum),
-        lr_schedule=LearningRateSchedule(local.lr_decay),
+        training=training_of(experiment.local),
+        lr_schedule=schedule_of(experiment.local),
         aggregation=AGGREGATIONS[experiment.server.aggregation],
+        server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
+    )
+
+
+def training_of(local: LocalTable) -> LocalTraining:
+    """The local training before any schedule: the keys that have the name of a field."""
+    return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
+
+
+def server_of(server: ServerTable) -> ServerOptimizer:
+    """What the server makes of the mean updates."""
+    return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
+
+
+def schedule_of(local: LocalTable) -> LearningRateSchedule:
+    """How the learning rate changes from round to round."""
+    return LearningRateSchedule(
+        decay=local.lr_decay,
+        kind=local.schedule or "exponential",
+        period=max(local.schedule_rounds, 1),
+        floor=local.lr_min / local.lr,
+        warmup=local.warmup_rounds,
     )
 
 

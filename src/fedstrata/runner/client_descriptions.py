@@ -25,23 +25,29 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     No algorithm is given this: it is for the reader of the page, who asks what distinguishes the clusters.
     """
     clients = range(len(client_data))
-    counts = [torch.bincount(_labels(client_data, client), minlength=client_data.classes) for client in clients]
+    # Where networks learn something else, all samples are of one class.
+    classes = client_data.classes if client_data.has_classes else 1
+    names = client_data.class_names if client_data.has_classes else ("all samples",)
+    counts = [torch.bincount(_labels(client_data, client), minlength=classes) for client in clients]
     means = [_mean_input(client_data, client) for client in clients]
     known = [mean for mean in means if mean is not None]
     return ClientDescriptions(
         class_counts=torch.stack(counts).numpy(),
         mean_inputs=np.stack(known) if len(known) == len(means) else None,
-        class_names=client_data.class_names,
+        class_names=names,
     )
 
 
 def _labels(client_data: ClientData, client: int) -> torch.Tensor:
-    return client_data.labels(client_data.train(client))
+    labels = client_data.labels(client_data.train(client))
+    return labels if client_data.has_classes else torch.zeros_like(labels)
 
 
 def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | None:
     """The mean of some of a client's inputs: an image (channels, height, width), or a number for each channel."""
     inputs, _ = client_data.samples(client_data.train(client, max_samples=MOST_SAMPLES))
+    if not inputs.is_floating_point():  # The mean of two words is no word.
+        return None
     mean = inputs.mean(dim=0)
     if mean.ndim == 3 and max(mean.shape[1:]) > MOST_PIXELS:
         mean = torch.nn.functional.adaptive_avg_pool2d(mean, MOST_PIXELS)

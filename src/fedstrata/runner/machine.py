@@ -38,7 +38,7 @@ def machine(device: str = "cpu") -> dict[str, str]:
     """The fingerprint of this machine: where it and all versions are equal, a result is equal in every bit.
 
     Args:
-        device: The device that trains: "cpu" or "cuda".
+        device: The device that trains: "cpu", "cuda" or "mps".
 
     Returns:
         The system, the processor, its vector instructions, its caches, the instructions that torch uses, and the

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from fedstrata.config import Experiment
+from fedstrata.config.tables import CohortTable
 from fedstrata.core import State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.errors import ExperimentError
@@ -27,7 +28,9 @@ class CohortSample(NamedTuple):
     dropped: torch.Tensor
 
 
-def sample_cohort(seed: int, round: int, clients: torch.Tensor, fraction: float, dropout: float) -> CohortSample:
+def sample_cohort(
+    seed: int, round: int, clients: torch.Tensor, fraction: float, dropout: float, weights: torch.Tensor | None = None
+) -> CohortSample:
     """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
 
     Args:
@@ -36,9 +39,17 @@ def sample_cohort(seed: int, round: int, clients: torch.Tensor, fraction: float,
         clients: The ids of those that could take part, ascending, (a,) int64.
         fraction: The share of the clients that is selected, in (0, 1]; at least one client.
         dropout: The share of the cohort that never answers, in [0, 1).
+        weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
+            each in proportion to its weight. None is the same chance for all.
     """
     size = min(len(clients), max(1, _round_half_up(fraction * len(clients))))
-    cohort = clients[torch.randperm(len(clients), generator=generator(seed, "cohort", round))[:size].sort().values]
+    draw = generator(seed, "cohort", round)
+    if weights is None:
+        chosen = torch.randperm(len(clients), generator=draw)[:size]
+    else:
+        size = min(size, int((weights > 0).sum()))
+        chosen = torch.multinomial(weights.double(), size, generator=draw) if size else torch.arange(0)
+    cohort = clients[chosen.sort().values]
     lost = torch.randperm(size, generator=generator(seed, "dropout", round))[: _round_half_up(dropout * size)]
     return CohortSample(cohort, cohort[lost].sort().values)
 
@@ -62,6 +73,7 @@ class Membership:
         handovers: By client, a round and another client: from that round on the client holds the data of the other,
             which takes no part itself.
         misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
+        weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
     """
 
     clients: int
@@ -72,6 +84,7 @@ class Membership:
     leaves: Mapping[int, int]
     handovers: Mapping[int, tuple[int, int]]
     misplaced: Mapping[int, float]
+    weights: Callable[[int], torch.Tensor] | None = None
 
     def active(self, round: int) -> torch.Tensor:
         """The ids of the clients that could take part in a round, ascending, (a,)."""
@@ -85,7 +98,9 @@ class Membership:
 
     def sample(self, round: int) -> CohortSample:
         """Draw who takes part in a round."""
-        return sample_cohort(self.seed, round, self.active(round), self.fraction, self.dropout)
+        clients = self.active(round)
+        weights = None if self.weights is None else self.weights(round)[clients]
+        return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights)
 
     def before(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
         """The state with what happens between round - 1 and round, and an event for each."""
@@ -123,6 +138,23 @@ class Membership:
         return dict(zip(chosen.tolist(), ((state.labels[chosen] + shifts) % k).tolist(), strict=True))
 
 
+def sampling_weights(
+    cohort: CohortTable, sizes: Callable[[int], Sequence[int]]
+) -> Callable[[int], torch.Tensor] | None:
+    """The weights by which an experiment samples clients, as `Membership` takes them.
+
+    Args:
+        cohort: The keys.
+        sizes: A function from a round to the number of training samples of each client, n in all.
+    """
+    if cohort.weights:
+        own = torch.tensor(cohort.weights, dtype=torch.float64)
+        return lambda round: own
+    if cohort.sampling == "size":
+        return lambda round: torch.tensor(sizes(round), dtype=torch.float64)
+    return None
+
+
 def membership(experiment: Experiment) -> Membership:
     """Read who takes part in an experiment, and when.
 
@@ -149,4 +181,22 @@ def membership(experiment: Experiment) -> Membership:
     )
     if not len(member.active(1)):
         raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
+    _check_weights(experiment, member)
     return member
+
+
+def _check_weights(experiment: Experiment, member: Membership) -> None:
+    """Refuse weights that do not fit the clients."""
+    cohort = experiment.cohort
+    if not cohort.weights:
+        return
+    if cohort.sampling != "uniform":
+        raise ExperimentError(f"cohort.weights: expected none beside cohort.sampling = {cohort.sampling!r}; use one")
+    if cohort.fraction == 1 and min(cohort.weights) > 0:
+        raise ExperimentError("cohort.weights: expected cohort.fraction below 1, as all clients are selected anyway")
+    if len(cohort.weights) != member.clients:
+        raise ExperimentError(
+            f"cohort.weights: expected a weight for each of the {member.clients} clients, found {len(cohort.weights)}"
+        )
+    if not sum(cohort.weights[client] for client in member.active(1).tolist()) > 0:
+        raise ExperimentError("cohort.weights: expected a weight above 0 of a client in round 1, found none")

@@ -17,7 +17,7 @@ from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat
 from fedstrata.errors import InputError, RecordError
 from fedstrata.files import parse_json, read_file
-from fedstrata.models import layout_of, make
+from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.quoting import shown
 from fedstrata.records import Folder, diverged
@@ -79,7 +79,7 @@ class Run:
             RecordError: When there is no sound checkpoint.
         """
         experiment = self.experiment
-        problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.classes)
+        problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.output_shape)
         # The type of the state is wanted, not the state: any true groups will do.
         problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
         keys = experiment.model_dump(mode="json", exclude_none=True)
@@ -279,8 +279,9 @@ class Run:
         if self.network is not None:
             return self.network()
         model = self.experiment.model
-        shape = self.sample_format.network_shape
-        return make(model.name, shape, self.sample_format.classes, self.experiment.seed, **model.options)
+        form = self.sample_format
+        kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
+        return make_network(model.name, kind, self.experiment.seed, model.options)
 
 
 def load(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Run:

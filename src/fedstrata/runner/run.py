@@ -14,18 +14,18 @@ from typing import Any
 
 import torch
 
-from fedstrata.config import Experiment, dumps
+from fedstrata.config import Experiment, dumps, load_experiment
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State
-from fedstrata.errors import RecordError
+from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
-from fedstrata.models import make, portable
+from fedstrata.models import NetworkShape, make_network, portable
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import RunSetup, build_run, objective_of
 from fedstrata.runner.client_descriptions import describe_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
@@ -153,7 +153,8 @@ def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.M
     if isinstance(name, str):
         return None
     form = setup.client_data.sample_format
-    return partial(make, name, form.network_shape, form.classes, experiment.seed, **experiment.model.options)
+    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
+    return partial(make_network, name, kind, experiment.seed, experiment.model.options)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:
@@ -200,7 +201,7 @@ def _begin(
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
-    found = find_resumable(folder, fresh, _keys(experiment), _origin(setup)) if resume else None
+    found = find_resumable(folder, fresh, _keys(experiment), _origin(setup), _completed) if resume else None
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
@@ -243,7 +244,10 @@ class _Recorder:
             return
         scores = report.scores
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores)
-        done["events"] = [*done["events"], *divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss)]
+        objective = objective_of(self.experiment)
+        classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
+        diverging = divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss, classifies)
+        done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])
         _logger.debug("round %d: %d clusters, accuracy %s", done["round"], done["clusters"], done["acc_client"])
         self.show(done)
@@ -346,12 +350,23 @@ def _keys(experiment: Experiment) -> dict[str, Any]:
     return experiment.model_dump(mode="json", exclude_none=True)
 
 
+def _completed(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of an older experiment with the defaults of those that it did not have."""
+    try:
+        return _keys(load_experiment(keys, find_data=False))
+    # Then they are compared as they are, which names what differs.
+    except FedstrataError:
+        return keys
+
+
 def _names(experiment: Experiment) -> dict[str, Any]:
     return {
         "algorithm": experiment.algorithm.name,
         "dataset": experiment.data.name,
         "partition": experiment.partition["scheme"],
         "model": experiment.model.name,
+        "loss_function": experiment.local.loss,
+        "metric": experiment.local.metric,
         "seed": experiment.seed,
     }
 

@@ -193,14 +193,19 @@ def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -
     return [{"kind": "diverged", "reason": "answers", "clients": bad, "answered": len(answered)}]
 
 
-def divergence_of_loss(layout: Layout, losses: torch.Tensor) -> list[dict[str, Any]]:
-    """An event if the models of a round are far worse than guessing.
+def divergence_of_loss(layout: Layout, losses: torch.Tensor, classifies: bool = True) -> list[dict[str, Any]]:
+    """An event if the models of a round are far worse than guessing, or have no finite loss.
 
     Args:
         layout: The tensors of the network. Its last linear layer has a row for each class.
         losses: The mean test cross-entropy of each client, (s,) in nats. Their median counts, so that no single client
             can report a divergence that there is not.
+        classifies: Whether the loss is the cross-entropy of one class per sample. What guessing costs by another loss
+            is not known.
     """
+    if not classifies:
+        finite = not len(losses) or bool(losses.double().nan_to_num(nan=math.inf).median().isfinite())
+        return [] if finite else [{"kind": "diverged", "reason": "loss", "loss": math.inf, "guessing": None}]
     last = [slot for slot in layout.tensors if slot.kind == "linear"][-1:]
     if not last or not len(losses) or last[0].shape[0] < 2:
         return []

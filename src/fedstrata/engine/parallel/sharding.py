@@ -126,9 +126,10 @@ def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list
     """
     costs = Counter[int]()
     for row, client in enumerate(plan.cohort.tolist()):
-        passes = sum(task.training.epochs for task in plan.tasks.values() if bool((task.candidates[row] >= 0).any()))
+        samples = len(client_data.train(client, round=plan.round))
+        tasks = [task for task in plan.tasks.values() if bool((task.candidates[row] >= 0).any())]
         # Without training it may still send statistics of its data.
-        costs[client] += 1 + passes * len(client_data.train(client, round=plan.round))
+        costs[client] += 1 + sum(task.training.samples_seen(samples) for task in tasks)
     for evaluation in plan.evaluations.values():
         for client in evaluation.clients.tolist():
             costs[client] += len(client_data.test(client, plan.round))

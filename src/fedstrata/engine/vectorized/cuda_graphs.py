@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedstrata.core import empty_rows
 from fedstrata.core.rows import fits
+from fedstrata.engine.device import exact
 
 _WARM_UP_CALLS = 3
 """Calls before one is recorded, so that libraries have chosen their programs."""
@@ -142,31 +143,6 @@ def session(device: torch.device) -> Iterator[None]:
     with torch.cuda.stream(stream), exact():
         yield
         stream.synchronize()
-
-
-@contextmanager
-def exact() -> Iterator[None]:
-    """Have CUDA compute float32 in float32, with the same results for the same inputs.
-
-    Otherwise convolutions round their inputs to 10 bits, and so do matrix products where the user allowed it.
-    `torch.backends.cudnn.flags` would not do: it fails where precisions were set one by one, and leaves products alone.
-    """
-    cudnn: Any = torch.backends.cudnn  # its annotations are incomplete
-    wanted: list[tuple[Any, str, object]] = [
-        (torch.backends.cuda.matmul, "fp32_precision", "ieee"),
-        (cudnn.conv, "fp32_precision", "ieee"),
-        (cudnn.rnn, "fp32_precision", "ieee"),
-        (cudnn, "deterministic", True),
-        (cudnn, "benchmark", False),  # the program that is fastest today may be another one tomorrow
-    ]
-    before = [getattr(owner, name) for owner, name, _ in wanted]
-    try:
-        for owner, name, value in wanted:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for (owner, name, _), value in zip(wanted, before, strict=True):
-            setattr(owner, name, value)
 
 
 @cache

@@ -21,6 +21,7 @@ from fedstrata.engine.vectorized.cuda_graphs import landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
+from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
 
 
@@ -63,7 +64,13 @@ class Vectorized:
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Vectorized:
-        """An engine on the one copy of the data in this process."""
+        """An engine on the one copy of the data in this process.
+
+        Raises:
+            ExperimentError: When the objective, or tokens as samples, are only computed by the loop.
+        """
+        if reason := why_not_vectorized(spec):
+            raise ExperimentError(f"engine.name = 'batched': expected {reason}; use loop, processes or ray")
         module = spec.network()
         return cls(module, layout_of(module), spec.client_data, precision=spec.precision, device=device)
 
@@ -82,6 +89,17 @@ class Vectorized:
                 rows = models[chunk].to(network.device)
                 found.append(network.predict(rows, shown.expand(len(rows), *shown.shape)).softmax(dim=2))
             return torch.cat(found).cpu()
+
+
+def why_not_vectorized(spec: SimulationSpec) -> str:
+    """What this engine would need in place of what a run has; empty when it can compute the run."""
+    for key, own in (("loss", "cross_entropy"), ("metric", "accuracy"), ("transform", "none")):
+        found = getattr(spec.objective, key)
+        if found != own:
+            return f"local.{key} = {own!r}, found {found!r}"
+    if spec.dataset.holds_tokens or spec.dataset.targets is not None:
+        return "one class for each sample of numbers, found tokens"
+    return ""
 
 
 def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]:
@@ -285,7 +303,8 @@ class _Round:
             own = list(islice(found, len(clients)))
             samples = _column(len(self._client_data.test(client, self._plan.round - 1)) for client in clients)
             losses = torch.tensor([loss for _, loss in own])
-            scores[name] = Score(evaluation.clients, _column(correct for correct, _ in own), samples, losses)
+            correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
+            scores[name] = Score(evaluation.clients, correct, samples, losses)
         return Report(self._results, scores, client_stats_of(self._plan, self._client_data))
 
     def _local_tensors(self, client: int, mask: Mask) -> dict[int, Tensor]:

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import LocalTask, Plan
+from fedstrata.engine.loop import training_orders
+from fedstrata.engine.optimizer import CLIP_EPSILON
 from fedstrata.engine.vectorized.batches import SampleSource, arrange, chunks, epoch_steps, read_samples, split
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, upload
 from fedstrata.engine.vectorized.network import Network
@@ -53,13 +55,30 @@ class TrainingJob:
     @property
     def kind(self) -> Hashable:
         """What is equal for jobs that are trained together."""
-        return self.trainers.network.identity, self.task.trainable, self.task.training, self.task.prox_weight
+        task = self.task
+        return self.trainers.network.identity, task.trainable, task.training, task.prox_weight, self.counted_batch
+
+    @property
+    def counted_batch(self) -> int | None:
+        """The samples of every step where steps are counted; None where epochs are."""
+        training = self.task.training
+        return training.samples_per_step(len(self.index)) if training.steps else None
+
+    @property
+    def batch(self) -> int:
+        """The samples of a full step; 0 is all samples at once."""
+        return self.task.training.batch if self.counted_batch is None else self.counted_batch
+
+    @property
+    def samples(self) -> int:
+        """The samples of an epoch; where steps are counted, all steps are one epoch."""
+        training = self.task.training
+        return training.samples_seen(len(self.index)) if training.steps else len(self.index)
 
     def orders(self) -> Tensor:
-        """The samples in the order of every epoch, (epochs, s), exactly as in the loop."""
+        """The samples in the order of every epoch, (epochs, samples), exactly as in the loop."""
         order = generator(self.plan.seed, self.task.stream, self.plan.round, self.client)
-        epochs = [torch.randperm(len(self.index), generator=order) for _ in range(self.task.training.epochs)]
-        return self.index[torch.stack(epochs)]
+        return torch.stack(list(training_orders(self.index, self.task.training, order)))
 
     def salts(self, count: int) -> list[int]:
         """The first salt of each of so many dropout layers."""
@@ -107,8 +126,8 @@ def train_jobs(jobs: Sequence[TrainingJob]) -> None:
     for alike in kinds.values():
         first = alike[0]
         trainer = first.trainers.of(first.task)
-        batch = first.task.training.batch
-        alike.sort(key=lambda job: (split(len(job.index), batch), sources[job.source]), reverse=True)
+        batch = first.batch
+        alike.sort(key=lambda job: (split(job.samples, batch), sources[job.source]), reverse=True)
         for chunk in chunks(len(alike), trainer.clients_at_once(alike)):
             starts, ends = trainer.run(alike[chunk])
             for job, start, end in zip(alike[chunk], starts, ends, strict=True):
@@ -130,7 +149,8 @@ class Trainers:
     def of(self, task: LocalTask) -> Trainer:
         """The trainer for a task. The step size and the proximal weight may change from round to round."""
         training = task.training
-        key = (task.trainable, training.optimizer, training.momentum, bool(task.prox_weight))
+        fixed = (training.optimizer, training.momentum, training.weight_decay, training.clip_norm)
+        key = (task.trainable, fixed, bool(task.prox_weight))
         if key not in self._known:
             self._known[key] = Trainer(self.network, task)
         self._known.move_to_end(key)
@@ -164,8 +184,11 @@ class Trainer:
         self._shapes = [slots[place].shape for place in self._moving]
         self._widths = [prod(shape) for shape in self._shapes]
         self._names = [network.names[place] for place in (*self._moving, *self._fixed)] + network.salts
-        self._momentum = task.training.momentum
-        self._adam = task.training.optimizer == "adam"
+        self._momentum = 0.0 if task.training.optimizer != "sgd" else task.training.momentum
+        self._adam = task.training.optimizer in ("adam", "adamw")
+        self._weight_decay = task.training.weight_decay
+        self._decoupled = task.training.optimizer == "adamw"
+        self._clip_norm = task.training.clip_norm
         self._proximal = bool(task.prox_weight)
         # On the device, so that a recorded step reads what they are by then.
         self._lr = torch.zeros((), device=self._device)
@@ -193,7 +216,7 @@ class Trainer:
     def clients_at_once(self, jobs: Sequence[TrainingJob]) -> int:
         """The number of clients that fit into memory together, at least one."""
         inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
-        batch = jobs[0].task.training.batch or max(len(job.index) for job in jobs)
+        batch = jobs[0].batch or max(job.samples for job in jobs)
         sample = 2 * inputs.nbytes + 2 * self._network.bytes_per_sample(inputs)
         rows = 6 + 2 * (self._proximal + len(self._stack.moments))
         return max(1, self._network.memory // (4 * rows * self._network.layout.p + batch * sample))
@@ -201,17 +224,17 @@ class Trainer:
     def run(self, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
         """Train jobs, sorted as for `epoch_steps`; where they started and where they ended, (g, p) each."""
         g = len(jobs)
-        training = jobs[0].task.training
+        batch = jobs[0].batch
         if len(self._stack.moving) < g:
             self._empty(g)
         starts = torch.stack([job.start for job in jobs])
         stack = self._stack.first(g)
         self._fill(stack, starts, jobs)
-        table = upload(arrange([job.orders() for job in jobs], training.batch), self._device)
+        table = upload(arrange([job.orders() for job in jobs], batch), self._device)
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
-        epoch = list(epoch_steps([len(job.index) for job in jobs], training.batch, least))
+        epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
         apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
-        for number in range(training.epochs):
+        for number in range(table.shape[1]):
             for step, rows in zip(epoch, apart, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
@@ -278,9 +301,16 @@ class Trainer:
             self._move(stack, gradient)
 
     def _move(self, stack: Stack, gradient: Tensor) -> None:
-        """Move along gradients (g, q), by the rules of torch's SGD and Adam."""
+        """Move along gradients (g, q), by the rules of torch's SGD, Adam and AdamW."""
         if self._proximal:
             gradient.add_((stack.moving - stack.anchors).mul_(self._prox_weight))
+        if self._clip_norm:
+            norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+            gradient.mul_((self._clip_norm / (norm + CLIP_EPSILON)).clamp_(max=1.0))
+        if self._decoupled:
+            stack.moving.mul_(1 - self._lr * self._weight_decay)
+        elif self._weight_decay:
+            gradient.add_(stack.moving, alpha=self._weight_decay)
         if self._adam:
             mean, square, count = stack.moments
             count.add_(1)

@@ -1,0 +1,73 @@
+"""A shared network whose batch normalisation belongs to each client.
+
+Li, Jiang, Zhang, Kamp, Dou, "FedBN: federated learning on non-IID features via local batch normalization", ICLR 2021,
+Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.core import (
+    Diagnostics,
+    Evaluation,
+    Layout,
+    Mask,
+    Metric,
+    Plan,
+    Problem,
+    Report,
+    State,
+    aggregate,
+    assign_pending,
+    initial_state,
+)
+from fedstrata.lazy_torch import torch
+
+
+@dataclass(frozen=True, config=STRICT)
+class FedBN:
+    """FedBN: FedAvg on all layers but batch normalisation, which stays on the client.
+
+    It is meant for clients whose samples look different, such as images of several scanners. Weights, biases and
+    running statistics of BatchNorm stay on the client. A network without any is averaged whole, as by FedAvg; the
+    metric `personal_layers` counts them. Nothing is decided. An absent client keeps its normalisation as it was. A
+    client that takes part for the first time starts it from theta^0.
+    """
+
+    source: ClassVar[str] = "Li et al., ICLR 2021"
+
+    def init(self, problem: Problem) -> State:
+        """Everyone in one cluster."""
+        return initial_state(problem)
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the whole network and keeps its batch normalisation."""
+        return personal_plan(problem, state, cohort, batch_norms(problem.layout))
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """Average all other layers; nothing is decided."""
+        moved, diagnostics = aggregate(problem, state, report, self.assign(problem, state, report))
+        pairs = zip(problem.layout.tensors, batch_norms(problem.layout), strict=True)
+        layers = {slot.layer for slot, personal in pairs if personal}
+        counted = Metric("personal_layers", float(len(layers)))
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, counted))
+
+    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+        """A client that joins belongs to the one cluster."""
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Everyone uses its own batch normalisation in the shared network."""
+        return personal_evaluation(problem, state, clients, batch_norms(problem.layout))
+
+
+def batch_norms(layout: Layout) -> Mask:
+    """The tensors of the layers that keep running statistics, (l,)."""
+    layers = {slot.layer for slot in layout.tensors if slot.kind == "buffer"}
+    return tuple(slot.layer in layers for slot in layout.tensors)

@@ -1,0 +1,122 @@
+"""The metrics that the library names: outputs and targets of one client's test samples to a number; more is better.
+
+Shapes are as in `fedstrata.objective.losses`. The names and meanings are scikit-learn's, which computes all but
+accuracy. Errors are negative ("neg_mse"), so that for every metric more is better.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from sklearn import metrics
+from torch import Tensor
+
+from fedstrata.objective.losses import IGNORED
+
+
+def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
+    """How wrong each sample is, (b,) in [0, 1].
+
+    For classes 1 is wrong and 0 is right; for tokens and for labels of 0 and 1 it is the share of them that is wrong.
+    For numbers it is the mean over outputs of e^2 / (1 + e^2), where e is the error: bounded, as the error-rate test
+    of Strata needs it.
+    """
+    if not targets.is_floating_point():
+        wrong = (outputs.argmax(-1) != targets).float()
+        counted = (targets != IGNORED).float()
+        if targets.ndim == 1:
+            return wrong * counted
+        return (wrong * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
+    if is_binary(targets):
+        return ((outputs > 0) != (targets > 0.5)).float().flatten(1).mean(1)
+    squares = (outputs - targets).square()
+    return (squares / (1 + squares)).flatten(1).mean(1)
+
+
+def is_binary(targets: Tensor) -> bool:
+    """Whether all targets are 0 or 1."""
+    return bool(((targets == 0) | (targets == 1)).all())
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The share of samples, tokens or labels that is right; the mean over samples."""
+    return 1 - float(mistakes(outputs, targets).double().mean())
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The mean over classes of the share of the class's samples that is right (recall)."""
+    with warnings.catch_warnings():
+        # A client need not have every class that its model predicts.
+        warnings.filterwarnings("ignore", message="y_pred contains classes not in y_true")
+        return float(metrics.balanced_accuracy_score(*_classes(outputs, targets)))
+
+
+def f1_macro(outputs: Tensor, targets: Tensor) -> float:
+    """The mean over classes or labels of the F1 score."""
+    return _f1(outputs, targets, "macro")
+
+
+def f1_micro(outputs: Tensor, targets: Tensor) -> float:
+    """The F1 score of all decisions together."""
+    return _f1(outputs, targets, "micro")
+
+
+def f1_weighted(outputs: Tensor, targets: Tensor) -> float:
+    """The mean over classes or labels of the F1 score, weighted by their samples."""
+    return _f1(outputs, targets, "weighted")
+
+
+def roc_auc(outputs: Tensor, targets: Tensor) -> float:
+    """The area under the ROC curve, the mean over labels that a client has with 0 and with 1; 0.5 without any."""
+    truth, scores = targets.double().flatten(1), outputs.double().flatten(1)
+    if not targets.is_floating_point():
+        truth, scores = targets[:, None].double(), (outputs[:, 1] - outputs[:, 0])[:, None].double()
+    both = [column for column in range(truth.shape[1]) if len(truth[:, column].unique()) == 2]
+    found = [float(metrics.roc_auc_score(truth[:, column].numpy(), scores[:, column].numpy())) for column in both]
+    return sum(found) / len(found) if found else 0.5
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs."""
+    return float(metrics.r2_score(*_numbers(outputs, targets)))
+
+
+def neg_mse(outputs: Tensor, targets: Tensor) -> float:
+    """The mean squared error, negative."""
+    return -float(metrics.mean_squared_error(*_numbers(outputs, targets)))
+
+
+def neg_rmse(outputs: Tensor, targets: Tensor) -> float:
+    """The root of the mean squared error, negative."""
+    return -float(metrics.root_mean_squared_error(*_numbers(outputs, targets)))
+
+
+def neg_mae(outputs: Tensor, targets: Tensor) -> float:
+    """The mean absolute error, negative."""
+    return -float(metrics.mean_absolute_error(*_numbers(outputs, targets)))
+
+
+def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
+    return float(metrics.f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
+
+
+def _classes(outputs: Tensor, targets: Tensor) -> tuple[Any, Any]:
+    """The true and the predicted classes (s,) of samples or tokens, or labels (s, outputs), as arrays."""
+    if targets.is_floating_point():
+        labels = (targets > 0.5).int().numpy()
+        found = (outputs > 0).int().numpy()
+        # scikit-learn takes one column for one class per sample, several for labels.
+        return (labels.ravel(), found.ravel()) if labels.shape[1:] == (1,) else (labels, found)
+    truth = targets.flatten()
+    predicted = outputs.argmax(-1).flatten()
+    counted = truth != IGNORED
+    return truth[counted].numpy(), predicted[counted].numpy()
+
+
+def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Any, Any]:
+    """The true and the predicted numbers, (s, outputs) float64. A model that overflowed predicts the largest number."""
+    largest = torch.finfo(torch.float32).max
+    found = outputs.double().flatten(1).nan_to_num(nan=largest, posinf=largest, neginf=-largest)
+    return targets.double().flatten(1).numpy(), found.numpy()

@@ -1,0 +1,139 @@
+"""The losses, metrics and transforms by name, and functions of the user's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fedstrata
+from fedstrata.errors import ExperimentError, UserCodeError
+from fedstrata.key_errors import nearest
+from fedstrata.quoting import shown
+from fedstrata.registry import Registry, load_object
+
+_T = TypeVar("_T")
+
+LOSSES: Registry[Callable[..., Any]] = Registry(
+    {name: f"fedstrata.objective.losses:{name}" for name in ("cross_entropy", "mse", "mae", "huber", "bce")}
+)
+"""The function of each loss: outputs and targets to the mean loss of a batch, a scalar."""
+
+METRICS: Registry[Callable[..., Any]] = Registry(
+    {
+        name: f"fedstrata.objective.metrics:{name}"
+        for name in (
+            "accuracy",
+            "balanced_accuracy",
+            "f1_macro",
+            "f1_micro",
+            "f1_weighted",
+            "roc_auc",
+            "r2",
+            "neg_mse",
+            "neg_rmse",
+            "neg_mae",
+        )
+    }
+)
+"""The function of each metric: outputs and targets of one client to a number of which more is better."""
+
+TRANSFORMS: Registry[Callable[..., Any]] = Registry(
+    {name: f"fedstrata.objective.transforms:{name}" for name in ("none", "flip", "crop", "crop_flip", "noise")}
+)
+"""The function of each transform: the inputs of a batch to the inputs that are trained on, of the same shape."""
+
+KINDS: Mapping[str, Registry[Callable[..., Any]]] = {"loss": LOSSES, "metric": METRICS, "transform": TRANSFORMS}
+"""The functions of an objective, by the key that names them."""
+
+
+def check_objective_names(**names: str) -> None:
+    """Refuse a name that stands for nothing. A user's module is not imported here.
+
+    Args:
+        names: By key (``loss``, ``metric``, ``transform``), a registered name or ``"package.module:function"``.
+
+    Raises:
+        ExperimentError: For the first such name.
+    """
+    for key, name in names.items():
+        known = KINDS[key]
+        if name not in known and not _is_path(name):
+            near = nearest(name, known)
+            raise ExperimentError(
+                f"local.{key} = {shown(name)}: unknown {key}; expected one of {', '.join(known)}, or "
+                f"'package.module:function'{near and f'; {near}'}"
+            )
+
+
+def _is_path(name: str) -> bool:
+    module, colon, attribute = name.partition(":")
+    return bool(module and colon and attribute)
+
+
+@cache
+def function_of(key: str, name: str) -> Callable[..., Any]:
+    """Import the function that a key names.
+
+    Raises:
+        ExperimentError: When there is none.
+    """
+    if name in KINDS[key]:
+        return KINDS[key][name]
+    # A console script, unlike `python -m`, does not search the current directory.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: Callable[..., Any] = load_object(name)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ExperimentError(f"local.{key} = {shown(name)} names no function: {reason}") from error
+    if not callable(found):
+        raise ExperimentError(f"local.{key} = {shown(name)}: expected a function, found {type(found).__name__}")
+    return found
+
+
+def call(key: str, name: str, *given: Any) -> Any:
+    """Call the function that a key names.
+
+    Raises:
+        UserCodeError: When a function of the user's own fails, with the part of the traceback that is the user's.
+    """
+    function = function_of(key, name)
+    if name in KINDS[key]:
+        return function(*given)
+    return in_user_code(f"local.{key} = {shown(name)}", function, *given)
+
+
+def in_user_code(place: str, function: Callable[..., _T], *given: Any) -> _T:
+    """Call a function of the user's own.
+
+    Args:
+        place: The key and the value that name it, for the message.
+        function: The function.
+        given: Its arguments.
+
+    Raises:
+        UserCodeError: When it fails, with the part of the traceback that is the user's.
+    """
+    try:
+        return function(*given)
+    # Too little memory is no fault of the user's code; it is told as for everyone else's.
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserCodeError(f"{place} failed: {reason}", _users_part(error)) from error
+
+
+def _users_part(error: Exception) -> str:
+    """The traceback from the first frame on that is not fedstrata's own."""
+    own = str(Path(fedstrata.__file__).parent)
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))

@@ -1,0 +1,151 @@
+"""The objective of a run, by the names of its functions, so that it can be sent to other processes and devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedstrata.errors import ExperimentError
+from fedstrata.lazy_torch import torch
+from fedstrata.objective.named import METRICS, call, function_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NUMBERS = ("mse", "mae", "huber")
+"""The losses of numbers."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What networks learn.
+
+    Attributes:
+        loss: The name of a loss, or ``"package.module:function"``.
+        metric: The name of a metric, or ``"package.module:function"``.
+        transform: The name of a transform, or ``"package.module:function"``.
+    """
+
+    loss: str = "cross_entropy"
+    metric: str = "accuracy"
+    transform: str = "none"
+
+    def check(self) -> None:
+        """Import all functions.
+
+        Raises:
+            ExperimentError: When a name stands for no function.
+        """
+        for key in ("loss", "metric", "transform"):
+            function_of(key, getattr(self, key))
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the loss is the library's own for classes, so that outputs are logits."""
+        return self.loss == "cross_entropy"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest value of the metric."""
+        if self.metric not in METRICS:
+            return -float("inf"), float("inf")
+        if self.metric.startswith("neg_"):
+            return -float("inf"), 0.0
+        return (-float("inf"), 1.0) if self.metric == "r2" else (0.0, 1.0)
+
+    def loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch, a scalar.
+
+        Raises:
+            UserCodeError: When a function of the user's own fails or returns something else.
+        """
+        found: Tensor = call("loss", self.loss, outputs, targets)
+        if not isinstance(found, torch.Tensor) or found.ndim:
+            kind = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise ExperimentError(
+                f"local.loss = {self.loss!r}: expected the mean loss of a batch, a tensor without axes, found {kind}"
+            )
+        return found
+
+    def loss_sum(self, outputs: Tensor, targets: Tensor) -> float:
+        """The mean loss of a batch times its samples."""
+        if self.classifies and targets.ndim == 1:
+            return float(torch.nn.functional.cross_entropy(outputs, targets, reduction="sum"))
+        return float(self.loss_of(outputs, targets)) * len(targets)
+
+    def metric_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The metric of the samples of one client.
+
+        Raises:
+            UserCodeError: When a function of the user's own fails.
+        """
+        return float(call("metric", self.metric, outputs, targets))
+
+    def transformed(self, inputs: Tensor) -> Tensor:
+        """The inputs of a batch as training sees them.
+
+        Raises:
+            UserCodeError: When a function of the user's own fails.
+        """
+        found: Tensor = call("transform", self.transform, inputs)
+        if not isinstance(found, torch.Tensor) or found.shape != inputs.shape:
+            kind = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise ExperimentError(
+                f"local.transform = {self.transform!r}: expected inputs of the same shape {tuple(inputs.shape)}, "
+                f"found {kind}"
+            )
+        return found
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Class probabilities (b, classes) from the outputs of a network.
+
+        Raises:
+            ExperimentError: When the outputs are no classes.
+        """
+        if not self.classifies or outputs.ndim != 2:
+            raise ExperimentError(
+                f"local.loss = {self.loss!r}: expected a network that gives each sample one class, as this algorithm "
+                "compares class probabilities; use another algorithm"
+            )
+        return outputs.softmax(1)
+
+    def targets_for(self, labels: Tensor, classes: int, targets: Tensor | None, place: str) -> Tensor | None:
+        """What the outputs of a network are compared with.
+
+        Args:
+            labels: The class of each sample, (samples,).
+            classes: The number of classes.
+            targets: What the data give in place of classes: numbers, (samples, outputs) float32, or integers,
+                (samples, length) int64. None where they give classes.
+            place: The name of the data set, for the message.
+
+        Returns:
+            The targets, (samples, ...); None for the classes themselves.
+
+        Raises:
+            ExperimentError: When the loss does not fit them.
+        """
+        if self.classifies and targets is not None and targets.is_floating_point():
+            raise ExperimentError(
+                f"local.loss = 'cross_entropy': expected classes, found numbers in {place}; use 'mse' for numbers and "
+                "'bce' for labels of 0 and 1"
+            )
+        if self.loss in _NUMBERS and targets is None:
+            return labels.float()[:, None]
+        if self.loss in (*_NUMBERS, "bce") and targets is not None:
+            targets = targets.float()
+        if self.loss != "bce":
+            return targets
+        if targets is None and classes != 2:
+            raise ExperimentError(
+                f"local.loss = 'bce': expected two classes, or a column of 0 and 1 for each label, found {classes} "
+                f"classes in {place}; use 'cross_entropy'"
+            )
+        binary = labels.float()[:, None] if targets is None else targets
+        if bool(((binary < 0) | (binary > 1)).any()):
+            raise ExperimentError(f"local.loss = 'bce': expected labels of 0 to 1, found others in {place}; use 'mse'")
+        return binary
+
+    def outputs_of_classes(self, classes: int) -> tuple[int, ...]:
+        """The shape of the outputs for one sample of data that give classes alone."""
+        return (1,) if self.loss in (*_NUMBERS, "bce") else (classes,)

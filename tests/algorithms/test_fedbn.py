@@ -1,0 +1,77 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from baseline_federation import CLIENTS, device, federation, metrics_of, train
+
+import fedstrata as fs
+from fedstrata.algorithms.fedbn import batch_norms
+from fedstrata.config import load_experiment
+from fedstrata.core import Layout, TensorSpec
+from fedstrata.runner.build import RunSetup, build_run
+
+NETWORK = """
+from torch import nn
+
+def net(shape, classes):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, classes)
+    )
+"""
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """An experiment whose network normalises over batches, and once over layers."""
+    (tmp_path / "normalised.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return {
+        "rounds": 3,
+        "data": {"name": "digits", "clients": CLIENTS, "samples": 40},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "normalised:net"},
+        "local": {"lr": 0.2, "batch": 10},
+        "algorithm": {"name": "fedbn"},
+    }
+
+
+def test_its_tensors_are_those_of_layers_with_running_statistics() -> None:
+    layout = Layout(
+        (
+            TensorSpec("fc.weight", "fc", "linear", (2, 2)),
+            TensorSpec("bn.weight", "bn", "norm", (2,)),
+            TensorSpec("bn.running_mean", "bn", "buffer", (2,)),
+            TensorSpec("ln.weight", "ln", "norm", (2,)),
+        )
+    )
+    assert batch_norms(layout) == (False, True, True, False)
+
+
+def test_batch_normalisation_stays_on_each_client_and_all_else_is_shared(keys: dict[str, Any]) -> None:
+    setup: RunSetup = build_run(load_experiment(keys))
+    state, notes, _ = train(setup)
+    layout = setup.problem.layout
+    own = layout.columns(batch_norms(layout))
+    start = setup.problem.fresh(0)
+    assert torch.equal(state.models[0, own], start[own]), "the server never sees it"
+    others = ~torch.isin(torch.arange(layout.p), own)
+    assert bool((state.models[0, others] != start[others]).any())
+    kept = torch.stack([device(setup, client) for client in range(CLIENTS)])
+    assert kept.shape == (CLIENTS, 4 * 8) and len(kept.unique(dim=0)) == CLIENTS
+    assert metrics_of(notes[-1])["personal_layers"] == 1
+
+
+def test_a_network_without_it_is_averaged_as_by_fedavg_and_the_record_says_so() -> None:
+    ours, notes, _ = train(federation("fedbn"))
+    plain, _, _ = train(federation("fedavg"))
+    assert torch.equal(ours.models, plain.models) and metrics_of(notes[-1])["personal_layers"] == 0
+
+
+def test_it_is_sent_once(keys: dict[str, Any], tmp_path: Path) -> None:
+    run = fs.run(keys, tmp_path / "run", quiet=True)
+    scales = CLIENTS * 4 * (8 + 8)
+    down = [record["bytes_down"] for record in run.rounds]
+    assert [down[0] - down[1], down[1] - down[2]] == [scales, 0]
+    assert [record["bytes_up"] for record in run.rounds] == [down[1]] * 3
+    assert [record["bytes_buffers"] for record in run.rounds] == [scales, 0, 0]

@@ -1,0 +1,51 @@
+"""The recipes of the page on training: each is short, complete, and learns something."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blocks import Block, blocks
+
+BLOCKS = [block for block in blocks("training.md") if block.language == "python"]
+FILES = [block for block in BLOCKS if block.file]
+RECIPES = [block for block in BLOCKS if not block.file]
+MOST_LINES = 15
+LEARNED = 0.3
+"""What every recipe's metric exceeds; a network that learned nothing stays below."""
+
+
+def name(block: Block) -> str:
+    """The run folder that a recipe writes."""
+    return block.text.split('"runs/')[1].split('"')[0]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of the page; its modules are forgotten afterwards."""
+    for block in FILES:
+        assert block.file
+        (tmp_path / block.file).write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for block in FILES:
+        sys.modules.pop(str(block.file).removesuffix(".py"), None)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_recipe_does_what_it_says(recipe: Block, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(recipe.text, name(recipe), "exec"), {"__name__": "recipe"})
+    assert float(capsys.readouterr().out.split()[-1]) > LEARNED
+    assert (desk / "runs" / name(recipe) / "report.html").exists()
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.file or name(block))
+def test_a_recipe_and_each_of_its_files_are_short(block: Block) -> None:
+    assert len([line for line in block.text.splitlines() if line]) <= MOST_LINES
+
+
+def test_every_file_of_the_page_serves_a_recipe() -> None:
+    for block in FILES:
+        module = str(block.file).removesuffix(".py")
+        assert any(f'"{module}:' in recipe.text for recipe in RECIPES), module

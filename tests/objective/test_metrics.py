@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from fedstrata.objective import METRICS
+from fedstrata.objective.metrics import mistakes
+
+LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]])
+CLASSES = torch.tensor([0, 1, 2, 0])
+LABELS = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+SIGNS = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, 1.0]])
+NUMBERS = torch.tensor([[1.0], [2.0], [3.0]])
+FOUND = torch.tensor([[1.0], [2.0], [5.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "targets", "expected"),
+    [
+        ("accuracy", LOGITS, CLASSES, 3 / 4),
+        ("balanced_accuracy", LOGITS, CLASSES, 2 / 3),
+        ("f1_macro", LOGITS, CLASSES, (1 + 2 / 3 + 0) / 3),
+        ("f1_weighted", LOGITS, CLASSES, (2 * 1 + 2 / 3 + 0) / 4),
+        ("accuracy", SIGNS, LABELS, 5 / 6),
+        ("f1_micro", SIGNS, LABELS, 6 / 7),
+        ("roc_auc", torch.tensor([[0.9], [0.1], [0.4]]), torch.tensor([[1.0], [0.0], [1.0]]), 1.0),
+        ("roc_auc", torch.tensor([[0.9], [0.1]]), torch.tensor([[1.0], [1.0]]), 0.5),
+        ("r2", FOUND, NUMBERS, 1 - 4 / 2),
+        ("neg_mse", FOUND, NUMBERS, -4 / 3),
+        ("neg_rmse", FOUND, NUMBERS, -((4 / 3) ** 0.5)),
+        ("neg_mae", FOUND, NUMBERS, -2 / 3),
+    ],
+)
+def test_a_metric_is_what_its_name_says(
+    name: str, outputs: torch.Tensor, targets: torch.Tensor, expected: float
+) -> None:
+    assert METRICS[name](outputs, targets) == pytest.approx(expected)
+
+
+def test_padded_tokens_are_not_counted() -> None:
+    outputs = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
+    targets = torch.tensor([[0, 1, -100]])
+    assert mistakes(outputs, targets).tolist() == [0.5]
+    assert METRICS["accuracy"](outputs, targets) == 0.5
+    assert METRICS["f1_macro"](outputs, targets) == pytest.approx((2 / 3 + 0) / 2)
+
+
+def test_how_wrong_a_number_is_is_bounded() -> None:
+    errors = mistakes(torch.tensor([[0.0], [1.0], [1e30]]), torch.tensor([[0.5], [0.5], [0.5]]))
+    assert errors[:2].tolist() == pytest.approx([0.2, 0.2]) and 0 <= float(errors.nan_to_num(1.0).max()) <= 1
+
+
+def test_a_model_that_overflowed_has_a_finite_metric() -> None:
+    overflowed = torch.tensor([[torch.inf], [torch.nan], [1.0]])
+    assert METRICS["neg_mae"](overflowed, NUMBERS) < -1e37
