@@ -31,7 +31,6 @@ def owners(dataset: Dataset) -> list[str]:
         (X.tolist(), Y.tolist()),
         {"x": X, "y": Y},
         TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
-        [(row, label) for row, label in zip(X, Y, strict=True)][:0] or TensorDataset(*map(torch.from_numpy, (X, Y))),
     ],
 )
 def test_every_form_of_a_client_gives_the_same_samples(data: Any) -> None:
@@ -46,6 +45,19 @@ def test_a_pair_of_pairs_is_training_and_test_data_with_one_normalisation() -> N
     assert len(train) == 8 and test.inputs[:, 0].tolist() == [100.0, 103.0, 0.0]
     assert owners(test) == ["Ghent", "Ghent", "Lyon"]
     assert train.mean == test.mean == (4.5, 5.5, 6.5)  # of 0, 3, 6, 9 and so on
+
+
+def test_lists_of_arrays_are_pairs_as_tuples_are() -> None:
+    clients = {"Ghent": [[X, Y], [X[:2], Y[:2]]]}
+    assert (len(read(clients)), len(read(clients, "test"))) == (4, 2)
+
+
+def test_features_may_be_a_table_beside_their_classes() -> None:
+    features = table().drop_columns(["label"])
+    clients = {"Ghent": (features, ["ill", "well"]), "Lyon": ((features, ["ill", "ill"]), (features, ["well", "ill"]))}
+    found = read(clients)
+    assert found.feature_names == ("age",) and found.labels.tolist() == [0, 1, 0, 0]
+    assert read(clients, "test").labels.tolist() == [1, 0]
 
 
 def test_further_arrays_of_a_client_are_columns() -> None:

@@ -221,5 +221,5 @@ def test_an_error_without_words_is_named_by_its_type(root: Path, monkeypatch: py
 
 def test_a_hub_repository_without_parquet_says_so(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hub(monkeypatch, lambda cached: str(tmp_path))
-    with pytest.raises(DataError, match="someone/texts holds no train"):
+    with pytest.raises(DataError, match="someone/texts, whose files are no train"):
         find("someone/texts", root)

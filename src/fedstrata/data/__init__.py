@@ -6,6 +6,7 @@ from pathlib import Path
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.contents import client_values, has_own_test, is_test
 from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.hub import read_hub
 from fedstrata.data.locate import find
 from fedstrata.data.location import Location
 from fedstrata.data.memory import read_kept
@@ -29,7 +30,7 @@ __all__ = [
     "load_dataset",
 ]
 
-_BOTH_SPLITS = ("table", "clients", "images", "memory")
+_BOTH_SPLITS = ("table", "clients", "images", "memory", "hub")
 """The kinds of data sets that are read as a whole, so that a class means the same in both splits."""
 
 
@@ -105,6 +106,8 @@ def _read(location: Location, split: Split, options: ReadOptions) -> Dataset:
         return dataset
     if location.kind == "memory":
         return read_kept(location.name, options)
+    if location.kind == "hub":
+        return read_hub(location.name, options)
     if location.kind == "npz":
         from fedstrata.data.npz import read_npz
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from fedstrata.data import memory
 from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location
 from fedstrata.data.npz import npz_column, npz_column_names
+from fedstrata.data.parts import Part
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
@@ -26,6 +28,8 @@ def column_names(location: Location) -> tuple[str, ...]:
     """Return the names of the columns that hold one value per sample for training."""
     if location.kind == "memory":
         return memory.column_names(location.name)
+    if location.kind == "hub":
+        return tuple(hub_tables(location.name)["train"].column_names)
     if not location.train:
         return ()
     own: tuple[str, ...] = ()
@@ -43,6 +47,8 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
     """
     if location.kind == "memory":
         return memory.read_column(location.name, column)
+    if location.kind == "hub":
+        return Part(None, None, None, hub_tables(location.name)["train"], location.name).column(column)
     if column == location.client_column:
         # How many samples each client has is known later.
         return np.unique([client_of(file, location) for file in location.train])
@@ -76,7 +82,7 @@ def has_own_test(location: Location) -> bool:
     Raises:
         DataError: When a file is broken, or the column ``split`` holds something else than "train" and "test".
     """
-    if location.test:
+    if location.test or (location.kind == "hub" and "test" in hub_tables(location.name)):
         return True
     if SPLIT_COLUMN not in column_names(location):
         return False

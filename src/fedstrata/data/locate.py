@@ -7,6 +7,7 @@ from pathlib import Path
 from fedstrata.data import memory
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
+from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import find_own
 from fedstrata.data.location import Location
 from fedstrata.data.npz import open_archive
@@ -59,6 +60,9 @@ def find(name: str, root: str | Path | None = None) -> Location:
         try:
             if location := _hub_location(name, info, repository):
                 return location
+            if info is None:
+                hub_tables(name)
+                return Location(name, None, kind="hub")
             reason = f"the hub's {repository} holds no train-*.parquet"
         except DataError as error:
             reason = str(error)

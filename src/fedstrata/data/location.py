@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedstrata.data.registry import DatasetInfo
 
-Kind = Literal["parquet", "npz", "table", "clients", "images", "memory"]
+Kind = Literal["parquet", "npz", "table", "clients", "images", "memory", "hub"]
 """How the files of a data set are read."""
 
 
@@ -21,7 +21,8 @@ class Location:
             names a reader.
         test: The files of the test split; empty where there is none.
         kind: How the files are read: "parquet", "npz", "table" (columns are features), "clients" (a file per client),
-            "images" (a folder per class), or "memory" (objects of a program, without files).
+            "images" (a folder per class), "memory" (objects of a program, without files), or "hub" (read by the library
+            ``datasets``).
         client_column: The column that names the client of each sample, where the layout or the program does; else
             empty. It is then the default of the partition.
     """

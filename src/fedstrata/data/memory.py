@@ -97,7 +97,7 @@ def read_kept(name: str, options: ReadOptions) -> Dataset:
 
 def _parts(client: str | int, data: Any) -> Iterator[Part]:
     """Yield the training part of a client, and its test part if there is one."""
-    if isinstance(data, tuple | list) and len(data) == 2 and not _is_array(data[0]):
+    if isinstance(data, tuple | list) and len(data) == 2 and not _is_xy(data):
         train, test = data
         yield _part(client, "train", train)
         if test is not None:
@@ -113,8 +113,11 @@ def _part(client: str | int, split: Split, data: Any) -> Part:
         return Part(client, split, None, table.drop_columns(reserved))
     if isinstance(data, Mapping):
         arrays = {str(key): _as_array(value) for key, value in data.items()}
-    elif isinstance(data, tuple | list) and len(data) == 2 and _is_array(data[0]):
-        arrays = {"x": _as_array(data[0]), "y": _as_array(data[1])}
+    elif _is_xy(data):
+        x, y = data
+        if (features := _table(x)) is not None:
+            return Part(client, split, None, _with_classes(client, features, _as_array(y)))
+        arrays = {"x": _as_array(x), "y": _as_array(y)}
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         arrays = _of_torch_dataset(client, data)
     else:
@@ -133,10 +136,29 @@ def _part(client: str | int, split: Split, data: Any) -> Part:
     return Part(client, split, arrays)
 
 
+def _is_xy(data: Any) -> bool:
+    """Return whether this is a pair of samples and their classes, and not of training and test data."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    x, y = data
+    return (_is_array(x) or _is_table(x)) and _is_array(y)
+
+
+def _with_classes(client: str | int, features: Any, classes: np.ndarray) -> Any:
+    """Return a ``pyarrow.Table`` of features with the classes beside them."""
+    import pyarrow as pa
+
+    if len(classes) != len(features):
+        raise DataError(f"client {client}: expected as many rows in x and y, found {len(features)} and {len(classes)}")
+    return features.append_column("y", pa.array(classes.tolist()))
+
+
 def _is_array(data: Any) -> bool:
-    """Return whether this is an array, a tensor, a column of a data frame, or a list of numbers or texts."""
+    """Return whether this is an array, a tensor, a column of a data frame, or a list, also of lists, of values."""
     if isinstance(data, list):
-        return bool(data) and isinstance(data[0], int | float | str | list | np.ndarray | np.generic)
+        # A list of arrays is a pair of them, or a mistake.
+        first = data[0] if data else None
+        return _is_array(first) if isinstance(first, list) else isinstance(first, int | float | str | np.generic)
     return hasattr(data, "__array__") and not _is_table(data)
 
 
@@ -153,10 +175,14 @@ def _table(data: Any) -> Any:
     import pyarrow as pa
 
     if hasattr(data, "with_format"):
-        return data.with_format("arrow")[:]
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
-    return pa.Table.from_pandas(data, preserve_index=False)
+        table = data.with_format("arrow")[:]
+    elif hasattr(data, "__arrow_c_stream__"):
+        table = pa.table(data)
+    else:
+        table = pa.Table.from_pandas(data, preserve_index=False)
+    # Parquet has no such texts, which polars makes.
+    plain = [each.with_type(pa.string()) if pa.types.is_string_view(each.type) else each for each in table.schema]
+    return table.cast(pa.schema(plain, table.schema.metadata))
 
 
 def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:

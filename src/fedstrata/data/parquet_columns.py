@@ -238,7 +238,7 @@ def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tup
         # The other split may have no classes.
         if column not in schema.names:
             continue
-        class_names = class_names or _hugging_face_names(schema.metadata, column)
+        class_names = class_names or hugging_face_names(schema.metadata, column)
         for (chunk,) in read_chunks([file], [column]):
             values = chunk.values.drop_null()
             if _is_text(values.type):
@@ -253,7 +253,7 @@ def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tup
     return classes, class_names if len(class_names) == classes else ()
 
 
-def _hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:
+def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:
     """Return the class names that the Hugging Face writer leaves in the schema, if it did."""
     try:
         names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]

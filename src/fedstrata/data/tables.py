@@ -22,7 +22,7 @@ from fedstrata.data.dataset import Dataset
 from fedstrata.data.location import Location
 from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays
 from fedstrata.data.options import ReadOptions
-from fedstrata.data.parquet_columns import is_image, is_list, is_scalar, to_numpy
+from fedstrata.data.parquet_columns import hugging_face_names, is_image, is_list, is_scalar, to_numpy
 from fedstrata.errors import DataError
 from fedstrata.limits import PARQUET_COLUMNS, file_problem, memory_problem
 
@@ -88,7 +88,9 @@ def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) ->
         columns = {
             field.name: to_numpy(table[field.name].combine_chunks()) for field in table.schema if is_scalar(field.type)
         }
-        return dataset_of_columns(name, columns, options, place)
+        dataset = dataset_of_columns(name, columns, options, place)
+        names = hugging_face_names(table.schema.metadata, label_column(columns, options, place))
+        return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
     from fedstrata.data.parquet import read_parquet
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,52 @@
+"""Read data sets of the Hugging Face hub that are no Parquet files, with the library ``datasets`` if it is installed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.options import ReadOptions
+from fedstrata.data.parts import Part, put_together
+from fedstrata.errors import DataError
+
+_SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+@cache
+def hub_tables(repository: str) -> dict[Split, Any]:
+    """Return the splits of a data set as ``pyarrow.Table``, by their names.
+
+    Args:
+        repository: The id of the data set on the hub, ``owner/set``.
+
+    Raises:
+        DataError: When the library is not installed, the data set cannot be read, or it has no split for training.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            f"install fedstrata[datasets] to read {repository}, whose files are no train-*.parquet"
+        ) from None
+    try:
+        loaded = load_dataset(repository)
+        found: dict[Split, Any] = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
+    # The library passes on the errors of whatever it reads the files with.
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise DataError(f"the hub's {repository} could not be read ({reason})") from error
+    if "train" not in found:
+        raise DataError(f"the hub's {repository} has the splits {', '.join(loaded)}; expected train")
+    return found
+
+
+def read_hub(name: str, options: ReadOptions) -> Dataset:
+    """Make a data set of all splits, with the column ``split`` where there are test samples."""
+    tables = hub_tables(name)
+    parts = [
+        Part(None, split if len(tables) > 1 else None, None, tables[split], f"{name}, {split}")
+        for split in _SPLITS
+        if split in tables
+    ]
+    return put_together(name, parts, options)
