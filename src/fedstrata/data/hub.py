@@ -1,4 +1,4 @@
-"""Read data sets of the Hugging Face hub that are no Parquet files, with the library ``datasets`` if it is installed."""
+"""Read data sets of the Hugging Face hub that are no Parquet files, if the library ``datasets`` is installed."""
 
 from __future__ import annotations
 
