@@ -66,6 +66,7 @@ def run(
     clients: Clients | None = None,
     algorithm: str | Algorithm[Any] | type[Algorithm[Any]] | None = None,
     model: str | Callable[..., nn.Module] | nn.Module | None = None,
+    rounds: int | None = None,
     sets: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
@@ -86,6 +87,7 @@ def run(
         model: The name of a network, ``"package.module:factory"``, a function or class that makes one from (shape,
             classes) or from nothing, or a network, whose weights are those to begin with. It replaces the table
             ``model``.
+        rounds: The number of rounds, in place of that of the source.
         sets: Changes of the source, as ``"dotted.key=value"``.
         resume: Whether to go on with the run in the folder.
         quiet: Whether to show no progress.
@@ -100,7 +102,7 @@ def run(
     from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=resume)
-    given = {"algorithm": algorithm, "model": model}
+    given = {"algorithm": algorithm, "model": model, "rounds": rounds}
     tables = {name: thing for name, thing in given.items() if thing is not None}
     experiment, folder = choose(source, sets, out, resume=resume, tables=tables)
     with resource_errors(folder):

@@ -43,6 +43,12 @@ def test_all_other_keys_have_defaults(tmp_path: Path) -> None:
     assert run.summary["algorithm"] == "strata" and len(run.names) == 4
 
 
+def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None:
+    sites = {name: (site["x"], site["y"]) for name, site in clients().items()}
+    run = fedstrata.run(None, tmp_path / "run", clients=sites, model="mlp", algorithm="fedavg", rounds=2, quiet=True)
+    assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
+
+
 def test_a_run_is_resumed_with_the_same_data_alone(tmp_path: Path) -> None:
     once = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
     again = fedstrata.run(None, tmp_path / "run", clients=clients(), resume=True, quiet=True)

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub that are no Parquet files, read by the library ``datasets`` where it is there."""
+"""Read data sets of the Hugging Face hub that are no Parquet files, if the library ``datasets`` is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @cache
-def hub_tables(repository: str) -> dict[str, Any]:
+def hub_tables(repository: str) -> dict[Split, Any]:
     """Return the splits of a data set as ``pyarrow.Table``, by their names.
 
     Args:
@@ -31,7 +31,7 @@ def hub_tables(repository: str) -> dict[str, Any]:
         ) from None
     try:
         loaded = load_dataset(repository)
-        found: dict[str, Any] = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
+        found: dict[Split, Any] = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
     # The library passes on the errors of whatever it reads the files with.
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__

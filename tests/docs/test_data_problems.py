@@ -1,0 +1,57 @@
+"""Every row of ``docs/data-problems.md`` has a test of what it says."""
+
+import ast
+import re
+
+from blocks import ROOT
+
+TESTED_BY = {
+    # Clients
+    "With the partition `natural`, `data.clients` is lower": "runner/test_data_warnings.py::left_out_are_named",
+    "A sample has no value in the column of the clients": "runner/test_data_warnings.py::samples_of_no_client",
+    "Two names differ only in case or spaces": "runner/test_data_warnings.py::written_in_two_ways",
+    "The names of clients are numbers": "runner/test_names_everywhere.py::numbers_of_a_column_are_names",
+    "`data.clients` is higher": "partition/test_partition_maths.py::natural_gives_each_client_one_value",
+    # Tables and files
+    "A feature has no finite number": "data/test_own_files.py::tables_that_do_not_fit",
+    "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
+    "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
+    "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
+    "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
+    "Images have other sizes": "data/test_own_files.py::resized_or_must_have_one_size",
+    "A recording is shorter than a window": "data/test_recordings.py::all_shorter_than_a_window",
+    # Samples that depend on each other
+    "A column has a name like `trial`": "runner/test_data_warnings.py::looks_like_a_unit",
+    "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
+    "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
+    "A value of `data.unit` is both": "runner/test_data_warnings.py::units_on_both_sides",
+    # Test samples of your own
+    "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",
+    "A client has no test samples": "runner/test_data_warnings.py::without_test_samples_is_refused",
+    "Test samples belong to a client or class": "runner/test_data_warnings.py::client_without_training_samples",
+    "The column `split` holds other values": "runner/test_data_warnings.py::split_column_with_other_values",
+    "`data.test` is a number although": "runner/test_data_warnings.py::share_leaves_unused",
+}
+"""The beginning of each row, and the file of its test with a part of the test's name."""
+
+
+def rows() -> list[str]:
+    """The first cells of all rows but the headings."""
+    text = (ROOT / "docs" / "data-problems.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.*?) \| .* \|$", text, re.MULTILINE)
+    return [cell for cell in cells if cell not in ("---", "what is wrong")]
+
+
+def test_every_row_has_a_test() -> None:
+    for row in rows():
+        assert [start for start in TESTED_BY if row.startswith(start)], row
+    for start in TESTED_BY:
+        assert [row for row in rows() if row.startswith(start)], start
+
+
+def test_every_test_of_a_row_exists() -> None:
+    for place in TESTED_BY.values():
+        file, part = place.split("::")
+        tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert [name for name in names if name.startswith("test_") and part in name], place
