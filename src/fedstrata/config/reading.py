@@ -208,7 +208,7 @@ def _refuse_renamed(given: Mapping[str, Any]) -> None:
         elif table == "algorithms":
             for name, options in keys.items():
                 if isinstance(options, Mapping):
-                    refuse_renamed(options, "algorithm", name, f"algorithms.{name}")
+                    refuse_renamed(options, "algorithm", str(options.get("name", name)), f"algorithms.{name}")
         else:
             refuse_renamed(keys, table)
 
@@ -228,11 +228,13 @@ def _resolve(draft: Experiment) -> Experiment:
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)
     for other, options in draft.algorithms.items():
-        algorithm_from(other, options, f"algorithms.{other}")
+        keys = dict(options)
+        algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
     name = draft.algorithm.name
     others = dict(draft.algorithms)
-    algorithm = algorithm_from(name, {**others.pop(name, {}), **draft.algorithm.options})
+    own = others.pop(name, {}) if "name" not in others.get(name, {}) else {}
+    algorithm = algorithm_from(name, {**own, **draft.algorithm.options})
     keys = keys_of_algorithm(algorithm)
     _check_writable(name, keys)
     return draft.model_copy(

@@ -127,6 +127,20 @@ def _inputs(dataset: data.Dataset) -> str:
     return f"{', '.join(dataset.feature_names)}{others}"
 
 
+def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
+    """The setup of another experiment with the same clients, data and network.
+
+    Args:
+        setup: What was built from the first experiment.
+        experiment: One that differs in algorithm, local training, server and cohort at most.
+    """
+    form = setup.client_data.sample_format
+    problem = problem_of(experiment, form.network_shape, form.classes)
+    own = setup.problem
+    problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
+    return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=membership(experiment))
+
+
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
     dataset = _load(experiment)
