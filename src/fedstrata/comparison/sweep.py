@@ -12,10 +12,8 @@ from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
+from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
-
-VALIDATION_MEASURE = "acc_validation"
-"""The measure in ``summary.json`` by which a setting is chosen. The test data have no part in the choice."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def choose_sweep(
         raise ExperimentError(f"--grid: expected a sweep of at most {MAX_RUNS:,} runs, found {count:,}; use fewer")
     settings = {label: setting for setting in _settings(grid) for label in [_label(setting)]}
     experiments = [
-        load_experiment(source, [*sets, *map(_set, setting.items())], tables={"label": label})
+        load_experiment(source, [*sets, *sets_of(setting)], tables={"label": label})
         for label, setting in settings.items()
     ]
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
@@ -155,9 +155,9 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _toml(value)
 
 
-def _set(item: tuple[str, Any]) -> str:
-    key, value = item
-    return f"{key}={_toml(value)}"
+def sets_of(setting: Mapping[str, Any]) -> list[str]:
+    """Write keys and values as changes of an experiment, ``"dotted.key=value"``."""
+    return [f"{key}={_toml(value)}" for key, value in setting.items()]
 
 
 def _toml(value: Any) -> str:

@@ -44,6 +44,10 @@ _FREE_KEYS = (("algorithms",), ("label",), ("records",), ("data", "root"), ("eng
 CLIENTS_SUFFIX = "|clients"
 """Ends the name of the array in ``matrices/<round>.npz`` or ``weights/<round>.npz`` that holds the clients of rows."""
 
+VALIDATION_MEASURE = "acc_validation"
+"""The mean accuracy on validation data, in records and in the summary of a run that has some. Settings are chosen by
+it: the test data have no part in a choice."""
+
 ALL_CLIENTS = -1
 """The node of a matrix of all clients that answered, whatever their clusters."""
 
