@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedstrata.algorithms import ALGORITHMS
     from fedstrata.algorithms.strata import Strata
-    from fedstrata.comparison import Comparison
+    from fedstrata.comparison import Comparison, Sweep
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
     from fedstrata.data.memory import Clients
@@ -40,10 +40,12 @@ __all__ = [
     "InputError",
     "Run",
     "Strata",
+    "Sweep",
     "__version__",
     "compare",
     "load",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -54,6 +56,7 @@ _HOMES = {
     "PARTITIONS": "fedstrata.partition",
     "Run": "fedstrata.runner.result",
     "Strata": "fedstrata.algorithms.strata",
+    "Sweep": "fedstrata.comparison",
     "load": "fedstrata.runner.result",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
@@ -147,27 +150,82 @@ def compare(
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
     from fedstrata.config import choose_all
-    from fedstrata.errors import MachineError
     from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=False)
     experiments, folder = choose_all(source, algorithms, seeds, sets, out, resume=resume)
     with resource_errors(folder, "*/experiment.toml"):
-        from fedstrata import comparison, report
+        from fedstrata import comparison
 
         compared = comparison.compare_experiments(experiments, folder, resume=resume, quiet=quiet)
-        failed = list[MachineError]()
-        for run in compared.runs:
-            if run.summary is None:
-                continue
-            try:
-                with resource_errors(run.folder):
-                    report.build(run.folder)
-            except MachineError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        _build_pages(compared)
     return compared
+
+
+def sweep(
+    source: Path | str | Mapping[str, Any] | None,
+    grid: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int] | None = None,
+    out: Path | str | None = None,
+    *,
+    clients: Clients | None = None,
+    sets: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Sweep:
+    """Run an experiment with every combination of some values, and choose the best on validation data.
+
+    All settings have the same clients and share equal local work, as in `compare`.
+
+    Args:
+        source: The experiment, as in `run`.
+        grid: The values of each key, such as ``{"local.lr": [0.01, 0.05], "algorithm.k": [2, 4]}``. Keys of algorithm,
+            local, server and cohort can be varied.
+        seeds: The seeds with which each setting is run; None is the seed of the experiment.
+        out: The folder of the sweep, with a folder for every run; by default a new one in ``runs``.
+        clients: The data of each client, as in `run`.
+        sets: Changes for all settings, as in `run`.
+        resume: Whether to go on with the sweep in the folder.
+        quiet: Whether to show no progress.
+
+    Returns:
+        The table, the settings and the choice.
+
+    Raises:
+        InputError: When something in the experiment or the grid is wrong; nothing has been created then.
+        MachineError: When the machine failed outside of a single run, as in `run`.
+        KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
+    """
+    from fedstrata.config import choose_sweep
+    from fedstrata.resources import resource_errors
+
+    source, sets = _with_clients(source, sets, clients, resume=False)
+    plan = choose_sweep(source, grid, seeds, sets, out, resume=resume)
+    with resource_errors(plan.folder, "*/experiment.toml"):
+        from fedstrata import comparison
+
+        swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
+        _build_pages(swept.comparison)
+    return swept
+
+
+def _build_pages(compared: Comparison) -> None:
+    """Build the page of every finished run of a comparison; a page that fails does not lose the others."""
+    from fedstrata import report
+    from fedstrata.errors import MachineError
+    from fedstrata.resources import resource_errors
+
+    failed = list[MachineError]()
+    for run in compared.runs:
+        if run.summary is None:
+            continue
+        try:
+            with resource_errors(run.folder):
+                report.build(run.folder)
+        except MachineError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def _with_clients(

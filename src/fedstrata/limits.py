@@ -28,6 +28,9 @@ KEY_CHARACTERS = 100
 """Characters in one part of a key."""
 TEXT_CHARACTERS = 10_000
 """Characters in a value that is a text."""
+MAX_LABEL_CHARACTERS = 200
+"""Longer labels of runs fit no table, and no name of a folder."""
+
 MAX_INTEGER = 2**128 - 1
 """Size of a whole number, above and below zero: seeds of 128 bits are what numpy recommends."""
 MAX_OPTIONS = 1_000

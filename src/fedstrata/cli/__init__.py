@@ -20,6 +20,7 @@ from fedstrata.cli.commands import (
     run_command,
     runs_command,
     scout_command,
+    sweep_command,
     watch_command,
 )
 from fedstrata.cli.logs import note_error, start_logging, stop_logging
@@ -30,6 +31,7 @@ from fedstrata.resources import resource_errors
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,
     "compare": compare_command,
+    "sweep": sweep_command,
     "report": report_command,
     "watch": watch_command,
     "assign": assign_command,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import fedstrata
-from fedstrata.cli.completion import complete_algorithms
+from fedstrata.cli.completion import complete_algorithms, complete_key
 from fedstrata.cli.terminal import (
     AnyFolder,
     AsJson,
@@ -130,6 +130,40 @@ def compare_command(
     _show_comparison(comparison, command, as_json=as_json)
 
 
+def sweep_command(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            metavar="KEY=VALUE,VALUE",
+            help="Values of a key; several keys make all combinations.",
+            autocompletion=complete_key,
+        ),
+    ],
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEED,SEED", help="Seeds for each setting; by default the experiment's.")
+    ] = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the sweep; by default a new one in runs.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment with every combination of some values, and choose the best on validation data."""
+    from fedstrata.config import parse_grid
+
+    options = [f"--grid={text}" for text in grid] + [f"--set={pair}" for pair in sets or ()]
+    command = ("sweep", experiment, *options, *([f"--seeds={seeds}"] if seeds else []))
+    with resumable(*command):
+        swept = fedstrata.sweep(
+            experiment, parse_grid(grid), _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
+        )
+    _show_comparison(swept.comparison, command, as_json=as_json)
+
+
 def _numbers(text: str | None) -> list[int] | None:
     """The whole numbers between commas."""
     try:
@@ -150,6 +184,8 @@ def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json:
         show_table(tuple(titles(comparison.table)), [cells(row) for row in comparison.table], headed=True)
         if comparison.jobs:
             say(comparison.jobs)
+        if comparison.sweep:
+            say(comparison.sweep.text)
         say(f"comparison: {comparison.folder / 'comparison.md'}")
         say(f"page: {comparison.folder / 'comparison.html'}")
     for warning in comparison.warnings:

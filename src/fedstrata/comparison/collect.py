@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
-from fedstrata.config.folder import numbered, vacant
+from fedstrata.config.folder import labels_of, numbered, vacant
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -27,7 +27,7 @@ from fedstrata.report.comparison import COLUMNS
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
 
-_MAY_DIFFER = ("algorithm", "algorithms", "seed", "engine", "probe", "records")
+_MAY_DIFFER = ("algorithm", "algorithms", "label", "seed", "engine", "probe", "records")
 """The tables in which the runs of a comparison may differ."""
 
 
@@ -55,7 +55,7 @@ def conclude(
     left_out = dict[Path, str]()
     for experiment in experiments:
         folder = folder_of(out, experiment)
-        key = RunKey(experiment.seed, experiment.algorithm.name)
+        key = RunKey(experiment.seed, experiment.title)
         if key in failures:
             runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
             continue
@@ -63,7 +63,7 @@ def conclude(
             runs.append(_read_outcome(key.algorithm, key.seed, folder))
         except RecordError as error:
             left_out[folder] = str(error)
-    common = _common_keys(tomllib.loads(dumps(experiments[0])))
+    common = _shared_keys(experiments)
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, *_about_data(runs)))
 
 
@@ -132,6 +132,23 @@ def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "data": {key: value for key, value in common["data"].items() if key != "root"}}
 
 
+def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """The keys that have one value in all experiments; the others are the settings of a sweep."""
+    first, *others = [_common_keys(tomllib.loads(dumps(each))) for each in experiments]
+    shared = dict[str, Any]()
+    for name, value in first.items():
+        if isinstance(value, dict):
+            shared[name] = {key: own for key, own in value.items() if all(_at(o, name, key) == own for o in others)}
+        elif all(other.get(name) == value for other in others):
+            shared[name] = value
+    return shared
+
+
+def _at(keys: Mapping[str, Any], table: str, key: str) -> Any:
+    found = keys.get(table)
+    return found.get(key) if isinstance(found, Mapping) else None
+
+
 def _read_experiment(folder: Path) -> dict[str, Any]:
     """The keys of a run's experiment file."""
     path = folder / "experiment.toml"
@@ -149,14 +166,10 @@ def _read_experiment(folder: Path) -> dict[str, Any]:
 
 
 def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
-    """The name of each run's algorithm in the table, with the keys in which it differs from others of the name."""
-    names = {}
-    algorithms = {folder: experiment["algorithm"] for folder, experiment in experiments.items()}
-    for folder, own in algorithms.items():
-        others = [other for other in algorithms.values() if other["name"] == own["name"]]
-        differing = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
-        names[folder] = " ".join([own["name"], *(f"{key}={own[key]}" for key in differing)])
-    return names
+    """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
+    labels = labels_of([experiment["algorithm"] for experiment in experiments.values()])
+    pairs = zip(experiments.items(), labels, strict=True)
+    return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:

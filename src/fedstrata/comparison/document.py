@@ -24,6 +24,7 @@ from fedstrata.report.comparison import (
     Difference,
     Row,
     Statistic,
+    SweepChoice,
     cells,
     difference_text,
     titles,
@@ -118,6 +119,7 @@ class Comparison:
         left_out: The folders of runs that cannot be read, and why.
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
+        sweep: The choice among the runs, where they are the settings of a sweep.
     """
 
     folder: Path
@@ -127,6 +129,7 @@ class Comparison:
     left_out: Mapping[Path, str] = field(default_factory=dict)
     data_warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    sweep: SweepChoice | None = None
 
     @cached_property
     def table(self) -> tuple[Row, ...]:
@@ -267,6 +270,8 @@ def write_comparison(comparison: Comparison) -> Comparison:
             for each in comparison.differences
         ],
     }
+    if comparison.sweep is not None:
+        content["sweep"] = asdict(comparison.sweep)
     root_folder(folder)
     replace_file(folder / "comparison.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     replace_file(folder / "comparison.md", _markdown(comparison).encode())
@@ -285,6 +290,7 @@ def _markdown(comparison: Comparison) -> str:
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(row)} |" for row in table),
+        *([comparison.sweep.text] if comparison.sweep else []),
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",
     ]
     if comparison.jobs:

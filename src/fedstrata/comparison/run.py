@@ -23,7 +23,7 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, rehearse
+from fedstrata.runner.build import RunSetup, build_run, on_same_clients, rehearse
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
@@ -37,7 +37,7 @@ _FLOAT_BYTES = 4
 def compare_experiments(
     experiments: Sequence[Experiment], out: Path, *, resume: bool = False, quiet: bool = False
 ) -> Comparison:
-    """Run experiments that differ in algorithm and seed, or go on with them.
+    """Run experiments that differ in algorithm, training, server, cohort and seed, or go on with them.
 
     All algorithms of a seed go round by round, and equal local jobs are done once. Seeds follow each other. With the
     batched engine, what algorithms share is one batch of as many seeds as fit in memory.
@@ -159,9 +159,9 @@ class _RunQueue:
         return Lockstep(runs)
 
     def _experiments_of(self, seed: int) -> dict[str, Experiment]:
-        """The experiments of a seed by algorithm, with the engine that was chosen for the first one."""
+        """The experiments of a seed by title, with the engine that was chosen for the first one."""
         chosen = {} if self._engine is None else {"engine": self._engine}
-        return {each.algorithm.name: each.model_copy(update=chosen) for each in self._waiting if each.seed == seed}
+        return {each.title: each.model_copy(update=chosen) for each in self._waiting if each.seed == seed}
 
     def _prepare(self, experiments: Mapping[str, Experiment]) -> RunSetup:
         """The federation of a seed, which all of its experiments fit.
@@ -171,11 +171,11 @@ class _RunQueue:
         """
         setup = build_run(next(iter(experiments.values())))
         for name, experiment in experiments.items():
-            algorithm = experiment.algorithm_of()
             try:
-                rehearse(algorithm, setup.problem)
-                check_probes(experiment, algorithm, setup.problem)
-                algorithm.init(setup.problem)
+                own = on_same_clients(setup, experiment)
+                rehearse(own.algorithm, own.problem)
+                check_probes(experiment, own.algorithm, own.problem)
+                own.algorithm.init(own.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
         if setup.why:
@@ -192,7 +192,7 @@ class _RunQueue:
             devices = LocalStores(setup.clients)
             running = run_steps(
                 experiment,
-                replace(setup, algorithm=experiment.algorithm_of(), clients=devices),
+                replace(on_same_clients(setup, experiment), clients=devices),
                 folder_of(self._out, experiment),
                 resume=self._resume,
                 show=partial(self.race.note, seed, name),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.objects import algorithm_table
@@ -146,7 +146,8 @@ def choose_all(
     Args:
         source: The experiment, as `load_experiment` takes it. An algorithm has the keys of
             ``[algorithms.<name>]``; the one of ``[algorithm]`` has those as well.
-        algorithms: The names of registered algorithms, ``"package.module:Class"``, or objects of algorithms.
+        algorithms: The names of registered algorithms, ``"package.module:Class"``, names of tables in ``[algorithms]``
+            that have a ``name``, or objects of algorithms.
         seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
@@ -161,42 +162,122 @@ def choose_all(
             folder holds something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
-    tables = [each if isinstance(each, str) else algorithm_table(each) for each in algorithms]
-    names = [each if isinstance(each, str) else str(each["name"]) for each in tables]
-    for name in names:
-        if name not in ALGORITHMS and ":" not in name:
-            raise ExperimentError(unknown("--algorithms", name, "algorithm", [*ALGORITHMS, "'package.module:Class'"]))
-    wrong = [seed for seed in seeds or () if not 0 <= seed <= MAX_INTEGER]
-    if wrong:
-        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_INTEGER}")
-    runs = len(algorithms) * len(seeds or (base.seed,))
+    entries = _entries(algorithms, base)
+    chosen = check_seeds(seeds, base.seed)
+    runs = len(algorithms) * len(chosen)
     if runs > MAX_RUNS:
         raise ExperimentError(f"--seeds: expected a comparison of at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
-    _require_distinct("--algorithms", names)
-    _require_distinct("--seeds", (base.seed,) if seeds is None else seeds)
+    _require_distinct("--algorithms", [entry.label for entry in entries])
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
     experiments = [
-        load_experiment(source, [*(sets if name == base.algorithm.name else others), f"algorithm.name={name}"])
-        if isinstance(table, str)
-        else load_experiment(source, others, tables={"algorithm": table})
-        for name, table in zip(names, tables, strict=True)
+        load_experiment(source, others, tables=entry.tables)
+        if entry.tables
+        else load_experiment(
+            source, [*(sets if entry.label == base.algorithm.name else others), f"algorithm.name={entry.label}"]
+        )
+        for entry in entries
     ]
-    wanted = [each.model_copy(update={"seed": seed}) for seed in seeds or (base.seed,) for each in experiments]
-    folder = numbered(f"{_stem(source)}-compare", resume) if out is None else Path(out)
+    wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
+    return comparison_folder(wanted, source, "compare", out, resume=resume)
+
+
+def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
+    """Return the seeds of a comparison.
+
+    Args:
+        seeds: The seeds that were given; None is the seed of the experiment.
+        own: The seed of the experiment.
+
+    Raises:
+        ExperimentError: When one of them is out of range or given twice.
+    """
+    chosen = (own,) if seeds is None else seeds
+    wrong = [seed for seed in chosen if not 0 <= seed <= MAX_INTEGER]
+    if wrong:
+        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_INTEGER}")
+    _require_distinct("--seeds", chosen)
+    return chosen
+
+
+def comparison_folder(
+    wanted: Sequence[Experiment], source: Source, kind: str, out: Path | str | None, *, resume: bool
+) -> tuple[tuple[Experiment, ...], Path]:
+    """Return the experiments of a comparison, as they were begun where they were, and its folder.
+
+    Args:
+        wanted: The experiments.
+        source: What they were read from.
+        kind: The end of the name of a new folder.
+        out: The folder; None is ``runs/<file>-<kind>``, numbered from the second on.
+        resume: Whether to go on with the comparison in the folder.
+
+    Raises:
+        RecordError: When the folder holds something (to start) or no run of the comparison (to resume).
+    """
+    folder = numbered(f"{_stem(source)}-{kind}", resume) if out is None else Path(out)
     if not resume:
         vacant(folder)
         return tuple(wanted), folder
     return _resumed_comparison(wanted, folder), folder
 
 
+class _Entry(NamedTuple):
+    """An algorithm that takes part in a comparison.
+
+    Attributes:
+        label: What its runs are called.
+        tables: The tables that replace those of the source; empty for an algorithm by its name.
+    """
+
+    label: str
+    tables: Mapping[str, Any]
+
+
+def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
+    """Tell apart what takes part: names, tables of the experiment that have a name of their own, and objects."""
+    given = [each for each in algorithms if not isinstance(each, str)]
+    labels = iter(labels_of([algorithm_table(each) for each in given]))
+    entries = list[_Entry]()
+    for each in algorithms:
+        own = base.algorithms.get(each, {}) if isinstance(each, str) else {}
+        if not isinstance(each, str):
+            entries.append(_labelled(next(labels), algorithm_table(each)))
+        elif "name" in own:
+            entries.append(_labelled(each, own))
+        elif each in ALGORITHMS or ":" in each:
+            entries.append(_Entry(each, {}))
+        else:
+            known = [*ALGORITHMS, *base.algorithms, "'package.module:Class'"]
+            raise ExperimentError(unknown("--algorithms", each, "algorithm", dict.fromkeys(known)))
+    return entries
+
+
+def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:
+    return _Entry(label, {"algorithm": table} if label == table["name"] else {"algorithm": table, "label": label})
+
+
+def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of algorithms, each with the keys in which it differs from others of its name.
+
+    Args:
+        tables: The table of each algorithm, with its name and its keys.
+    """
+    labels = []
+    for own in tables:
+        others = [other for other in tables if other["name"] == own["name"]]
+        differing = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
+        labels.append(" ".join([own["name"], *(f"{key}={own[key]}" for key in differing)]))
+    return labels
+
+
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
-    return comparison / f"{_file_name(experiment.algorithm.name)}-{experiment.seed}"
+    return comparison / f"{_file_name(experiment.title)}-{experiment.seed}"
 
 
-def _file_name(algorithm: str) -> str:
-    """Write the name of an algorithm so that every file system takes it: ``mine:Mine`` becomes ``mine_Mine``."""
-    return re.sub(r"[^\w.-]", "_", algorithm)
+def _file_name(title: str) -> str:
+    """Write what a run is called so that every file system takes it: ``mine:Mine k=2`` becomes ``mine_Mine_k=2``."""
+    return re.sub(r"[^\w.=-]", "_", title)
 
 
 def _require_distinct(key: str, values: Iterable[object]) -> None:

@@ -210,7 +210,7 @@ def _refuse_renamed(given: Mapping[str, Any]) -> None:
         elif table == "algorithms":
             for name, options in keys.items():
                 if isinstance(options, Mapping):
-                    refuse_renamed(options, "algorithm", name, f"algorithms.{name}")
+                    refuse_renamed(options, "algorithm", str(options.get("name", name)), f"algorithms.{name}")
         else:
             refuse_renamed(keys, table)
 
@@ -232,11 +232,13 @@ def _resolve(draft: Experiment) -> Experiment:
     local = resolve_local(draft.local, draft.rounds)
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
-        algorithm_from(other, options, f"algorithms.{other}")
+        keys = dict(options)
+        algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
     name = draft.algorithm.name
     others = dict(draft.algorithms)
-    algorithm = algorithm_from(name, {**others.pop(name, {}), **draft.algorithm.options})
+    own = others.pop(name, {}) if "name" not in others.get(name, {}) else {}
+    algorithm = algorithm_from(name, {**own, **draft.algorithm.options})
     keys = keys_of_algorithm(algorithm)
     _check_writable(name, keys)
     return draft.model_copy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Interval, Len, MinLen
+from annotated_types import Interval, Len, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 
@@ -22,6 +22,7 @@ from fedstrata.limits import (
     MAX_EPOCHS,
     MAX_IMAGE_SIDE,
     MAX_INTEGER,
+    MAX_LABEL_CHARACTERS,
     MAX_LIST_ENTRIES,
     MAX_NUMBER,
     MAX_READINGS,
@@ -369,6 +370,7 @@ class Experiment(Table):
     Attributes:
         seed: The seed of every random choice.
         rounds: The number of rounds of communication.
+        label: What the run is called in a comparison; by default the name of the algorithm.
         data: Which data, and how many clients share it.
         partition: How the samples are partitioned: the name of a scheme, and its keys.
         model: The network.
@@ -376,7 +378,8 @@ class Experiment(Table):
         cohort: Which clients take part in a round.
         server: What the server makes of the updates.
         algorithm: The algorithm that is run.
-        algorithms: The hyper-parameters of others, for comparisons.
+        algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
+            that one algorithm can take part several times.
         engine: What computes.
         events: What happens to the clients during the run.
         probe: What else is measured.
@@ -385,6 +388,7 @@ class Experiment(Table):
 
     seed: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
     rounds: _Round = 50
+    label: Annotated[str, MinLen(1), MaxLen(MAX_LABEL_CHARACTERS)] | None = None
     data: DataTable = DataTable()
     partition: dict[str, Any] = Field(default_factory=lambda: {"scheme": "iid"})
     model: ModelTable = ModelTable()
@@ -397,6 +401,11 @@ class Experiment(Table):
     events: EventsTable = EventsTable()
     probe: ProbeTable = ProbeTable()
     records: RecordsTable = RecordsTable()
+
+    @property
+    def title(self) -> str:
+        """Return what the run is called in a comparison."""
+        return self.label or self.algorithm.name
 
     @property
     def reading(self) -> ReadOptions:
@@ -435,7 +444,8 @@ class Experiment(Table):
         """
         if name is None or name == self.algorithm.name:
             return algorithm_from(self.algorithm.name, self.algorithm.options)
-        return algorithm_from(name, self.algorithms.get(name, {}), f"algorithms.{name}")
+        options = dict(self.algorithms.get(name, {}))
+        return algorithm_from(options.pop("name", name), options, f"algorithms.{name}")
 
 
 def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") -> Algorithm[Any]:

@@ -38,11 +38,15 @@ RUN_FOLDER_ENTRIES = (
 )
 """Files and folders of a run folder that are read or written; none may be a link."""
 
-_FREE_KEYS = (("algorithms",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
+_FREE_KEYS = (("algorithms",), ("label",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
 """Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
 
 CLIENTS_SUFFIX = "|clients"
 """Ends the name of the array in ``matrices/<round>.npz`` or ``weights/<round>.npz`` that holds the clients of rows."""
+
+VALIDATION_MEASURE = "acc_validation"
+"""The mean accuracy on validation data, in records and in the summary of a run that has some. Settings are chosen by
+it: the test data have no part in a choice."""
 
 ALL_CLIENTS = -1
 """The node of a matrix of all clients that answered, whatever their clusters."""

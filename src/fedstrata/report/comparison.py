@@ -156,6 +156,28 @@ class LeftOut(BaseModel):
     why: str
 
 
+@dataclass(frozen=True)
+class SweepChoice:
+    """Which setting of a sweep was chosen.
+
+    Attributes:
+        label: The label of the setting; None where none could be chosen.
+        value: Its mean accuracy on validation data, over the seeds.
+        why: Why it was chosen, or why none was, in a sentence or two.
+    """
+
+    label: str | None
+    value: float | None
+    why: str
+
+    @property
+    def text(self) -> str:
+        """Return the choice in words."""
+        if self.label is None or self.value is None:
+            return self.why
+        return f"Chosen: {self.label}, with {self.value:.3f}. {self.why} The table has the accuracy on test data."
+
+
 class Document(BaseModel):
     """``comparison.json``.
 
@@ -167,6 +189,7 @@ class Document(BaseModel):
         table: A row for each algorithm.
         differences: The differences of all pairs of algorithms that have a seed in common.
         warnings: What looks wrong with the data of the runs.
+        sweep: The choice among the runs, where they are the settings of a sweep.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -178,6 +201,7 @@ class Document(BaseModel):
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     warnings: tuple[str, ...] = ()
+    sweep: SweepChoice | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -564,7 +588,8 @@ def _render(folder: ComparisonFolder) -> str:
         "comparison.html",
         charts,
         document=document,
-        title=f"{plural(len(rows), 'algorithm')} on {document.setting('data', 'name')}",
+        title=f"{plural(len(rows), 'setting' if document.sweep else 'algorithm')} on "
+        f"{document.setting('data', 'name')}",
         sentence=result_text(rows, document.differences),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes],
@@ -595,6 +620,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _command(document: Document) -> str:
     """Return the command that makes the comparison again."""
+    if document.sweep is not None:
+        return "fedstrata sweep experiment.toml --grid KEY=VALUE,VALUE --out again"
     if document.jobs is None:
         given = [run.folder for run in document.runs]
     else:

@@ -17,7 +17,7 @@ from fedstrata.records.schema import Summary, parse_record
 ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
 """The algorithms that a run is compared with, and what they stand for."""
 
-_MAY_DIFFER = ("algorithm", "algorithms", "engine", "probe", "records")
+_MAY_DIFFER = ("algorithm", "algorithms", "label", "engine", "probe", "records")
 """Tables of the experiment in which a run and its references may differ."""
 
 _MOST_CLIENTS = 1_000_000

@@ -146,6 +146,20 @@ def _sizes(client_data: ClientData, round: int) -> list[int]:
     return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
 
 
+def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
+    """The setup of another experiment with the same clients, data and network.
+
+    Args:
+        setup: What was built from the first experiment.
+        experiment: One that differs in algorithm, local training, server and cohort at most.
+    """
+    form = setup.client_data.sample_format
+    problem = problem_of(experiment, form.network_shape, form.classes)
+    own = setup.problem
+    problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
+    return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=membership(experiment))
+
+
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
     dataset = _load(experiment)

@@ -44,7 +44,14 @@ RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
 
 
-def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, quiet: bool = False) -> Run:
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    watch: Callable[[Mapping[str, Any]], object] = lambda record: None,
+) -> Run:
     """Run an experiment, or go on with one.
 
     Args:
@@ -52,6 +59,8 @@ def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, q
         out: The run folder; it is made if need be.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
         quiet: Whether to show no progress.
+        watch: Is called with the record of each round once it is complete. What it raises ends the run, which can be
+            resumed.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit; nothing is made then.
@@ -64,13 +73,18 @@ def run_experiment(experiment: Experiment, out: Path, *, resume: bool = False, q
             line.keep(f"engine: {setup.why}")
         if setup.inputs:
             line.keep(f"inputs: {setup.inputs}")
+
+        def show(record: Mapping[str, Any]) -> None:
+            progress.show(record)
+            watch(record)
+
         with Interrupt(line.keep) as interrupt:
             steps = run_steps(
                 experiment,
                 setup,
                 out,
                 resume=resume,
-                show=progress.show,
+                show=show,
                 stop=lambda: interrupt.asked,
                 tell=line.keep,
             )

@@ -1,0 +1,85 @@
+"""A sweep: one experiment with several settings, of which the best is chosen on validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from fedstrata.comparison.document import Comparison, write_comparison
+from fedstrata.comparison.run import compare_experiments
+from fedstrata.config.grid import SweepPlan
+from fedstrata.files import root_folder
+from fedstrata.folder_lock import folder_lock
+from fedstrata.records.schema import VALIDATION_MEASURE
+from fedstrata.report.comparison import Row, SweepChoice
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The settings of a sweep, and what came of them.
+
+    Attributes:
+        comparison: The runs, with a row of the table for each setting.
+        settings: The value of each key, by the label of the setting and the name of the key.
+        choice: The setting that was chosen, and by what.
+    """
+
+    comparison: Comparison
+    settings: Mapping[str, Mapping[str, Any]]
+    choice: SweepChoice
+
+    @property
+    def table(self) -> tuple[Row, ...]:
+        """The measures of every setting over the seeds."""
+        return self.comparison.table
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The keys and values of the chosen setting; None where nothing could be chosen."""
+        return None if self.choice.label is None else self.settings[self.choice.label]
+
+
+def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = False) -> Sweep:
+    """Run all settings of a sweep, choose one, and write the page.
+
+    Args:
+        plan: What is run.
+        resume: Whether to go on from the checkpoints in the folder.
+        quiet: Whether to show no progress.
+
+    Raises:
+        InputError: When something that the experiments name does not fit; nothing is made then.
+        Stopped: After Ctrl-C, when the round is over.
+    """
+    compared = compare_experiments(plan.experiments, plan.folder, resume=resume, quiet=quiet)
+    choice = choose_setting(compared, list(plan.settings))
+    with folder_lock(root_folder(plan.folder)):
+        chosen = write_comparison(replace(compared, sweep=choice))
+    return Sweep(chosen, plan.settings, choice)
+
+
+def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
+    """Choose the setting with the highest mean accuracy on validation data; the first of several that are equal.
+
+    A setting of which a run failed or diverged is not chosen: its mean would be of fewer seeds.
+    """
+    found = dict[str, float]()
+    for label in labels:
+        runs = [run for run in compared.runs if run.algorithm == label]
+        values = [None if run.summary is None else run.summary.get(VALIDATION_MEASURE) for run in runs]
+        known = [float(value) for value in values if value is not None]
+        if runs and len(known) == len(runs) and not any(run.diverged for run in runs):
+            found[label] = mean(known)
+    if not found:
+        return SweepChoice(
+            None,
+            None,
+            "No setting is chosen, because the runs have no validation data. The accuracies are those on test data, by "
+            "which nothing may be chosen.",
+        )
+    best = max(found, key=found.__getitem__)
+    return SweepChoice(
+        best, found[best], "It has the highest mean accuracy on validation data, which no client trains on."
+    )

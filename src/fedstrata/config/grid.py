@@ -1,0 +1,170 @@
+"""The experiments of a sweep: every combination of some values of some keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from fedstrata.config.folder import check_seeds, comparison_folder
+from fedstrata.config.reading import Source, load_experiment
+from fedstrata.config.tables import Experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.files import parse_toml
+from fedstrata.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
+from fedstrata.quoting import shown
+
+SWEPT_TABLES = ("algorithm", "local", "server", "cohort")
+"""The tables whose keys a sweep may vary. All its runs have the same clients, data and network, so they share work."""
+
+_Grid = Mapping[str, Sequence[Any]]
+"""The values of each key, by the dotted name of the key."""
+
+
+class SweepPlan(NamedTuple):
+    """What a sweep runs.
+
+    Attributes:
+        experiments: An experiment for each seed and setting, all settings of the first seed first.
+        settings: The value of each key, by the label of the setting and the name of the key.
+        folder: The folder of the sweep.
+    """
+
+    experiments: tuple[Experiment, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    folder: Path
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Read the keys and values of a grid.
+
+    Args:
+        texts: Texts such as ``"local.lr=0.01,0.05"``. Values are as in TOML, or else plain texts.
+
+    Raises:
+        ExperimentError: When a text is of another form, or a key is given twice.
+    """
+    grid = dict[str, list[Any]]()
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not values.strip():
+            raise ExperimentError(
+                f"--grid {shown(text)}: expected KEY=VALUE,VALUE with a dotted key, such as local.lr=0.01,0.05"
+            )
+        if key in grid:
+            raise ExperimentError(f"--grid {shown(text)}: {key} is given twice; put all its values into one --grid")
+        grid[key] = _values(values)
+    return grid
+
+
+def _values(text: str) -> list[Any]:
+    """The values between commas: as in TOML, and what is not TOML as plain text."""
+    try:
+        parsed = parse_toml(f"values = [{text}]")
+        if parsed.keys() == {"values"}:
+            return list(parsed["values"])
+    except ValueError:
+        pass
+    return [_value(part.strip()) for part in text.split(",")]
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_toml(f"value = {text}")["value"]
+    except (ValueError, KeyError):
+        return text
+
+
+def choose_sweep(
+    source: Source,
+    grid: _Grid,
+    seeds: Sequence[int] | None = None,
+    sets: Sequence[str] = (),
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+) -> SweepPlan:
+    """Choose the experiments of a sweep and its folder.
+
+    Args:
+        source: The experiment, as `load_experiment` takes it.
+        grid: The values of each key, by its dotted name. Keys of the tables `SWEPT_TABLES` can be varied.
+        seeds: The seeds that each setting is run with; None is the seed of the experiment.
+        sets: Changes for all settings, as `load_experiment` takes them.
+        out: The folder of the sweep; None is ``runs/<file>-sweep``, numbered from the second on.
+        resume: Whether to go on with the sweep in the folder. Runs that it does not hold yet are added.
+
+    Raises:
+        InputError: When the experiment, a key, a value or a seed is wrong, or two settings are the same. Also when the
+            folder holds something (to start) or no run of the sweep (to resume).
+    """
+    base = load_experiment(source, sets)
+    _check_grid(grid)
+    chosen = check_seeds(seeds, base.seed)
+    count = prod(map(len, grid.values())) * len(chosen)
+    if count > MAX_RUNS:
+        raise ExperimentError(f"--grid: expected a sweep of at most {MAX_RUNS:,} runs, found {count:,}; use fewer")
+    settings = {label: setting for setting in _settings(grid) for label in [_label(setting)]}
+    experiments = [
+        load_experiment(source, [*sets, *sets_of(setting)], tables={"label": label})
+        for label, setting in settings.items()
+    ]
+    wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
+    runs, folder = comparison_folder(wanted, source, "sweep", out, resume=resume)
+    return SweepPlan(runs, settings, folder)
+
+
+def _check_grid(grid: _Grid) -> None:
+    """Refuse keys that change more than a comparison can share, and values that are missing or given twice."""
+    if not grid:
+        raise ExperimentError("--grid: expected at least one key with its values, such as local.lr=0.01,0.05")
+    for key, values in grid.items():
+        if key.split(".")[0] not in SWEPT_TABLES:
+            raise ExperimentError(
+                f"--grid {key}: expected a key of {', '.join(SWEPT_TABLES)}, as all settings share clients, data and "
+                "network; seeds have an option of their own, and anything else needs a sweep of its own"
+            )
+        texts = [shown(value) for value in values]
+        twice = [text for text in texts if texts.count(text) > 1]
+        if twice or not texts:
+            found = f"{twice[0]} twice" if twice else "none"
+            raise ExperimentError(f"--grid {key}: expected values, each once, found {found}")
+
+
+def _settings(grid: _Grid) -> list[dict[str, Any]]:
+    """Every combination, the last key changing fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def _label(setting: Mapping[str, Any]) -> str:
+    """A name such as ``"lr=0.05 k=4"``; keys whose last parts are equal are written out."""
+    last = [key.rpartition(".")[2] for key in setting]
+    names = [key if last.count(short) > 1 else short for key, short in zip(setting, last, strict=True)]
+    label = " ".join(f"{name}={_text(value)}" for name, value in zip(names, setting.values(), strict=True))
+    if len(label) > MAX_LABEL_CHARACTERS:
+        raise ExperimentError(f"--grid: expected shorter values, found the setting {shown(label)}")
+    return label
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _toml(value)
+
+
+def sets_of(setting: Mapping[str, Any]) -> list[str]:
+    """Write keys and values as changes of an experiment, ``"dotted.key=value"``."""
+    return [f"{key}={_toml(value)}" for key, value in setting.items()]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    try:
+        return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
+    except (TypeError, ValueError):
+        raise ExperimentError(
+            f"--grid: expected numbers, texts, true, false or lists of these as values, found {shown(value)}"
+        ) from None

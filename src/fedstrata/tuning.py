@@ -1,0 +1,95 @@
+"""An adapter for Optuna, which chooses the settings to try. This library has no optimiser of its own.
+
+import optuna
+from fedstrata.tuning import optuna_objective
+
+def space(trial):
+    return {"local.lr": trial.suggest_float("lr", 0.001, 0.5, log=True), "algorithm.k": trial.suggest_int("k", 2, 6)}
+
+study = optuna.create_study(direction="maximize")
+study.optimize(optuna_objective("experiment.toml", space, out="runs/tuning"), n_trials=20)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedstrata.config import choose
+from fedstrata.config.grid import sets_of
+from fedstrata.config.reading import Source
+from fedstrata.errors import ExperimentError
+from fedstrata.records.schema import VALIDATION_MEASURE
+
+
+class Trial(Protocol):
+    """What is used of a trial of Optuna."""
+
+    number: int
+
+    def report(self, value: float, step: int) -> None:
+        """Note the value of a round."""
+
+    def should_prune(self) -> bool:
+        """Whether the trial is worse than others were in this round."""
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Keep something with the trial."""
+
+
+def optuna_objective(
+    source: Source,
+    space: Callable[[Any], Mapping[str, Any]],
+    *,
+    out: Path | str,
+    sets: Sequence[str] = (),
+    quiet: bool = True,
+) -> Callable[[Any], float]:
+    """Return a function for ``study.optimize`` that runs an experiment with the settings of a trial.
+
+    Its value is the mean accuracy of the clients on validation data after the last round; the study's direction is
+    "maximize". The accuracy of each round is reported, so that pruners can stop a trial early.
+
+    Args:
+        source: The experiment, as `fedstrata.run` takes it. It must have validation data.
+        space: A function that suggests the values of some keys for a trial, by their dotted names.
+        out: The folder in which every trial has a run folder, ``trial-<number>``. The attribute ``folder`` of the trial
+            names it.
+        sets: Changes of the experiment for all trials.
+        quiet: Whether to show no progress.
+
+    Raises:
+        InputError: By the function, when a key or a value is wrong or there is no validation data.
+    """
+
+    def objective(trial: Trial) -> float:
+        folder = Path(out) / f"trial-{trial.number}"
+        experiment, folder = choose(source, [*sets, *sets_of(space(trial))], folder)
+        trial.set_user_attr("folder", str(folder))
+        from fedstrata import report
+        from fedstrata.runner.run import run_experiment
+
+        def watch(record: Mapping[str, Any]) -> None:
+            trial.report(_value(record), int(record["round"]))
+            if trial.should_prune():
+                from optuna import TrialPruned
+
+                raise TrialPruned(f"stopped after round {record['round']}")
+
+        finished = run_experiment(experiment, folder, quiet=quiet, watch=watch)
+        report.build(folder)
+        return _value(finished.summary)
+
+    return objective
+
+
+def _value(record: Mapping[str, Any]) -> float:
+    """The accuracy on validation data in a record of a round or in a summary."""
+    value = record.get(VALIDATION_MEASURE)
+    if value is None:
+        raise ExperimentError(
+            "data.validation: expected a share above 0, such as 0.2: settings are chosen by validation data, and never "
+            "by test data"
+        )
+    return float(value)

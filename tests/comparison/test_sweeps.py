@@ -1,0 +1,111 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import KEYS, left, records
+
+import fedstrata
+from fedstrata.algorithms.ifca import IFCA
+from fedstrata.cli import main
+from fedstrata.comparison import Comparison
+from fedstrata.comparison.document import Outcome
+from fedstrata.comparison.sweep import choose_setting
+
+GRID: dict[str, list[Any]] = {"local.lr": [0.05, 0.2], "algorithm.k": [2, 3]}
+IFCA_KEYS = {**KEYS, "rounds": 2, "algorithm": {"name": "ifca"}, "algorithms": {}, "engine": {"name": "loop"}}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> fedstrata.Sweep:
+    return fedstrata.sweep(IFCA_KEYS, GRID, out=tmp_path_factory.mktemp("sweep") / "sweep", quiet=True)
+
+
+def test_every_setting_is_a_run_as_if_it_were_alone(swept: fedstrata.Sweep, tmp_path: Path) -> None:
+    assert [row.algorithm for row in swept.table] == ["lr=0.05 k=2", "lr=0.05 k=3", "lr=0.2 k=2", "lr=0.2 k=3"]
+    alone = tmp_path / "alone"
+    fedstrata.run(IFCA_KEYS, alone, sets=["local.lr=0.2", "algorithm.k=3"], quiet=True)
+    together = swept.comparison.folder / "lr=0.2_k=3-0"
+    assert records(together) == records(alone)
+    assert left(together)[0] == left(alone)[0]  # type: ignore[index]  # the files
+
+
+def test_equal_work_of_settings_is_done_once(tmp_path: Path) -> None:
+    keys = {**KEYS, "rounds": 2, "engine": {"name": "loop"}}
+    done = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl", "layercfl"]}, out=tmp_path / "sweep", quiet=True)
+    jobs = done.comparison.jobs
+    assert jobs is not None and jobs.trained < jobs.asked
+
+
+def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fedstrata.Sweep) -> None:
+    assert swept.best is None and swept.choice.label is None
+    folder = swept.comparison.folder
+    kept = json.loads((folder / "comparison.json").read_text())
+    assert kept["sweep"]["label"] is None
+    # What the settings vary is not what they have in common.
+    assert "lr" not in kept["experiment"]["local"] and kept["experiment"]["local"]["batch"] == 16
+    for name in ("comparison.md", "comparison.html"):
+        assert "No setting is chosen, because the runs have no validation data" in (folder / name).read_text()
+
+
+def outcome(label: str, seed: int, value: float | None, **summary: Any) -> Outcome:
+    found = {"acc_client": 0.5, "rounds": 2, **summary, **({} if value is None else {"acc_validation": value})}
+    return Outcome(label, seed, Path("x"), found, {0: 0.5})
+
+
+def test_the_setting_with_the_best_mean_on_validation_data_is_chosen() -> None:
+    runs = [outcome("a", 0, 0.6), outcome("a", 1, 0.8), outcome("b", 0, 0.9), outcome("b", 1, 0.7)]
+    compared = Comparison(Path("x"), {}, tuple(runs))
+    choice = choose_setting(compared, ["a", "b"])
+    assert choice.label == "b" and choice.value == pytest.approx(0.8)
+    assert choice.text.startswith("Chosen: b, with 0.800. It has the highest mean accuracy on validation data")
+    # A tie goes to the first.
+    tie = Comparison(Path("x"), {}, (outcome("a", 0, 0.7), outcome("b", 0, 0.7)))
+    assert choose_setting(tie, ["a", "b"]).label == "a"
+
+
+def test_a_setting_whose_runs_failed_or_diverged_is_not_chosen() -> None:
+    failed = replace(outcome("a", 1, None), summary=None, error="broken")
+    wild = outcome("b", 0, 0.99, diverged={"rounds": [1, 2], "clients": 3})
+    compared = Comparison(Path("x"), {}, (outcome("a", 0, 0.9), failed, wild, outcome("c", 0, 0.3)))
+    assert choose_setting(compared, ["a", "b", "c"]).label == "c"
+
+
+def test_one_algorithm_takes_part_several_times(tmp_path: Path) -> None:
+    tables = {"few": {"name": "ifca", "k": 2}, "many": {"name": "ifca", "k": 4}}
+    keys = {**KEYS, "rounds": 1, "engine": {"name": "loop"}, "algorithms": tables}
+    named = fedstrata.compare(keys, ["few", "many", "fedavg"], out=tmp_path / "named", quiet=True)
+    assert [row.algorithm for row in named.table] == ["few", "many", "fedavg"]
+    few, many, _ = [fedstrata.load(run.folder).experiment.algorithm_of() for run in named.runs]
+    assert (few, many) == (IFCA(k=2), IFCA(k=4))
+    assert (tmp_path / "named/few-0/report.html").exists()
+    objects = fedstrata.compare(keys, [IFCA(k=2), IFCA(k=4)], out=tmp_path / "objects", quiet=True)
+    assert [row.algorithm for row in objects.table] == ["ifca k=2", "ifca k=4"]
+    again = fedstrata.load(tmp_path / "named/few-0").compare(tmp_path / "named/many-0", out=tmp_path / "again")
+    assert [row.algorithm for row in again.table] == ["few", "many"]
+    with pytest.raises(fedstrata.InputError, match=r"expected names or numbers between commas, each once"):
+        fedstrata.compare(keys, [IFCA(k=2), IFCA(k=2)])
+
+
+def test_a_sweep_that_was_stopped_goes_on(swept: fedstrata.Sweep, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    fedstrata.sweep(IFCA_KEYS, {"local.lr": [0.05]}, out=folder, quiet=True)
+    done = fedstrata.sweep(IFCA_KEYS, {"local.lr": [0.05, 0.2]}, out=folder, resume=True, quiet=True)
+    assert [row.algorithm for row in done.table] == ["lr=0.05", "lr=0.2"]
+
+
+def test_the_command_prints_the_table_and_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('rounds = 1\n[data]\nclients = 4\nsamples = 20\n[engine]\nname = "loop"\n')
+    with pytest.raises(SystemExit) as caught:
+        main(["sweep", "mine.toml", "--grid", "local.lr=0.1,0.2", "--set", "algorithm=fedavg", "--out", "s", "--quiet"])
+    assert not caught.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("lr=0.1 ") and lines[2].startswith("lr=0.2 ")
+    assert any(line.startswith("No setting is chosen") for line in lines) and lines[-1] == "page: s/comparison.html"
+    with pytest.raises(SystemExit) as caught:
+        main(["sweep", "mine.toml", "--grid", "seed=1,2"])
+    assert caught.value.code == 2 and "--grid seed: expected a key of" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstrata.config import choose_sweep, parse_grid
+from fedstrata.errors import ExperimentError
+
+KEYS: dict[str, Any] = {"rounds": 3, "data": {"clients": 4, "samples": 20}, "algorithm": {"name": "ifca", "k": 2}}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_grid_is_read_as_toml_or_else_as_texts() -> None:
+    texts = ["local.lr=0.01, 0.05", "algorithm.measure=dcos,l2", "model.hidden=[8],[16, 8]", "a=true", "b='x,y'"]
+    assert parse_grid(texts) == {
+        "local.lr": [0.01, 0.05],
+        "algorithm.measure": ["dcos", "l2"],
+        "model.hidden": [[8], [16, 8]],
+        "a": [True],
+        "b": ["x,y"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["local.lr"], "expected KEY=VALUE,VALUE with a dotted key"),
+        (["=1"], "expected KEY=VALUE,VALUE with a dotted key"),
+        (["local.lr="], "expected KEY=VALUE,VALUE with a dotted key"),
+        (["local.lr=1", "local.lr=2"], "local.lr is given twice"),
+    ],
+)
+def test_a_grid_of_another_form_is_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        parse_grid(texts)
+
+
+def test_every_combination_is_an_experiment_of_its_own() -> None:
+    plan = choose_sweep(KEYS, {"local.lr": [0.1, 0.2], "algorithm.k": [2, 3]}, [0, 1], ["local.batch=5"])
+    assert plan.folder == Path("runs/default-sweep")
+    assert list(plan.settings) == ["lr=0.1 k=2", "lr=0.1 k=3", "lr=0.2 k=2", "lr=0.2 k=3"]
+    assert plan.settings["lr=0.2 k=3"] == {"local.lr": 0.2, "algorithm.k": 3}
+    first, *_, last = plan.experiments
+    assert len(plan.experiments) == 8 and (first.title, first.seed) == ("lr=0.1 k=2", 0)
+    assert (last.title, last.seed, last.local.lr, last.local.batch) == ("lr=0.2 k=3", 1, 0.2, 5)
+    assert last.algorithm.options["k"] == 3
+
+
+def test_an_algorithm_can_be_one_of_the_keys() -> None:
+    plan = choose_sweep(KEYS, {"algorithm": ["fedavg", "ifca"], "local.momentum": [0.0, 0.5]})
+    assert [each.algorithm.name for each in plan.experiments] == ["fedavg", "fedavg", "ifca", "ifca"]
+    assert plan.experiments[2].title == "algorithm=ifca momentum=0.0"
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({}, "expected at least one key with its values"),
+        ({"data.clients": [3, 4]}, "--grid data.clients: expected a key of algorithm, local, server, cohort"),
+        ({"local.lr": [0.1, 0.1]}, "--grid local.lr: expected values, each once, found 0.1 twice"),
+        ({"local.lr": []}, "expected values, each once, found none"),
+        ({"local.lr": [object()]}, "expected numbers, texts, true, false or lists of these"),
+        ({"local.lr": [0.1, -1.0]}, "local.lr = -1.0: expected a number greater than 0"),
+        ({"local.rate": [0.1]}, "local.rate: unknown key"),
+    ],
+)
+def test_a_grid_that_cannot_be_run_is_refused(grid: Any, message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        choose_sweep(KEYS, grid)
