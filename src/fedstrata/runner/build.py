@@ -154,7 +154,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
         experiment: One that differs in algorithm, local training, server and cohort at most.
     """
     form = setup.client_data.sample_format
-    problem = problem_of(experiment, form.network_shape, form.classes)
+    problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.problem
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=membership(experiment))
