@@ -297,6 +297,12 @@ def result(records: RunRecords) -> str:
     return result_sentence(Clusters(records))
 
 
+def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecords) -> None:
+    assert records.summary is not None
+    mine = replace(records, summary=changed(records.summary, dataset="memory:55f7577046c8a7a1"))
+    assert title(mine) == "layercfl on data in memory"
+
+
 def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: RunRecords) -> None:
     known = replace(records, references={"fedavg": Reference(0.333, {})})
     assert result(known).startswith(

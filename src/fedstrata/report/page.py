@@ -34,6 +34,9 @@ from fedstrata.report.words import (
     warnings,
 )
 
+IN_MEMORY = "memory:"
+"""Begins the name of data that a program gave to the run; a digest follows, which says nothing to a reader."""
+
 _IN_SLIDER = ("unsplit", "all_clients")
 """The sections whose charts are not on the page, because the slider shows them."""
 
@@ -93,8 +96,10 @@ def render(records: RunRecords) -> str:
 
 def title(records: RunRecords) -> str:
     """Return the algorithm and the data set, as far as they are known."""
-    names = (_name(records, "algorithm", "algorithm", "name"), _name(records, "dataset", "data", "name"))
-    return " on ".join(filter(None, names)) or "run"
+    data = _name(records, "dataset", "data", "name")
+    if data.startswith(IN_MEMORY):
+        data = "data in memory"
+    return " on ".join(filter(None, (_name(records, "algorithm", "algorithm", "name"), data))) or "run"
 
 
 def facts(records: RunRecords) -> list[tuple[str, str]]:
