@@ -36,7 +36,7 @@ from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.models.factories import PortableFactory
 from fedstrata.objective import Objective
-from fedstrata.partition import Partition, partition_samples
+from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -229,8 +229,11 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             unit=dataset.units,
             own_test=own_test,
         )
+        if wanted.validation:
+            labels = dataset.labels.numpy()
+            partition = with_validation(partition, labels, wanted.validation, experiment.seed, dataset.units)
     except PartitionError as error:
-        if str(error).startswith("partition."):
+        if str(error).startswith(("partition.", "data.validation")):
             raise
         raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
     for key, value in (("gap", list(experiment.probe.gap)), ("bipartition", experiment.probe.bipartition)):
@@ -252,7 +255,7 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
         dataset = _load(experiment, "test")
         free = torch.arange(len(dataset))
     else:
-        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test]))
+        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
         free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
