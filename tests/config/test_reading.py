@@ -67,6 +67,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "tokens": False,
         "samples": 0,
         "test": 0.2,
+        "validation": 0.0,
         "public": 0,
         "normalise": "auto",
     }

@@ -110,6 +110,8 @@ class DataTable(Table):
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
             is the default for data of your own that have test samples.
+        validation: The share of each client's training samples on which models are compared while choices are made; no
+            model is trained on them, and they are no test samples.
         public: The number of unlabelled samples on the server, which no client holds.
         unit: The column whose equal values mark samples that are not independent; by default the data set's own. "none"
             says that all samples are independent.
@@ -129,6 +131,7 @@ class DataTable(Table):
     tokens: bool = False
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
+    validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     public: _Count = 0
     unit: _Name | None = None
     label: _Name | None = None

@@ -68,19 +68,25 @@ CLIENT = "client"
 """The evaluation that defines a client's accuracy: the model that this client would use."""
 
 
+VALIDATION = "validation"
+"""The evaluation of the same models on samples for validation, where clients have some."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Which model some clients would use. They score it on their test data.
+    """Which model some clients would use. They score it on data that nothing is trained on.
 
     Attributes:
         clients: The clients that score, (s,) int64.
         candidates: As in `LocalTask`, (s, c).
         load_local: The tensors that come from the client's own stored values, (l,).
+        split: The samples that count: those for testing, or those for validation.
     """
 
     clients: torch.Tensor
     candidates: torch.Tensor
     load_local: Mask
+    split: Literal["test", "validation"] = "test"
 
     def only(self, rows: torch.Tensor) -> Evaluation:
         """The same evaluation for some of its clients, given as a bool (s,)."""

@@ -33,6 +33,10 @@ class ClientSplit(Protocol):
         """Indices of each client's test samples, n arrays."""
 
     @property
+    def validation(self) -> Sequence[np.ndarray[Any, Any]]:
+        """Indices of each client's samples for validation, n arrays, or empty for none."""
+
+    @property
     def turns(self) -> np.ndarray[Any, Any]:
         """Quarter turns of each client's images, (n,)."""
 
@@ -69,11 +73,14 @@ class ClientData:
         self._handovers = dict(handovers or {})
         self._train = [torch.from_numpy(index) for index in partition.train]
         self._test = [torch.from_numpy(index) for index in partition.test]
+        self._validation = [torch.from_numpy(index) for index in partition.validation]
         self._turns = torch.from_numpy(partition.turns)
         self._relabel = torch.from_numpy(partition.relabel)
         self._owner = torch.full((len(dataset),), -1)
         for client, (train, test) in enumerate(zip(self._train, self._test, strict=True)):
             self._owner[train] = self._owner[test] = client
+        for client, index in enumerate(self._validation):
+            self._owner[index] = client
 
     def __len__(self) -> int:
         """The number of clients, n. The id n stands for the data of all clients together."""
@@ -131,6 +138,16 @@ class ClientData:
     def test(self, client: int, round: int = 0) -> Tensor:
         """Indices of the client's test samples."""
         return self._test[self._holder(client, round)]
+
+    @property
+    def validates(self) -> bool:
+        """Whether the clients have samples for validation."""
+        return bool(self._validation)
+
+    def held_out(self, client: int, split: str, round: int = 0) -> Tensor:
+        """Indices of the client's samples of a split that nothing is trained on, "test" or "validation"."""
+        holder = self._holder(client, round)
+        return self._validation[holder] if split == "validation" else self._test[holder]
 
     def batches(
         self, index: Tensor, size: int, order: torch.Generator | None = None

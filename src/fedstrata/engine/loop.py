@@ -217,7 +217,7 @@ class Loop:
             # The scores complete the record of the round before, on the data that clients had then.
             data = self._client_data.train(client, round=plan.round - 1)
             taken, _ = self._choose(plan, evaluation.candidates[row], data, local, {})
-            index = self._client_data.test(client, plan.round - 1)
+            index = self._client_data.held_out(client, evaluation.split, plan.round - 1)
             model = with_local_tensors(plan.models[taken], local, self._layout.spans)
             right, loss = self._evaluate(model, index)
             if self._objective.metric != "accuracy":

@@ -34,6 +34,7 @@ class _OwnSplit:
     test: tuple[_Positions, ...]
     turns: _Positions
     relabel: _Positions
+    validation: tuple[_Positions, ...] = ()
 
 
 def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:

@@ -199,6 +199,11 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
         raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
     if experiment.events.change:
         raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
+    if experiment.data.validation:
+        raise ExperimentError(
+            f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
+            "held out; make choices in the simulator"
+        )
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
     if experiment.data.public and public is None:

@@ -3,7 +3,13 @@
 A scheme is a frozen dataclass of its keys in the experiment file; `partition_samples` applies it.
 """
 
-from fedstrata.partition.partitioning import Partition, hold_out, holdout_rng, partition_samples
+from fedstrata.partition.partitioning import (
+    Partition,
+    hold_out,
+    holdout_rng,
+    partition_samples,
+    with_validation,
+)
 from fedstrata.partition.registry import PARTITIONS, keys_of, scheme_from
 from fedstrata.partition.scheme import Scheme
 
@@ -16,4 +22,5 @@ __all__ = [
     "keys_of",
     "partition_samples",
     "scheme_from",
+    "with_validation",
 ]

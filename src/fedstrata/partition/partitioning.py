@@ -1,7 +1,7 @@
 """The samples that each client trains and tests on, and the true groups of clients."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -24,6 +24,7 @@ class Partition:
         turns: The quarter turns, counter-clockwise, of all images of a client, 0 to 3, (n,).
         relabel: The label that client i gives to class y, at [i, y], (n, classes). Each row is a permutation.
         names: The name of each client, (n,); empty where the scheme gives none.
+        validation: The positions of each client's samples for validation, ascending int64, (n,); empty for none.
 
     Raises:
         PartitionError: When one of these rules does not hold.
@@ -35,15 +36,17 @@ class Partition:
     turns: IntArray
     relabel: IntArray
     names: tuple[str, ...] = ()
+    validation: tuple[IntArray, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the rules."""
         n = len(self.train)
-        splits = (*self.train, *self.test)
+        splits = (*self.train, *self.test, *self.validation)
         groups = np.zeros(n, dtype=np.int64) if self.truth is None else self.truth
         distinct = np.unique(groups)
         rules = {
             "every client has a test split": len(self.test) == n,
+            "every client has a validation split, or none has": len(self.validation) in (0, n),
             "all arrays are int64": all(
                 array.dtype == np.int64 for array in (*splits, groups, self.turns, self.relabel)
             ),
@@ -140,6 +143,35 @@ def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
                     'out, or set data.test to the share of its training samples that is held out instead of "own"'
                 )
     return _partition(allocation, allocation.samples, tuple(part + count for part in held_out))
+
+
+def with_validation(
+    partition: Partition, labels: IntArray, share: float, seed: int, unit: NDArray[Any] | None = None
+) -> Partition:
+    """Take a share of each client's training samples for validation. The test split stays as it is.
+
+    Args:
+        partition: The partition.
+        labels: The class of each sample, (samples,). Each class gives the same share.
+        share: The share of the training samples, in (0, 1).
+        seed: The seed of the experiment.
+        unit: The independent unit of each sample, (samples,); none is divided.
+
+    Raises:
+        PartitionError: When a client has too few training samples.
+    """
+    train = list[IntArray]()
+    validation = list[IntArray]()
+    for client, positions in enumerate(partition.train):
+        draw = np.random.default_rng(np.random.SeedSequence([seed, crc32(b"validation split"), client]))
+        try:
+            held = hold_out(labels[positions], share, draw, None if unit is None else unit[positions])
+        except PartitionError as error:
+            name = partition.names[client] if partition.names else client
+            raise PartitionError(f"data.validation = {share}: client {name} cannot be split: {error}") from None
+        train.append(positions[~held])
+        validation.append(positions[held])
+    return replace(partition, train=tuple(train), validation=tuple(validation))
 
 
 def _partition(allocation: Allocation, train: tuple[IntArray, ...], test: tuple[IntArray, ...]) -> Partition:

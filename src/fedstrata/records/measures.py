@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from fedstrata.clustering import ari, purity
-from fedstrata.core import CLIENT, Score
+from fedstrata.core import CLIENT, VALIDATION, Score
 from fedstrata.errors import ContractError
 
 _SUMMED = ("bytes_down", "bytes_up", "seconds", "seconds_training", "seconds_server")
@@ -69,6 +70,7 @@ def summarise(
         "acc_best": best["acc_client"],
         "acc_best_round": best["round"],
         **({} if target is None else {"target": target, "rounds_to_target": min(reached, default=None)}),
+        **_selected(rounds),
         **{key: sum(record[key] for record in rounds) for key in _SUMMED},
         "bytes_data": sum(record.get("bytes_data", 0) for record in rounds),
         "rounds": last["round"],
@@ -77,6 +79,15 @@ def summarise(
         "rounds_to_partition": _rounds_to_partition(rounds),
         "truth": None if truth is None else truth.tolist(),
     }
+
+
+def _selected(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the round that validation would select, the first of equals, and its accuracy on the test data."""
+    key = f"acc_{VALIDATION}"
+    if key not in rounds[-1]:
+        return {}
+    selected = max(rounds, key=lambda record: -math.inf if record.get(key) is None else record[key])
+    return {"selected_round": selected["round"], "acc_selected": selected["acc_client"]}
 
 
 def diverged(summary: Mapping[str, Any]) -> bool:

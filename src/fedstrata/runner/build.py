@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.models.factories import PortableFactory
 from fedstrata.objective import Objective
-from fedstrata.partition import Partition, partition_samples
+from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -65,6 +65,7 @@ class RunSetup:
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data, in a line each.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
+        objective: What the networks learn.
     """
 
     problem: Problem
@@ -77,6 +78,7 @@ class RunSetup:
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     inputs: str = ""
+    objective: Objective = field(default_factory=Objective)
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -130,7 +132,19 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
     inputs = _inputs(dataset)
-    return RunSetup(problem, algorithm, clients, members, spec.client_data, engine, why, names, warnings, inputs)
+    return RunSetup(
+        problem,
+        algorithm,
+        clients,
+        members,
+        spec.client_data,
+        engine,
+        why,
+        names,
+        warnings,
+        inputs,
+        spec.objective,
+    )
 
 
 def _inputs(dataset: data.Dataset) -> str:
@@ -152,12 +166,25 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     Args:
         setup: What was built from the first experiment.
         experiment: One that differs in algorithm, local training, server and cohort at most.
+
+    Raises:
+        ExperimentError: When its networks learn something else, which the clients of the first do not compute.
     """
+    objective = objective_of(experiment)
+    for key in ("loss", "metric", "transform"):
+        expected = getattr(setup.objective, key)
+        if getattr(objective, key) != expected:
+            raise ExperimentError(
+                f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
+                "with which it shares its clients; run it on its own"
+            )
     form = setup.client_data.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.problem
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
-    return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=membership(experiment))
+    sizes = partial(_sizes, setup.client_data)
+    members = replace(membership(experiment), weights=sampling_weights(experiment.cohort, sizes))
+    return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=members)
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
@@ -229,8 +256,11 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             unit=dataset.units,
             own_test=own_test,
         )
+        if wanted.validation:
+            labels = dataset.labels.numpy()
+            partition = with_validation(partition, labels, wanted.validation, experiment.seed, dataset.units)
     except PartitionError as error:
-        if str(error).startswith("partition."):
+        if str(error).startswith(("partition.", "data.validation")):
             raise
         raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
     for key, value in (("gap", list(experiment.probe.gap)), ("bipartition", experiment.probe.bipartition)):
@@ -252,7 +282,7 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
         dataset = _load(experiment, "test")
         free = torch.arange(len(dataset))
     else:
-        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test]))
+        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
         free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
@@ -380,11 +410,11 @@ def rehearse(algorithm: Algorithm[Any], problem: Problem) -> None:
 
 def _key_of(algorithm: Algorithm[Any], layout: Layout) -> str:
     """The key whose selectors match no layer."""
-    for field in fields(algorithm):  # type: ignore[arg-type]  # every registered algorithm is a dataclass
-        value = getattr(algorithm, field.name)
+    for each in fields(algorithm):  # type: ignore[arg-type]  # every registered algorithm is a dataclass
+        value = getattr(algorithm, each.name)
         try:
-            if field.name in _LAYER_KEYS:
+            if each.name in _LAYER_KEYS:
                 layout.select(*([value] if isinstance(value, str) else value))
         except LayoutError:
-            return field.name
+            return each.name
     return "name"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from fedstrata.config import Experiment, dumps, load_experiment
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.core import CLIENT, Evaluation, Metric, Plan, ProposesSplits, Report, State
+from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, State
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -250,7 +250,10 @@ class _Recorder:
         if self.record is None:
             return {}
         clients = self.setup.members.active(state.round)
-        return self.setup.algorithm.evaluations(self.setup.problem, state, clients)
+        wanted = self.setup.algorithm.evaluations(self.setup.problem, state, clients)
+        if self.setup.client_data.validates:
+            wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
+        return wanted
 
     def complete(self, state: State, report: Report) -> None:
         """Write the record of the last round with the scores of a report."""

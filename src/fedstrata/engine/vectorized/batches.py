@@ -115,7 +115,9 @@ class Resident:
     def __init__(self, client_data: ClientData, device: torch.device) -> None:
         """Copy the samples."""
         clients = range(len(client_data))
-        index = torch.cat([client_data.train(len(client_data)), *(client_data.test(client) for client in clients)])
+        splits = ("test", "validation") if client_data.validates else ("test",)
+        held = (client_data.held_out(client, split) for split in splits for client in clients)
+        index = torch.cat([client_data.train(len(client_data)), *held])
         self._place = torch.full((int(index.max()) + 1,), -1).scatter_(0, index, torch.arange(len(index))).to(device)
         blocks = [client_data.samples(block) for block in index.split(_SAMPLES_AT_ONCE)]
         # The channels are last, so that rows of the table are copied whole.

@@ -222,7 +222,7 @@ class _Round:
         for evaluation in self._plan.evaluations.values():
             for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
                 judging = self._client_data.train(client, round=before)
-                index = self._client_data.test(client, before)
+                index = self._client_data.held_out(client, evaluation.split, before)
                 local = self._local_tensors(client, evaluation.load_local)
                 choices.append(_Choice(self, client, candidates, local, judging, index))
         return choices
@@ -301,7 +301,9 @@ class _Round:
         for name, evaluation in self._plan.evaluations.items():
             clients = evaluation.clients.tolist()
             own = list(islice(found, len(clients)))
-            samples = _column(len(self._client_data.test(client, self._plan.round - 1)) for client in clients)
+            before = self._plan.round - 1
+            held = (self._client_data.held_out(client, evaluation.split, before) for client in clients)
+            samples = _column(len(index) for index in held)
             losses = torch.tensor([loss for _, loss in own])
             correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
             scores[name] = Score(evaluation.clients, correct, samples, losses)

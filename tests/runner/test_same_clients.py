@@ -1,0 +1,31 @@
+from typing import Any
+
+import pytest
+
+from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.runner.build import build_run, on_same_clients
+
+KEYS: dict[str, Any] = {
+    "data": {"name": "digits", "clients": 4, "samples": 40},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def test_runs_that_share_clients_learn_the_same() -> None:
+    setup = build_run(load_experiment(KEYS))
+    for key, value in (("loss", "mse"), ("metric", "f1_macro"), ("transform", "noise")):
+        other = load_experiment({**KEYS, "local": {key: value}})
+        with pytest.raises(ExperimentError, match=rf"^local\.{key} = '{value}': expected .* as in the other runs"):
+            on_same_clients(setup, other)
+
+
+def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> None:
+    setup = build_run(load_experiment(KEYS))
+    other = on_same_clients(
+        setup,
+        load_experiment({**KEYS, "cohort": {"fraction": 0.5, "sampling": "size"}, "server": {"optimizer": "adam"}}),
+    )
+    assert other.members.weights is not None and other.members.weights(1).tolist() == [40.0] * 4
+    assert (other.problem.server.name, setup.problem.server.name) == ("adam", "none")
