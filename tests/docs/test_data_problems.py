@@ -24,6 +24,7 @@ TESTED_BY = {
     "A column has a name like `trial`": "runner/test_data_warnings.py::looks_like_a_unit",
     "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
     "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
+    "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",
     "A value of `data.unit` is both": "runner/test_data_warnings.py::units_on_both_sides",
     # Test samples of your own
     "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",
