@@ -15,6 +15,7 @@ TESTED_BY = {
     # Tables and files
     "A feature has no finite number": "data/test_own_files.py::tables_that_do_not_fit",
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
+    "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
@@ -24,6 +25,7 @@ TESTED_BY = {
     "A column has a name like `trial`": "runner/test_data_warnings.py::looks_like_a_unit",
     "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
     "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
+    "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",
     "A value of `data.unit` is both": "runner/test_data_warnings.py::units_on_both_sides",
     # Test samples of your own
     "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",

@@ -102,6 +102,9 @@ def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
         key: simulated.summary[key] for key in ("ari", "acc_client", "bytes_up")
     }
     assert (tmp_path / "real" / "report.html").exists()
+    clients = json.loads((tmp_path / "real" / "data.json").read_text())["clients"]
+    assert [each["name"] for each in clients] == [f"site-{client}" for client in range(6)]
+    assert {(each["train"], each["test"]) for each in clients} == {(32, 8)}  # as the clients say
 
 
 OWN = """
@@ -202,6 +205,21 @@ def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Here, tmp_pa
     run_experiment(load_experiment({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     assert models(tmp_path / "real") == models(tmp_path / "simulated")
+
+
+def test_a_client_that_nobody_had_announced_has_its_name_in_the_end(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+    late = grid.devices.pop(105)
+
+    def come(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.group_id == "2":
+            grid.devices[205] = late
+        return [reply]
+
+    grid.twist = come
+    driven(grid, replace(members, clients=members.clients[:5], names=tuple("ABCDE")), tmp_path / "real")
+    clients = json.loads((tmp_path / "real" / "data.json").read_text())["clients"]
+    assert [each["name"] for each in clients] == ["A", "B", "C", "D", "E", "site-5"]
 
 
 def test_a_client_that_was_away_while_its_cluster_split_is_placed_when_it_is_back(here: Here, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PartitionError
-from fedstrata.partition import Partition, partition_samples, scheme_from
+from fedstrata.partition import Partition, hold_out, partition_samples, scheme_from
 from fedstrata.partition.scheme import IntArray, class_counts
 from fedstrata.partition.ungrouped import IID, Natural
 
@@ -225,3 +225,30 @@ def test_a_partition_checks_its_rules() -> None:
         with pytest.raises(PartitionError, match=rule):
             replace(good, **changed)
     assert replace(good, truth=None).truth is None
+
+
+def test_units_that_are_held_out_are_spread_over_the_classes() -> None:
+    """Four classes of three units of ten samples: a third is one unit of each class, whatever the seed."""
+    labels = np.repeat(np.tile(np.arange(4), 3), 10)
+    units = np.repeat(np.arange(12), 10)
+    for seed in range(20):
+        held = hold_out(labels, 1 / 3, np.random.default_rng(seed), units, spread=True)
+        assert class_counts(labels[held], 4).tolist() == [10, 10, 10, 10]
+        assert len(np.intersect1d(units[held], units[~held])) == 0
+
+
+def test_few_units_are_of_different_classes() -> None:
+    labels = np.repeat(np.tile(np.arange(4), 3), 10)
+    units = np.repeat(np.arange(12), 10)
+    for seed in range(20):
+        held = hold_out(
+            labels, 0.2, np.random.default_rng(seed), units, spread=True
+        )  # 24 of 120: two units are nearest
+        assert sorted(class_counts(labels[held], 4).tolist()) == [0, 0, 10, 10]
+
+
+def test_every_class_keeps_a_unit_to_train_on_where_it_has_two() -> None:
+    labels = np.repeat([0, 0, 1, 1, 2], [30, 30, 5, 5, 50])
+    units = np.repeat(np.arange(5), [30, 30, 5, 5, 50])
+    held = hold_out(labels, 0.9, np.random.default_rng(0), units, spread=True)
+    assert class_counts(labels[~held], 3).tolist() == [30, 5, 50]

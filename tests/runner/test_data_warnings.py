@@ -136,6 +136,32 @@ def test_a_quiet_command_still_warns_at_its_end(file: Path, tmp_path: Path, caps
     assert "data.unit = 'trial'" in capsys.readouterr().err
 
 
+def recordings_of_classes(classes: int) -> Arrays:
+    """Six trials for each site, of so many classes in turn."""
+    columns = arrays()
+    columns["y"] = columns["trial"] % classes
+    return columns
+
+
+def test_clients_that_are_not_tested_on_some_classes_are_told_the_share_that_is_enough(file: Path) -> None:
+    """Three classes of two trials each: a fifth of six trials is one."""
+    columns = recordings_of_classes(3)
+    (warning,) = built(file, columns, unit="trial").warnings
+    assert warning.startswith("4 of 4 clients (Bern, Ghent, Lyon, Oslo)") and "data.test = 0.5" in warning
+    setup = built(file, columns, unit="trial", test=0.5)
+    assert setup.warnings == ()
+    held = setup.client_data
+    for client in range(4):
+        assert held.samples(held.test(client))[1].bincount().tolist() == [8, 8, 8]
+
+
+def test_a_class_with_one_unit_is_trained_on(file: Path) -> None:
+    """Six classes of one trial each: one must be tested, and no share can do better."""
+    setup = built(file, recordings_of_classes(6), unit="trial")
+    assert setup.warnings == ()
+    assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
+
+
 # Test samples of the data set's own
 
 

@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from own_data import SITES, arrays
 from pyarrow import csv, table
 
 import fedstrata
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.config import load_experiment
+from fedstrata.data.memory import keep
+from fedstrata.errors import DataError, ExperimentError, InputError
 from fedstrata.runner.assign import assign
+from fedstrata.runner.build import build_run
 
 KEYS: dict[str, Any] = {
     "rounds": 2,
@@ -89,3 +93,56 @@ def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
     assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; not read: visit_id, client"
     (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
     assert (placed["client"], placed["members"]) == ("Rome", ["Bern", "Ghent", "Lyon", "Oslo"])
+
+
+# What networks learn beside classes
+
+
+def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and a number that is a sum of two of them."""
+    x = np.random.default_rng(seed).normal(size=(count, 4))
+    return x, x[:, 0] + 2 * x[:, 1]
+
+
+LEARN_NUMBERS = {"model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
+
+
+def test_numbers_are_learnt_from_arrays_with_test_samples_of_their_own(tmp_path: Path) -> None:
+    sites = {name: (pairs(60, seed), pairs(20, seed + 9)) for seed, name in enumerate(SITES)}
+    keys = LEARN_NUMBERS | {"local": {"loss": "mse", "lr": 0.05}}
+    run = fedstrata.run(keys, tmp_path / "run", clients=sites, rounds=3, quiet=True)
+    assert run.summary["acc_client"] > 0.5  # R2
+
+
+def regression_files(folder: Path) -> Path:
+    """A file for each site, with a column of numbers to learn."""
+    folder.mkdir()
+    for seed, name in enumerate(SITES):
+        x, y = pairs(60, seed)
+        csv.write_csv(table({"a": x[:, 0], "b": x[:, 1], "target": y}), folder / f"{name}.csv")
+    return folder
+
+
+def test_numbers_are_learnt_from_files(tmp_path: Path) -> None:
+    data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
+    keys = LEARN_NUMBERS | data | {"local": {"loss": "mse", "lr": 0.05}}
+    run = fedstrata.run(keys, tmp_path / "run", rounds=3, quiet=True)
+    assert run.summary["acc_client"] > 0.5 and len(run.names) == 4
+
+
+def test_numbers_are_refused_as_classes(tmp_path: Path) -> None:
+    data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
+    with pytest.raises(InputError, match="loss"):
+        fedstrata.run(LEARN_NUMBERS | data, tmp_path / "run", rounds=1, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("normalise", ["auto", "none"])
+def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
+    tokens = np.random.default_rng(0).integers(0, 20, (40, 6))
+    name = keep({"a": (tokens, tokens[:, 0] % 2), "b": (tokens[::-1], tokens[::-1, 0] % 2)})
+    data = {"name": name, "tokens": True, "normalise": normalise}
+    model = {"model": {"name": "own_network:token_network"}}
+    held = build_run(load_experiment(LEARN_NUMBERS | model | {"data": data})).client_data
+    inputs, _ = held.samples(held.train(0))
+    assert str(inputs.dtype) == "torch.int64" and set(map(tuple, inputs.tolist())) <= set(map(tuple, tokens.tolist()))

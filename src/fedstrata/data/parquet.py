@@ -54,7 +54,7 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
     require_columns(files[0], schema, (input_column, label_column))
     targets = None
     class_names: tuple[str, ...] = ()
-    if is_target(schema.field(label_column).type):
+    if info is None and is_target(schema.field(label_column).type):
         targets, classes = read_targets(location, files, label_column)
         labels = torch.zeros(len(targets), dtype=torch.int64)
     else:

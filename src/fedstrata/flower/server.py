@@ -30,7 +30,9 @@ from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.protocol import RunConfig
 from fedstrata.folder_lock import folder_lock
+from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
 from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse
 from fedstrata.runner.membership import membership, sampling_weights
@@ -126,6 +128,7 @@ def drive(
             return reply._replace(absent=clients.traffic.absent, rejected=clients.traffic.rejected)
 
         finished = answer_plans(steps, reply)
+        _record_clients(out, federation, clients)
         for warning in warnings(finished.summary):
             tell(warning)
         report.build(out)
@@ -182,6 +185,19 @@ def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, 
     names = dict(enumerate(federation.names or registry.known))
     names |= {held.client: key for key, held in registry.registrations.items() if held.client not in names}
     return tuple(names.get(client, str(client)) for client in range(registry.clients))
+
+
+def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -> None:
+    """Write who the clients were: some have joined since the run began, and only they know their numbers of samples."""
+    held = {each.client: each for each in clients.registry.registrations.values()}
+    entries = [
+        ClientEntry(id=client, name=name, train=held[client].train, test=held[client].test)
+        if client in held
+        else ClientEntry(id=client, name=name)
+        for client, name in enumerate(_client_names(federation, clients))
+    ]
+    with folder_lock(out):
+        Folder(out).add_data(DataRecord(clients=entries))
 
 
 def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:

@@ -80,6 +80,7 @@ def partition_samples(
     columns: Mapping[str, NDArray[Any]] | None = None,
     unit: NDArray[Any] | None = None,
     own_test: int = 0,
+    spread_units: bool = False,
 ) -> Partition:
     """Allocate the samples of a data set to clients, and hold out a test split of each client's own samples.
 
@@ -99,6 +100,7 @@ def partition_samples(
             are never divided between training and test of a client.
         own_test: The number of samples, the last ones of the data set, that are test samples of its own. With any, no
             training samples are held out, and `test` does not matter.
+        spread_units: Whether the units that are held out are spread over the classes.
 
     Raises:
         ExperimentError: When a key does not fit the numbers of clients and classes.
@@ -120,7 +122,7 @@ def partition_samples(
     for client, positions in enumerate(allocation.samples):
         units = None if unit is None else unit[positions]
         try:
-            held = hold_out(labels[positions], test, holdout_rng(seed, client), units)
+            held = hold_out(labels[positions], test, holdout_rng(seed, client), units, spread=spread_units)
         except PartitionError as error:
             raise PartitionError(f"client {_name(allocation, client)} cannot be split: {error}") from None
         train.append(positions[~held])
@@ -198,7 +200,12 @@ def holdout_rng(seed: int, client: int) -> np.random.Generator:
 
 
 def hold_out(
-    labels: IntArray, test: float, rng: np.random.Generator, units: NDArray[Any] | None = None
+    labels: IntArray,
+    test: float,
+    rng: np.random.Generator,
+    units: NDArray[Any] | None = None,
+    *,
+    spread: bool = False,
 ) -> NDArray[np.bool_]:
     """Choose the test split of one client, at least one sample and not all.
 
@@ -207,13 +214,15 @@ def hold_out(
 
     Where units are given, whole units are chosen, and their samples come as close to the share `test` as any choice
     can: windows of one recording resemble each other, and a test split with recordings of the training split flatters
-    the model.
+    the model. With `spread` the units come from different classes as far as possible, where the plain choice of a few
+    units often has two of one class and none of another.
 
     Args:
         labels: The class of each sample of the client, (samples,).
         test: The share of the samples to hold out, in (0, 1).
         rng: The generator that chooses.
         units: The independent unit of each sample, (samples,); None where all samples are independent.
+        spread: Whether the units that are held out are spread over the classes.
 
     Returns:
         True for the samples that are held out, (samples,).
@@ -221,6 +230,8 @@ def hold_out(
     Raises:
         PartitionError: When there are fewer than two samples or units.
     """
+    if units is not None and spread:
+        return _hold_out_units_by_class(labels, units, test, rng)
     if units is not None:
         return _hold_out_units(units, test, rng)
     count = len(labels)
@@ -251,12 +262,7 @@ def _hold_out_by_class(labels: IntArray, total: int, rng: np.random.Generator) -
 
 def _hold_out_units(units: NDArray[Any], test: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Choose whole units whose samples come as close to the share `test` as any choice can, (count,)."""
-    _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    if len(sizes) < 2:
-        raise PartitionError(
-            f"it has {len(sizes)} independent units and needs 2, one to train and one to test; "
-            f"ask for fewer clients or more samples"
-        )
+    unit, sizes = _numbered_units(units)
     order = rng.permutation(len(sizes))
     total = len(units)
     # Subset sum: last_unit[s] is the place in `order` of the unit that first made a sum of s samples possible, so the
@@ -272,3 +278,48 @@ def _hold_out_units(units: NDArray[Any], test: float, rng: np.random.Generator) 
         chosen.append(order[last_unit[left]])
         left -= int(sizes[chosen[-1]])
     return np.isin(unit, chosen)
+
+
+def _hold_out_units_by_class(
+    labels: IntArray, units: NDArray[Any], test: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Choose whole units near the share `test`, one after the other of the class that is farthest below it, (count,).
+
+    The class of a unit is the commonest of its samples. Every class keeps a unit to train on.
+    """
+    unit, sizes = _numbered_units(units)
+    classes = int(labels.max()) + 1
+    counts = np.zeros((len(sizes), classes), dtype=np.int64)
+    np.add.at(counts, (unit, labels), 1)
+    waiting: dict[int, list[int]] = {}
+    for each in rng.permutation(len(sizes)):
+        waiting.setdefault(int(counts[each].argmax()), []).append(int(each))
+    missing = {label: test * float(sizes[own].sum()) for label, own in waiting.items()}
+    target = test * len(units)
+    chosen: list[int] = []
+    held = 0
+    while able := [label for label, own in waiting.items() if len(own) > 1]:
+        label = max(able, key=missing.__getitem__)
+        size = int(sizes[waiting[label][-1]])
+        if chosen and abs(held + size - target) >= abs(held - target):
+            break
+        chosen.append(waiting[label].pop())
+        missing[label] -= size
+        held += size
+    # Where each class has one unit, some class must do without one to train on.
+    return np.isin(unit, chosen or [next(iter(waiting.values()))[-1]])
+
+
+def _numbered_units(units: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Return the number of each sample's unit, (count,), and the samples of each unit.
+
+    Raises:
+        PartitionError: When there are fewer than two units.
+    """
+    _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        raise PartitionError(
+            f"it has {len(sizes)} independent units and needs 2, one to train and one to test; "
+            f"ask for fewer clients or more samples"
+        )
+    return unit, sizes

@@ -255,6 +255,8 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             columns=dataset.columns,
             unit=dataset.units,
             own_test=own_test,
+            # The splits of known data sets are those of all published results.
+            spread_units=experiment.data.name not in data.DATASETS,
         )
         if wanted.validation:
             labels = dataset.labels.numpy()

@@ -6,6 +6,7 @@ Nothing here changes a result. Each warning says what was found and which key se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_similar_names(partition.names),
         *_missing_unit(experiment, dataset, partition),
         *_divided_units(dataset, own_test),
+        *_untested_classes(experiment, dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
         *_copies(experiment, dataset, partition),
     ]
@@ -179,6 +181,31 @@ def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
         yield (
             f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "
             f"{dataset.name} ({_some(both.astype(str))}). Accuracies come out too high. Move each of them to one side"
+        )
+
+
+def _untested_classes(experiment: Experiment, dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
+    """Clients whose few held-out units leave out classes that they train on."""
+    units = dataset.units
+    if units is None or own_test:
+        return
+    labels = dataset.labels.numpy()
+    lacking = []
+    needed = 0.0
+    for client, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):
+        for label in np.setdiff1d(labels[train], labels[test]):
+            of_class = len(np.unique(units[train][labels[train] == label]))
+            # A class with a single unit is either trained on or tested.
+            if of_class > 1:
+                lacking.append(partition.names[client] if partition.names else str(client))
+                needed = max(needed, 1 / of_class)
+    clients = list(dict.fromkeys(lacking))
+    if clients:
+        yield (
+            f"{len(clients)} of {len(partition.train)} clients ({_some(np.array(clients))}) are not tested on some "
+            f"classes that they train on: data.test = {experiment.data.test} holds out few whole values of "
+            f"data.unit = {dataset.unit!r}. Their accuracies are about the other classes. Set data.test = "
+            f"{min(ceil(100 * needed) / 100, 0.5)}, or supply test samples of your own"
         )
 
 
