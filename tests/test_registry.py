@@ -1,4 +1,5 @@
 import logging
+import sys
 from importlib.metadata import EntryPoint
 from math import sqrt
 
@@ -45,6 +46,22 @@ def test_installed_packages_add_names_and_replace_none(
         assert "floor" in registry and list(registry) == ["root", "floor"]
     assert registry["root"] is sqrt and asked == ["ours"]
     assert "root = math:ceil of ours is not used" in caplog.text
+
+
+def test_a_package_adds_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstrata.data import DATASETS, load_dataset, registry
+
+    ours = registry.DatasetInfo(
+        name="ours", about="", origin="", classes=10, shape=(1, 8, 8), model="mlp", reader=DATASETS["digits"].reader
+    )
+    found = [EntryPoint("ours", "test_registry:OURS", "fedstrata.datasets")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found)
+    monkeypatch.setattr(sys.modules[__name__], "OURS", ours, raising=False)
+    monkeypatch.setitem(sys.modules, "test_registry", sys.modules[__name__])
+    monkeypatch.setattr(DATASETS, "_group", "fedstrata.datasets")
+    monkeypatch.setattr(DATASETS, "_targets", {})
+    assert DATASETS["ours"] is ours and "digits" in DATASETS
+    assert len(load_dataset("ours")) == 1797
 
 
 def test_what_cannot_be_imported_is_told_in_one_line() -> None:

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -46,7 +47,20 @@ def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fe
     # What the settings vary is not what they have in common.
     assert "lr" not in kept["experiment"]["local"] and kept["experiment"]["local"]["batch"] == 16
     for name in ("comparison.md", "comparison.html"):
-        assert "No setting is chosen, because the runs have no validation data" in (folder / name).read_text()
+        assert "No setting is chosen, because no setting has validation data" in (folder / name).read_text()
+
+
+def test_a_setting_is_chosen_on_samples_for_validation(tmp_path: Path) -> None:
+    keys = {**IFCA_KEYS, "data": {**KEYS["data"], "validation": 0.25}}
+    swept = fedstrata.sweep(keys, {"local.lr": [0.001, 0.3]}, [0, 1], out=tmp_path / "sweep", quiet=True)
+    means = {
+        label: mean((run.summary or {})["acc_validation"] for run in swept.comparison.runs if run.algorithm == label)
+        for label in ("lr=0.001", "lr=0.3")
+    }
+    assert swept.best == {"local.lr": 0.3} and swept.choice.value == pytest.approx(means["lr=0.3"])
+    assert means["lr=0.3"] > means["lr=0.001"]
+    page = (tmp_path / "sweep" / "comparison.html").read_text()
+    assert "Chosen: lr=0.3, with" in page and "The table has the accuracy on test data" in page
 
 
 def outcome(label: str, seed: int, value: float | None, **summary: Any) -> Outcome:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedstrata.cli.terminal import ExperimentFile, RunFolder, Sets, say
+from fedstrata.cli.terminal import AsJson, ExperimentFile, RunFolder, Sets, say, say_json
+from fedstrata.files import parse_json, read_file
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 
@@ -34,18 +35,30 @@ def deploy_run(
     federation: _FederationFolder,
     out: RunFolder = None,
     sets: Sets = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment on a federation that is up."""
     from fedstrata.flower.deploy import run_on_federation
 
-    say(f"run folder: {run_on_federation(experiment, federation, out, sets or ())}")
+    _say_run(run_on_federation(experiment, federation, out, sets or ()), as_json=as_json)
 
 
 @commands.command("resume")
 def deploy_resume(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")], federation: _FederationFolder
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")],
+    federation: _FederationFolder,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a run after its server was lost."""
     from fedstrata.flower.deploy import resume
 
-    say(f"run folder: {resume(out, federation)}")
+    _say_run(resume(out, federation), as_json=as_json)
+
+
+def _say_run(folder: Path, *, as_json: bool) -> None:
+    """Print where the records of a run are; as JSON, with its summary."""
+    if as_json:
+        summary = parse_json(read_file(folder / "summary.json"))
+        say_json({"folder": str(folder), "report": str(folder / "report.html"), "summary": summary})
+    else:
+        say(f"run folder: {folder}")

@@ -76,8 +76,8 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
         return SweepChoice(
             None,
             None,
-            "No setting is chosen, because the runs have no validation data. The accuracies are those on test data, by "
-            "which nothing may be chosen.",
+            "No setting is chosen, because no setting has validation data from all of its runs (data.validation, such "
+            "as 0.2). The accuracies are those on test data, by which nothing may be chosen.",
         )
     best = max(found, key=found.__getitem__)
     return SweepChoice(

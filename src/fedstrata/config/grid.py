@@ -21,6 +21,9 @@ from fedstrata.quoting import shown
 SWEPT_TABLES = ("algorithm", "local", "server", "cohort")
 """The tables whose keys a sweep may vary. All its runs have the same clients, data and network, so they share work."""
 
+_SHARED_KEYS = ("local.loss", "local.metric", "local.transform")
+"""Keys of these tables that all settings share all the same: the engine is made for them."""
+
 _Grid = Mapping[str, Sequence[Any]]
 """The values of each key, by the dotted name of the key."""
 
@@ -124,10 +127,11 @@ def _check_grid(grid: _Grid) -> None:
     if not grid:
         raise ExperimentError("--grid: expected at least one key with its values, such as local.lr=0.01,0.05")
     for key, values in grid.items():
-        if key.split(".")[0] not in SWEPT_TABLES:
+        if key.split(".")[0] not in SWEPT_TABLES or key in _SHARED_KEYS:
             raise ExperimentError(
-                f"--grid {key}: expected a key of {', '.join(SWEPT_TABLES)}, as all settings share clients, data and "
-                "network; seeds have an option of their own, and anything else needs a sweep of its own"
+                f"--grid {key}: expected a key of {', '.join(SWEPT_TABLES)}, as all settings share clients, data, "
+                "network, loss, metric and transform; seeds have an option of their own, and anything else needs a "
+                "sweep of its own"
             )
         texts = [shown(value) for value in values]
         twice = [text for text in texts if texts.count(text) > 1]

@@ -4,9 +4,9 @@ A new data set in Parquet files is one more entry below. A data set that needs c
 one, with a function that returns a `Dataset`, and an entry that names the function as its `reader`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+
+from fedstrata.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -141,5 +141,9 @@ _ALL = (
     ),
 )
 
-DATASETS: Mapping[str, DatasetInfo] = MappingProxyType({info.name: info for info in _ALL})
-"""The data sets that are known by name. Any other name is a folder, a .npz file or an id on the Hugging Face hub."""
+DATASETS: Registry[DatasetInfo] = Registry({}, group="fedstrata.datasets")
+"""The data sets that are known by name. Any other name is a folder, a .npz file or an id on the Hugging Face hub. An
+installed package adds one by an entry point that leads to a `DatasetInfo`."""
+
+for _info in _ALL:
+    DATASETS.register(_info.name, _info)
