@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedstrata.core import Matrix, Score, initial_state
+from fedstrata.core import Matrix, Score, fixed_clusters, initial_state
 from fedstrata.errors import RecordError
 from fedstrata.records import Folder
 from fedstrata.testing import toy_problem
@@ -51,6 +51,17 @@ def test_what_is_not_finite_is_null_for_every_reader_of_json(tmp_path: Path) -> 
     folder.add(record_of(1, loss=float("nan"), metrics=[{"name": "x", "value": float("inf")}]), SCORE)
     assert json.loads((folder.path / "rounds.jsonl").read_text())["loss"] is None
     assert "NaN" not in (folder.path / "rounds.jsonl").read_text()
+
+
+def test_only_the_models_of_the_last_clusters_are_left(tmp_path: Path) -> None:
+    """A run that finished with one cluster may be extended, and split it."""
+    folder = folder_with(tmp_path, 0)
+    problem = toy_problem(clients=4)
+    folder.finish(problem.layout, initial_state(problem), {})
+    split = fixed_clusters(problem, torch.tensor([0, 0, 1, 1]), 2, "true_groups_given")
+    folder.finish(problem.layout, split, {})
+    names = sorted(path.name for path in (folder.path / "models").iterdir())
+    assert names == ["cluster-1.safetensors", "cluster-2.safetensors", "layout.json"]
 
 
 def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -253,8 +253,12 @@ class Folder:
         models = subfolder(self.path, "models")
         plain = [dataclasses.asdict(slot) for slot in layout.tensors]
         replace_file(models / "layout.json", json.dumps(plain, indent=1).encode())
-        for node, row in zip(state.nodes.tolist(), state.models, strict=True):
-            replace_file(models / f"cluster-{node}.safetensors", save(_tensors(layout, row)))
+        files = [models / f"cluster-{node}.safetensors" for node in state.nodes.tolist()]
+        for file, row in zip(files, state.models, strict=True):
+            replace_file(file, save(_tensors(layout, row)))
+        # A run that was extended may have split clusters whose models were written when it first finished.
+        for old in set(models.glob("cluster-*.safetensors")) - set(files):
+            remove_file(old)
         self.add_tree(state.tree)
         self._write_json("summary.json", summary)
 
