@@ -77,3 +77,47 @@ def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(algorithm:
             assert right == pytest.approx(scores[client], abs=1e-12)
             exported.add(client)
     assert exported == set(scores)
+
+
+def hospitals(kind: str) -> dict[str, Any]:
+    """Three named clients with tables of four numbers, and what they learn from them."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name in ("Ghent / north", "Lyon", "15"):
+        x = rng.normal(3.0, 2.0, (60, 4)).astype(np.float32)
+        sums = x @ np.array([1.0, -1.0, 0.5, 0.0], np.float32)
+        y: np.ndarray = {
+            "cross_entropy": (sums > sums.mean()).astype(np.int64),
+            "mse": sums[:, None],
+            "bce": np.stack([sums > 0, x[:, 3] > 3], axis=1).astype(np.float32),
+        }[kind]
+        found[name] = ((x[:40], y[:40]), (x[40:], y[40:]))
+    return found
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce"])
+def test_models_of_named_clients_with_data_of_a_program_are_taken_home(loss: str, tmp_path: Path) -> None:
+    clients = hospitals(loss)
+    keys = {
+        "rounds": ROUNDS,
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.05, "batch": 10, "loss": loss},
+        "engine": {"name": "loop"},
+    }
+    fedstrata.run(keys, tmp_path / "run", clients=clients, algorithm="ditto", quiet=True)
+    run = fedstrata.load(tmp_path / "run")
+    assert run.clients == run.names == tuple(sorted(clients)) and set(run.labels) == set(clients)
+    scores = recorded(tmp_path / "run")
+    for place, name in enumerate(run.names):
+        _, (x, y) = clients[name]
+        predicted = run.predict(name, x)
+        if loss == "mse":
+            score = 1 - ((predicted - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+        else:
+            score = (predicted == y).mean()
+        assert score == pytest.approx(scores[place], abs=1e-5)
+    files = run.export(tmp_path / "models", ["Ghent / north", "15"], format="torch")
+    assert [path.stem for path in files] == ["models", *["client-Ghent_north"] * 2, *["client-15"] * 2]
+    program = torch.export.load(files[2]).module()
+    x = clients["Ghent / north"][1][0]
+    assert torch.allclose(program(torch.from_numpy(x)), run.model("Ghent / north").outputs(x), atol=1e-6)
