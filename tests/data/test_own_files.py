@@ -151,6 +151,17 @@ def test_files_of_clients_that_do_not_fit_together_are_refused(root: Path, other
         read(root)
 
 
+@pytest.mark.parametrize("name", ["test.csv", "test-0.parquet", "train.npz"])
+def test_a_split_is_never_taken_for_a_client(root: Path, name: str) -> None:
+    """A folder with test samples alone would be trained on them."""
+    if name.endswith(".npz"):
+        np.savez(root / name, x=np.zeros((4, 2)), y=[0, 1, 0, 1])
+    else:
+        write(root / name, rows())
+    with pytest.raises(DataError, match="the name of a split and not of a client"):
+        read(root)
+
+
 # Images
 
 

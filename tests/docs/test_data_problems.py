@@ -18,6 +18,7 @@ TESTED_BY = {
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
+    "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
     "Images have other sizes": "data/test_own_files.py::resized_or_must_have_one_size",
     "A recording is shorter than a window": "data/test_recordings.py::all_shorter_than_a_window",
