@@ -74,6 +74,14 @@ def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> Non
     assert test.inputs[:, 0].tolist() == [10.0, 11.0] and test.labels.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_features_are_found_by_their_names_in_whatever_order(root: Path, suffix: str) -> None:
+    write(root / f"train{suffix}", rows())
+    write(root / f"test{suffix}", rows(10.0).select(["b", "label", "a"]))
+    assert read(root).feature_names == read(root, "test").feature_names == ("a", "b")
+    assert read(root, "test").inputs.tolist() == [[10.0, 5.0], [11.0, 6.0]]
+
+
 def test_parquet_shards_of_features_share_classes(root: Path) -> None:
     write(root / "train-0.parquet", rows(label=["y", "y"]))
     write(root / "test-0.parquet", rows(label=["x", "y"]))

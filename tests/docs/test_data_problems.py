@@ -17,6 +17,7 @@ TESTED_BY = {
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
+    "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
