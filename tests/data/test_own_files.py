@@ -74,6 +74,14 @@ def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> Non
     assert test.inputs[:, 0].tolist() == [10.0, 11.0] and test.labels.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_features_are_found_by_their_names_in_whatever_order(root: Path, suffix: str) -> None:
+    write(root / f"train{suffix}", rows())
+    write(root / f"test{suffix}", rows(10.0).select(["b", "label", "a"]))
+    assert read(root).feature_names == read(root, "test").feature_names == ("a", "b")
+    assert read(root, "test").inputs.tolist() == [[10.0, 5.0], [11.0, 6.0]]
+
+
 def test_parquet_shards_of_features_share_classes(root: Path) -> None:
     write(root / "train-0.parquet", rows(label=["y", "y"]))
     write(root / "test-0.parquet", rows(label=["x", "y"]))
@@ -148,6 +156,17 @@ def test_files_of_clients_that_do_not_fit_together_are_refused(root: Path, other
     write(root / "Ghent.csv", rows())
     write(root / other[0], other[1])
     with pytest.raises(DataError, match=message):
+        read(root)
+
+
+@pytest.mark.parametrize("name", ["test.csv", "test-0.parquet", "train.npz"])
+def test_a_split_is_never_taken_for_a_client(root: Path, name: str) -> None:
+    """A folder with test samples alone would be trained on them."""
+    if name.endswith(".npz"):
+        np.savez(root / name, x=np.zeros((4, 2)), y=[0, 1, 0, 1])
+    else:
+        write(root / name, rows())
+    with pytest.raises(DataError, match="the name of a split and not of a client"):
         read(root)
 
 

@@ -92,6 +92,9 @@ def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
     run = fedstrata.run(keys, tmp_path / "run", quiet=True)
     assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; not read: visit_id, client"
     (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
+    turned = csv.read_csv(tmp_path / "Rome.csv").select(["label", "b", "visit_id", "a"])
+    csv.write_csv(turned, tmp_path / "turned.csv")
+    assert assign(run.folder, [tmp_path / "turned.csv"])[0]["evidence"] == placed["evidence"]
     assert (placed["client"], placed["members"]) == ("Rome", ["Bern", "Ghent", "Lyon", "Oslo"])
 
 

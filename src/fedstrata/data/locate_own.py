@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 
 _CLIENT_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 """The endings of files that may hold the data of a client."""
+
+_SPLIT_NAME = re.compile(r"(train|test)(-|$)")
+"""The names of files that hold a split and not a client."""
 
 _DEPTHS = 4
 """The levels of folders in which images are looked for; an image belongs at the second or third."""
@@ -52,6 +56,12 @@ def _client_files(name: str, place: Path) -> Location | None:
     train = _data_files(place / "train" if split else place)
     if not train:
         return None
+    splits = [file.name for file in train if _SPLIT_NAME.match(file.stem)]
+    if splits:
+        raise DataError(
+            f"{place} holds {splits[0]}, which is the name of a split and not of a client; expected train-*.parquet or "
+            "train.csv, and test files of the same kind beside it"
+        )
     test = _data_files(place / "test") if split else ()
     kinds = sorted({file.suffix for file in (*train, *test)})
     if len(kinds) > 1:

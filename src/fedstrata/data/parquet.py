@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedstrata.data.column_roles import label_column
@@ -74,8 +75,12 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
 
 def _read_features(location: Location, split: Split, options: ReadOptions) -> Dataset:
     """Read files whose inputs are columns of numbers."""
-    from fedstrata.data.tables import dataset_of_columns
+    from fedstrata.data.tables import dataset_of_columns, feature_columns
 
+    if split == "test" and not options.inputs:
+        # Features mean the same in both splits, in whatever order the files have them.
+        train = read_columns(location.train, skip=())
+        options = replace(options, inputs=feature_columns(train, options, str(location.train[0])))
     files, others = (location.test, location.train) if split == "test" else (location.train, location.test)
     place = str(files[0])
     label = label_column(scalar_columns(files[0]), options, place)

@@ -123,7 +123,7 @@ def dataset_of_columns(
     """
     options.refuse_windows(place)
     label = label_column(columns, options, place)
-    features = _feature_columns(columns, options, label, place)
+    features = feature_columns(columns, options, place)
     for feature in features:
         missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
         if len(missing):
@@ -149,10 +149,13 @@ def _as_classes(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int64) if values.dtype.kind == "b" else values
 
 
-def _feature_columns(
-    columns: Mapping[str, np.ndarray], options: ReadOptions, label: str, place: str
-) -> tuple[str, ...]:
-    """Return the names of the columns that are the features of a sample, in their order."""
+def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, place: str) -> tuple[str, ...]:
+    """Return the names of the columns that are the features of a sample, in their order.
+
+    Raises:
+        DataError: When there is none, or a column that is named holds no numbers.
+    """
+    label = label_column(columns, options, place)
     numbers = [name for name, values in columns.items() if values.dtype.kind in "iufb"]
     if options.inputs:
         for name in options.inputs:

@@ -101,6 +101,8 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
     if experiment.data.tokens:
         own = own.as_tokens()
     wanted = side(experiment.model.name)
+    # Features are found by their names, in whatever order the file of a client has them.
+    options = replace(experiment.reading, inputs=own.feature_names)
     read = []
     for path in paths:
         if not path.exists():
@@ -108,7 +110,7 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
                 f"{str(path)!r}: expected a client's data, a .npz, .csv or .parquet file or a folder; found none"
             )
         # A resolved path is never taken for the name of a data set.
-        new = data.load_dataset(str(path.resolve()), options=experiment.reading)
+        new = data.load_dataset(str(path.resolve()), options=options)
         if experiment.data.tokens:
             new = new.as_tokens()
         if new.shape != own.shape or new.inputs.dtype != own.inputs.dtype:
