@@ -133,9 +133,9 @@ def test_seeds_are_one_batch_as_far_as_there_is_room(tmp_path: Path, monkeypatch
     """Room for the digits, 1797 x 64 numbers, and the updates of one run of 8 clients and 1,210 weights, twice each."""
     seeds, begin = list[list[int]](), ComparisonProgress.begin
 
-    def noted(race: ComparisonProgress, running: Sequence[int]) -> None:
+    def noted(race: ComparisonProgress, running: Sequence[int], names: tuple[str, ...] = ()) -> None:
         seeds.append(list(running))
-        begin(race, running)
+        begin(race, running, names)
 
     monkeypatch.setattr(ComparisonProgress, "begin", noted)
     monkeypatch.setitem(BATCH_BYTES, "cpu", 4 * 2 * (1797 * 64 + 8 * 1210))
