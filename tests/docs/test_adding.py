@@ -110,6 +110,15 @@ def test_new_clients_are_placed_by_its_run(outside: Path, tmp_path: Path) -> Non
     assert placed["cluster"] in {node.id for node in fedstrata.load(folder).tree if node.split is None}
 
 
+def test_a_sweep_varies_its_keys(outside: Path, tmp_path: Path) -> None:
+    grid = {"algorithm.k": [2, 4]}
+    swept = fedstrata.sweep(
+        outside / "headmeans.toml", grid, out=tmp_path / "sweep", sets=["rounds=2", "data.validation=0.2"], quiet=True
+    )
+    assert [row.algorithm for row in swept.table] == ["k=2", "k=4"] and swept.best is not None
+    assert {run.summary["algorithm"] for run in swept.comparison.runs if run.summary} == {"headmeans:HeadMeans"}
+
+
 def test_its_statistics_are_those_of_the_clients(outside: Path) -> None:
     from class_shares import ask_for_shares  # type: ignore[import-not-found]  # a file of the page
 

@@ -100,6 +100,17 @@ def test_charts_are_drawn_by_their_names(finished: Run) -> None:
         finished.plot("nothing")
 
 
+@pytest.mark.parametrize("name", ["strata", "hicfl", "fedtsdp"])
+def test_every_chart_of_an_older_run_is_drawn(name: str) -> None:
+    run = fedstrata.load(Path(__file__).parents[1] / "report" / "runs" / name)
+    assert len(run.charts) > 5
+    for chart in run.charts:
+        figure = run.plot(chart)
+        assert figure.data and json.loads(figure.to_json())["layout"]["title"]["text"]
+    with pytest.raises(RecordError, match=r"expected a file that says which model each client uses, found none"):
+        run.model(0)
+
+
 def test_a_notebook_shows_the_summary(finished: Run) -> None:
     html = finished._repr_html_()
     assert "<th>algorithm</th><td>oracle</td>" in html and html.startswith("<table>")
