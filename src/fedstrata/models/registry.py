@@ -216,10 +216,18 @@ def _find(name: str) -> Factory | torch.nn.Module:
         factory: Factory | torch.nn.Module = load_users_object(name)
         if not isinstance(factory, torch.nn.Module):
             inspect.signature(factory)
+            _refuse_functions_of_the_library(factory)
     except (TypeError, ValueError) as error:
         reason = str(error) if error.__cause__ else _first_line(error)
         raise ModelError(f"model.name = {shown(name)} names no factory(shape, classes): {reason}") from error
     return factory
+
+
+def _refuse_functions_of_the_library(factory: Factory) -> None:
+    """Refuse what makes no network, such as ``fedstrata:run``: it needs no argument either, and would be called."""
+    package, *rest = str(getattr(factory, "__module__", "")).split(".")
+    if package == "fedstrata" and rest[:1] != ["models"]:
+        raise ValueError("it is a part of fedstrata, and makes no network")
 
 
 def _first_line(error: Exception) -> str:
