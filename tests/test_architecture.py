@@ -49,7 +49,7 @@ ALLOWED = {
         "runner",
     },
     "models": {"models", "core", "data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
-    "objective": {"objective", "errors", "key_errors", "lazy_torch", "quoting", "registry"},
+    "objective": {"objective", "errors", "key_errors", "lazy_torch", "quoting", "registry", "resources"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors", "limits"},
     "report": {"report", "clustering", "files", "folder_lock", "limits", "quoting", "records", "errors"},

@@ -33,7 +33,7 @@ def status(*args: str) -> object:
     return caught.value.code or 0
 
 
-KNOWN_KEYS = "seed, rounds, data, partition, model, local, cohort, server, algorithm, algorithms, engine, events, probe"
+KNOWN_KEYS = "seed, rounds, label, data, partition, model, local, cohort, server, algorithm, algorithms, engine, events"
 WRONG = {
     "unknown key at the top": ("rouns = 3", "rouns: unknown key; did you mean rounds?"),
     "unknown key like no other": ("xyz = 3", f"xyz: unknown key; expected one of {KNOWN_KEYS}"),
@@ -100,7 +100,7 @@ WRONG = {
     "nobody takes part": ("cohort.fraction = 0", "cohort.fraction = 0: expected a number greater than 0"),
     "nobody answers": ("cohort.dropout = 1", "cohort.dropout = 1: expected a number less than 1"),
     "unknown engine": ("engine.name = 'loops'", "engine.name = 'loops': expected 'auto', 'loop', 'batched'"),
-    "unknown device": ("engine.device = 'gpu'", "engine.device = 'gpu': expected 'auto', 'cpu' or 'cuda'"),
+    "unknown device": ("engine.device = 'gpu'", "engine.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'mps'"),
     "unknown precision": ("engine.precision = 'half'", "engine.precision = 'half': expected 'float32' or 'bfloat16'"),
     "fewer than no workers": ("engine.workers = -1", "engine.workers = -1: expected a number of at least 0"),
     "unknown measure": (

@@ -17,12 +17,19 @@ FedstrataError
 A message is one line: what was expected, what was found, what to do.
 """
 
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
 
 class FedstrataError(Exception):
-    """The root: catch it to catch everything that fedstrata raises on purpose."""
+    """The root: catch it to catch everything that fedstrata raises on purpose.
+
+    Attributes:
+        trace: The traceback of the user's own code, which stands below the line of the message; mostly empty.
+    """
+
+    trace: str = ""
 
 
 class InputError(FedstrataError):
@@ -106,6 +113,15 @@ class EngineError(MachineError):
 
 class ContractError(FedstrataError):
     """An algorithm or an engine broke a rule of `fedstrata.core`."""
+
+
+def users_trace(error: BaseException) -> str:
+    """The traceback of an error from the first frame on that is not fedstrata's own."""
+    own = str(Path(__file__).parent)
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def check_rules(what: str, rules: Mapping[str, bool], found: object) -> None:

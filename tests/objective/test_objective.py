@@ -101,3 +101,29 @@ def test_the_command_prints_one_line_and_then_the_users_traceback(
     assert end.value.code == 1
     assert first == f"fedstrata: local.loss = '{ours}:broken' failed: KeyError: 'weight'"
     assert "    return {}['weight']" in rest
+
+
+@pytest.mark.parametrize("broken", ["at once", "on some samples"])
+def test_an_error_in_ones_own_network_shows_its_line(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "our_network.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(64, classes)\n"
+        "    def forward(self, images):\n"
+        f"        if {'True' if broken == 'at once' else 'len(images) > 2'}:\n"
+        "            raise ValueError('too bright')\n"
+        "        return self.head(images.flatten(1))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("our_network", None)
+    sets = ["model.name=our_network:Net", "data.clients=4", "rounds=1", "engine.name=loop"]
+    with pytest.raises(SystemExit):
+        main(["run", *(word for each in sets for word in ("--set", each)), "--quiet"])
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("fedstrata: ") and "ValueError: too bright" in first
+    assert "    raise ValueError('too bright')" in rest

@@ -77,6 +77,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except InputError as error:
         note_error(error)
         status = fail(error, 2)
+        show_error(error.trace)
     except MachineError as error:
         note_error(error)
         status = fail(f"{error.reason}, then give the same command again", 1)

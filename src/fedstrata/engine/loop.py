@@ -29,6 +29,7 @@ from fedstrata.engine.optimizer import stepper
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.metrics import mistakes
+from fedstrata.objective.named import in_user_code
 from fedstrata.randomness import generator, seed_of
 
 EVALUATION_BATCH = 1024
@@ -100,7 +101,7 @@ class Loop:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                predictions.append(self._objective.probabilities(self._module(inputs.to(self._device))).cpu())
+                predictions.append(self._objective.probabilities(self._applied(inputs.to(self._device))).cpu())
         return torch.stack(predictions)
 
     def _work(self, plan: Plan) -> dict[str, Result]:
@@ -188,7 +189,7 @@ class Loop:
                 seen = self._objective.transformed(inputs)
                 # Left after every step: autocast keeps what it made of weights, which then move.
                 with self._autocast():
-                    loss = self._objective.loss_of(self._module(seen), targets)
+                    loss = self._objective.loss_of(self._applied(seen), targets)
                 step(torch.autograd.grad(loss, moving, materialize_grads=True))
         return torch.where(self._columns(task.trainable), row_of(self._module, self._layout).cpu(), start)
 
@@ -196,6 +197,11 @@ class Loop:
         """Inputs and targets of some samples, on the device."""
         for inputs, targets in self._client_data.batches(index, size):
             yield inputs.to(self._device), targets.to(self._device)
+
+    def _applied(self, inputs: Tensor) -> Tensor:
+        """The outputs of the network. An error inside it is told as one of the user's code."""
+        outputs: Tensor = in_user_code(f"the network {type(self._module).__name__}", self._module, inputs)
+        return outputs
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self._precision != "bfloat16":
@@ -239,7 +245,7 @@ class Loop:
         loss = 0.0
         with torch.inference_mode():
             for inputs, targets in self._batches(index, EVALUATION_BATCH):
-                outputs = self._module(inputs)
+                outputs = self._applied(inputs)
                 right += len(targets) - float(mistakes(outputs, targets).sum())
                 loss += self._objective.loss_sum(outputs, targets)
         return right, loss / len(index)
@@ -248,7 +254,7 @@ class Loop:
         """The outputs of the model that was evaluated last for all samples, and their targets, on the CPU."""
         with torch.inference_mode():
             batches = self._batches(index, EVALUATION_BATCH)
-            parts = [(self._module(inputs).float().cpu(), targets.cpu()) for inputs, targets in batches]
+            parts = [(self._applied(inputs).float().cpu(), targets.cpu()) for inputs, targets in batches]
         outputs, targets = zip(*parts, strict=True)
         return torch.cat(outputs), torch.cat(targets)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from fedstrata.errors import ModelError
+from fedstrata.errors import ModelError, users_trace
 from fedstrata.key_errors import explain
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
@@ -149,7 +149,9 @@ def make_network(
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(f"model {name!r} fails on samples of shape {shape}: {_first_line(error)}") from error
+            failure = ModelError(f"model {name!r} fails on samples of shape {shape}: {_first_line(error)}")
+            failure.trace = "" if name in _BUILT_IN else users_trace(error)
+            raise failure from error
     found = tuple(outputs.shape) if torch.is_tensor(outputs) else type(outputs).__name__
     if found != expected:
         each = "a row of logits each" if len(expected) == 2 else "a row of logits for each token"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-import fedstrata
-from fedstrata.errors import ExperimentError, UserCodeError
+from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, users_trace
 from fedstrata.key_errors import nearest
 from fedstrata.quoting import shown
 from fedstrata.registry import Registry, load_object
+from fedstrata.resources import resource_error
 
 _T = TypeVar("_T")
 
@@ -122,18 +120,11 @@ def in_user_code(place: str, function: Callable[..., _T], *given: Any) -> _T:
     """
     try:
         return function(*given)
-    # Too little memory is no fault of the user's code; it is told as for everyone else's.
-    except MemoryError:
+    except FedstrataError:
         raise
     except Exception as error:
+        # Too little memory is no fault of the user's code; it is told as everywhere else.
+        if resource_error(error) is not None:
+            raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserCodeError(f"{place} failed: {reason}", _users_part(error)) from error
-
-
-def _users_part(error: Exception) -> str:
-    """The traceback from the first frame on that is not fedstrata's own."""
-    own = str(Path(fedstrata.__file__).parent)
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+        raise UserCodeError(f"{place} failed: {reason}", users_trace(error)) from error
