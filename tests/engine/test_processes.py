@@ -33,7 +33,7 @@ from fedstrata.engine import Loop, Parallel, Processes
 from fedstrata.engine.parallel import processes
 from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import ShardRequest
-from fedstrata.errors import EngineError
+from fedstrata.errors import EngineError, UserCodeError
 from turns import same
 
 
@@ -113,9 +113,9 @@ def test_work_that_kills_every_worker_fails_and_leaves_none() -> None:
 
 def test_what_a_worker_raises_is_raised_here_and_the_next_round_is_as_ever(tmp_path: Path) -> None:
     engine, transport = deadly(partial(fail, KeyError("somewhere")), tmp_path / "raised")
-    with pytest.raises(KeyError, match="somewhere") as found:
+    with pytest.raises(UserCodeError, match="failed: KeyError: 'somewhere'") as found:
         engine.run(plain())
-    assert "in forward" in found.value.__notes__[0] and transport.pids == ()
+    assert "in forward" in found.value.trace and "in forward" in found.value.__notes__[0] and transport.pids == ()
     assert same(engine.run(plain()), Loop.at(SITE).run(plain()))
 
 

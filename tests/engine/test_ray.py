@@ -13,7 +13,7 @@ from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 from fedstrata.engine import Loop, Parallel, Ray
 from fedstrata.engine.parallel import ray as tasks
 from fedstrata.engine.parallel.sharding import ShardRequest, perform
-from fedstrata.errors import EngineError, ExperimentError, ResourceError
+from fedstrata.errors import EngineError, ExperimentError, ResourceError, UserCodeError
 from turns import same
 
 # Ray's own: how it looks for accelerators, and what it leaves to the garbage collector.
@@ -215,6 +215,6 @@ def test_work_that_kills_every_worker_of_ray_fails() -> None:
 @pytest.mark.slow
 def test_what_a_task_raises_is_raised_here() -> None:
     spec = deadly_site(partial(fail, KeyError("somewhere")))
-    with pytest.raises(KeyError, match="somewhere") as found:
+    with pytest.raises(UserCodeError, match=r"failed: KeyError: .somewhere") as found:
         Parallel(spec, Ray(spec, 1)).run(plain())
-    assert type(found.value) is KeyError
+    assert type(found.value) is UserCodeError and "in forward" in found.value.trace
