@@ -1,4 +1,7 @@
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -26,6 +29,28 @@ def test_samples_come_as_arrays_tensors_or_lists() -> None:
     assert torch.equal(COLOUR.tensor_of(colours.transpose(0, 2, 3, 1)), torch.from_numpy(colours))
     numbers = SIGNAL.tensor_of([[[1, 2, 3, 4], [5, 6, 7, 8]]])
     assert numbers.dtype == torch.float32 and numbers.shape == (1, 2, 4)
+
+
+TABLE = SampleFormat((3,), "float32", (0.0,) * 3, (1.0,) * 3, classes=2, feature_names=("age", "dose", "weight"))
+
+
+def test_features_of_a_table_are_taken_by_their_names() -> None:
+    columns = {"weight": [70.0, 80.0], "age": [1.0, 2.0], "site": ["a", "b"], "dose": [0.5, 0.6]}
+
+    class Frame:
+        """A data frame, as far as it is used."""
+
+        columns = ("weight", "age", "site", "dose")
+
+        def __getitem__(self, name: str) -> list[Any]:
+            return COLUMNS[name]
+
+    COLUMNS: dict[str, list[Any]] = columns  # type: ignore[assignment]  # lists of texts and numbers
+    expected = torch.tensor([[1.0, 0.5, 70.0], [2.0, 0.6, 80.0]])
+    for given in (columns, pa.table(columns), Frame(), expected):
+        assert torch.equal(TABLE.tensor_of(given), expected)
+    with pytest.raises(DataError, match=r"expected the columns age, dose, weight, found no 'dose'"):
+        TABLE.tensor_of({"age": [1.0], "weight": [70.0]})
 
 
 @pytest.mark.parametrize(

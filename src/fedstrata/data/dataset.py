@@ -183,7 +183,16 @@ class Dataset:
         raw = self.stored_shape or self.shape
         outputs = () if self.targets is None else self.outputs
         return SampleFormat(
-            raw, self._dtype, self.mean, self.std, self.classes, self.class_names, side, outputs, self.answer
+            shape=raw,
+            dtype=self._dtype,
+            mean=self.mean,
+            std=self.std,
+            classes=self.classes,
+            class_names=self.class_names,
+            side=side,
+            outputs=outputs,
+            answer=self.answer,
+            feature_names=self.feature_names,
         )
 
     @property

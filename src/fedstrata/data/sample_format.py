@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ class SampleFormat:
         side: The height and width, in pixels, to which images are resized first; None where they stay as they are.
         outputs: The shape of what the network says about one sample; empty is (classes,).
         answer: What that is: logits of "classes", logits of "labels" that are 0 or 1, or "numbers".
+        feature_names: The name of each feature, where columns of a table are the features; else empty.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +46,7 @@ class SampleFormat:
     side: int | None = None
     outputs: tuple[int, ...] = ()
     answer: Answer = "classes"
+    feature_names: tuple[str, ...] = ()
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -70,14 +73,23 @@ class SampleFormat:
 
         Args:
             samples: The samples, (samples, *shape). Images may lack the axis of their one channel or have the channels
-                last. Rows of a table may hold the numbers of a sample side by side.
+                last. Rows of a table may hold the numbers of a sample side by side. Of a table or mapping with named
+                columns, the features are taken by their names, in whatever order they are.
 
         Returns:
             The samples, (samples, *shape), of this format's type.
 
         Raises:
-            DataError: When they have another shape, or pixels are expected and other numbers are found.
+            DataError: When they have another shape, a feature is missing, or pixels are expected and other numbers are
+                found.
         """
+        names = _column_names(samples)
+        if self.feature_names and names is not None:
+            missing = [name for name in self.feature_names if name not in names]
+            if missing:
+                raise DataError(f"expected the columns {', '.join(self.feature_names)}, found no {missing[0]!r}")
+            samples = [samples[name] for name in self.feature_names]
+            samples = np.stack([np.asarray(column) for column in samples], axis=1)
         try:
             found = samples.detach().cpu() if isinstance(samples, torch.Tensor) else torch.from_numpy(np.array(samples))
         # numpy and torch raise these about texts, and about rows of different lengths.
@@ -102,6 +114,17 @@ class SampleFormat:
             f"expected samples as in training, (samples, {_axes(self.shape)}), found "
             f"{tuple(found.shape)}; a single sample needs a first axis of 1"
         )
+
+
+def _column_names(samples: Any) -> list[str] | None:
+    """The names of the columns of a table or mapping; None for anything else."""
+    if isinstance(samples, Mapping):
+        return list(samples)
+    for attribute in ("column_names", "columns"):  # of Arrow, and of a data frame
+        names = getattr(samples, attribute, None)
+        if names is not None:
+            return [str(name) for name in names]
+    return None
 
 
 def _axes(shape: tuple[int, ...]) -> str:
