@@ -17,6 +17,7 @@ FedstrataError
 A message is one line: what was expected, what was found, what to do.
 """
 
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,12 +116,19 @@ class ContractError(FedstrataError):
     """An algorithm or an engine broke a rule of `fedstrata.core`."""
 
 
+_OTHERS_CODE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""The folders of Python's own modules and of installed packages."""
+
+
 def users_trace(error: BaseException) -> str:
     """The traceback of an error from the first frame on that is not fedstrata's own."""
     own = str(Path(__file__).parent)
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(frames)]
+    if all(file.startswith(_OTHERS_CODE) for file in files):
+        return ""  # The user has called something, and written nothing that could be mended.
     return "".join(traceback.format_exception(type(error), error, frames))
 
 

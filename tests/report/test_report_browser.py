@@ -123,7 +123,7 @@ def test_a_page_opens_without_an_error_draws_everything_and_fetches_nothing(
 ) -> None:
     found = opened(kept(name, tmp_path))
     page = found.page
-    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() > 2
+    assert page.locator(".plot:visible").count() == page.locator(".plot .main-svg:first-child").count() > 2
     assert page.evaluate(FITS)
     page.set_viewport_size({"width": 1, "height": 1})
     page.set_viewport_size({"width": 390, "height": 800})
@@ -161,7 +161,19 @@ def test_the_matrix_on_the_slider_is_the_one_on_disk(opened: Open, tmp_path: Pat
     for one, row in enumerate(order):
         for two, column in enumerate(order):
             if one != two:
-                assert values[one][two] == pytest.approx(matrix[clients.index(row), clients.index(column)], abs=1e-4)
+                assert values[one][two] == pytest.approx(
+                    matrix[clients.index(int(row)), clients.index(int(column))], abs=1e-4
+                )
+
+
+def test_a_click_on_a_client_shows_its_curve_and_its_sentences(opened: Open, tmp_path: Path) -> None:
+    found = opened(write(tmp_path / "run", count=12))
+    found.page.locator("button.client").first.click()
+    name = found.page.locator("button.client").first.inner_text()
+    expect(found.page.locator("#client-name")).to_have_text(f"Client {name}")
+    expect(found.page.locator("#client-text")).to_contain_text("Its accuracy is")
+    expect(found.page.locator("#client-curve .scatterlayer .trace")).to_have_count(2)
+    assert found.errors == []
 
 
 @pytest.mark.parametrize(
@@ -354,13 +366,3 @@ def test_a_page_whose_server_has_ended_says_so_and_stays(opened: Open, tmp_path:
         thread.join()
     expect(page.locator("#stopped")).to_be_visible(timeout=TIMEOUT)
     expect(frame.locator(".lead")).to_contain_text("20 clients")
-
-
-def test_a_click_on_a_client_shows_its_curve_and_its_sentences(opened: Open, tmp_path: Path) -> None:
-    found = opened(write(tmp_path / "run", count=12))
-    found.page.locator("button.client").first.click()
-    name = found.page.locator("button.client").first.inner_text()
-    expect(found.page.locator("#client-name")).to_have_text(f"Client {name}")
-    expect(found.page.locator("#client-text")).to_contain_text("Its accuracy is")
-    expect(found.page.locator("#client-curve .scatterlayer .trace")).to_have_count(2)
-    assert found.errors == []

@@ -204,7 +204,7 @@ def test_html_in_any_name_is_escaped(both: Comparison) -> None:
     content["runs"][0] |= {"summary": None, "error": EVIL}
     edit(file, **content)
     text = page(both.folder)
-    assert "<img" not in text and text.count("</script>") == 4
+    assert "<img" not in text and text.count("</script>") == 5
     assert "&lt;img src=x" in text
     assert figures(text)["accuracy"]["data"][-1]["name"].startswith("&lt;img")
     assert "java%3A%3Cimg" in text

@@ -10,10 +10,16 @@ import warnings
 from typing import Any
 
 import torch
-from sklearn import metrics
 from torch import Tensor
 
 from fedstrata.objective.losses import IGNORED
+
+
+def _sklearn() -> Any:
+    """Scikit-learn's metrics, read at the first use: a device that measures accuracy needs none of them."""
+    from sklearn import metrics
+
+    return metrics
 
 
 def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,7 +56,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     with warnings.catch_warnings():
         # A client need not have every class that its model predicts.
         warnings.filterwarnings("ignore", message="y_pred contains classes not in y_true")
-        return float(metrics.balanced_accuracy_score(*_classes(outputs, targets)))
+        return float(_sklearn().balanced_accuracy_score(*_classes(outputs, targets)))
 
 
 def f1_macro(outputs: Tensor, targets: Tensor) -> float:
@@ -74,32 +80,32 @@ def roc_auc(outputs: Tensor, targets: Tensor) -> float:
     if not targets.is_floating_point():
         truth, scores = targets[:, None].double(), (outputs[:, 1] - outputs[:, 0])[:, None].double()
     both = [column for column in range(truth.shape[1]) if len(truth[:, column].unique()) == 2]
-    found = [float(metrics.roc_auc_score(truth[:, column].numpy(), scores[:, column].numpy())) for column in both]
+    found = [float(_sklearn().roc_auc_score(truth[:, column].numpy(), scores[:, column].numpy())) for column in both]
     return sum(found) / len(found) if found else 0.5
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs."""
-    return float(metrics.r2_score(*_numbers(outputs, targets)))
+    return float(_sklearn().r2_score(*_numbers(outputs, targets)))
 
 
 def neg_mse(outputs: Tensor, targets: Tensor) -> float:
     """The mean squared error, negative."""
-    return -float(metrics.mean_squared_error(*_numbers(outputs, targets)))
+    return -float(_sklearn().mean_squared_error(*_numbers(outputs, targets)))
 
 
 def neg_rmse(outputs: Tensor, targets: Tensor) -> float:
     """The root of the mean squared error, negative."""
-    return -float(metrics.root_mean_squared_error(*_numbers(outputs, targets)))
+    return -float(_sklearn().root_mean_squared_error(*_numbers(outputs, targets)))
 
 
 def neg_mae(outputs: Tensor, targets: Tensor) -> float:
     """The mean absolute error, negative."""
-    return -float(metrics.mean_absolute_error(*_numbers(outputs, targets)))
+    return -float(_sklearn().mean_absolute_error(*_numbers(outputs, targets)))
 
 
 def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
-    return float(metrics.f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
+    return float(_sklearn().f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
 
 
 def _classes(outputs: Tensor, targets: Tensor) -> tuple[Any, Any]:

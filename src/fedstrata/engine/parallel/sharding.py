@@ -188,7 +188,7 @@ def merge_scores(evaluation: Evaluation, parts: Sequence[Score]) -> Score:
     """Put scores of some clients together, in the order of the evaluation."""
     if not parts:
         nobody = torch.empty(0, dtype=torch.int64)
-        return Score(nobody, nobody, nobody, torch.empty(0))
+        return Score(nobody, torch.empty(0, dtype=torch.float64), nobody, torch.empty(0))
     order = _order(evaluation.clients, [part.clients for part in parts])
     return Score(*(torch.cat([getattr(part, field.name) for part in parts])[order] for field in fields(Score)))
 
