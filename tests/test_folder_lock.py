@@ -27,9 +27,12 @@ from fedstrata.folder_lock import folder_lock
 
 with folder_lock(Path(sys.argv[1])):
     worker = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    said, says = os.pipe()
     if os.fork() == 0:
+        os.write(says, b".")
         sys.stdin.read()
         os._exit(0)
+    os.read(said, 1)  # A process that was forked off lets go of the lock when it begins to run.
     print("held", worker.pid, flush=True)
     sys.stdin.read()
 """

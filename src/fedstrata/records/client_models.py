@@ -172,7 +172,9 @@ def check_tensors(folder: Path, expected: Mapping[str, Sequence[int]], found: Ma
     Raises:
         RecordError: For the first that differs.
     """
-    for name, values in found.items():
+    # In the order of the network: a file of safetensors is read in any order.
+    for name in [*(name for name in expected if name in found), *sorted(found.keys() - expected.keys())]:
+        values = found[name]
         if name not in expected or tuple(values.shape) != tuple(expected[name]):
             shape = tuple(expected[name]) if name in expected else "none of this name"
             raise RecordError(
