@@ -189,7 +189,9 @@ def bare_turns(module: torch.nn.Module, setup: RunSetup) -> Callable[[], object]
             with torch.no_grad():
                 torch._foreach_copy_(parameters, start)
             module.train()
-            for inputs, labels in held.batches(held.train(client), BATCH, torch.Generator().manual_seed(client)):
+            index = held.train(client)
+            order = torch.randperm(len(index), generator=torch.Generator().manual_seed(client))
+            for inputs, labels in held.batches(index[order], BATCH):
                 gradients = torch.autograd.grad(cross_entropy(module(inputs), labels), parameters)
                 with torch.no_grad():
                     torch._foreach_add_(parameters, gradients, alpha=-LR)

@@ -67,5 +67,5 @@ def test_a_package_adds_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_imported_is_told_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^ModuleNotFoundError: No module named 'not_there'$"):
         load_users_object("not_there:thing")
-    with pytest.raises(ValueError, match=r"AttributeError: .*; a class of a script or notebook is known there alone"):
+    with pytest.raises(ValueError, match=r"AttributeError: .*; what a script or notebook defines is known there alone"):
         load_users_object("__main__:NotThere")

@@ -120,6 +120,11 @@ _OTHERS_CODE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstd
 """The folders of Python's own modules and of installed packages."""
 
 
+def first_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def users_trace(error: BaseException) -> str:
     """The traceback of an error from the first frame on that is not fedstrata's own."""
     own = str(Path(__file__).parent)

@@ -9,6 +9,8 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, TypeVar
 
+from fedstrata.errors import first_line
+
 _Target = TypeVar("_Target")
 
 _logger = logging.getLogger(__name__)
@@ -34,9 +36,8 @@ def load_users_object(path: str) -> Any:
     except Exception as error:  # the module may raise anything
         hint = ""
         if path.startswith("__main__:"):
-            hint = "; a class of a script or notebook is known there alone, so move it into a module of its own"
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"{reason}{hint}") from error
+            hint = "; what a script or notebook defines is known there alone, so move it into a module of its own"
+        raise ValueError(f"{first_line(error)}{hint}") from error
 
 
 class Registry(Mapping[str, _Target]):

@@ -75,6 +75,18 @@ def models(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if path.name.startswith(("cluster", "layout"))}
 
 
+def come_after_round_2(grid: Loopback) -> None:
+    """Take the last device away; it connects when the first device's answer of round 2 has come, under another id."""
+    late = grid.devices.pop(105)
+
+    def come(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.group_id == "2":
+            grid.devices[205] = late
+        return [reply]
+
+    grid.twist = come
+
+
 def kept_on_devices(folder: Path) -> list[bool]:
     clients = json.loads((folder / "models" / "clients.json").read_text())["clients"]
     return [client["on_device"] for client in clients]
@@ -192,14 +204,7 @@ def test_a_server_that_is_lost_goes_on_and_ends_with_the_same_models(here: Here,
 
 def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Here, tmp_path: Path) -> None:
     grid, members = here
-    late = grid.devices.pop(105)
-
-    def come(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "2":
-            grid.devices[205] = late
-        return [reply]
-
-    grid.twist = come
+    come_after_round_2(grid)
     driven(grid, replace(members, min_clients=5), tmp_path / "real")
     events = {"join": [{"round": 3, "clients": [5]}]}
     run_experiment(load_experiment({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
@@ -209,14 +214,7 @@ def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Here, tmp_pa
 
 def test_a_client_that_nobody_had_announced_has_its_name_in_the_end(here: Here, tmp_path: Path) -> None:
     grid, members = here
-    late = grid.devices.pop(105)
-
-    def come(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "2":
-            grid.devices[205] = late
-        return [reply]
-
-    grid.twist = come
+    come_after_round_2(grid)
     driven(grid, replace(members, clients=members.clients[:5], names=tuple("ABCDE")), tmp_path / "real")
     clients = json.loads((tmp_path / "real" / "data.json").read_text())["clients"]
     assert [each["name"] for each in clients] == ["A", "B", "C", "D", "E", "site-5"]

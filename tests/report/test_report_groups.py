@@ -20,7 +20,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
 def described(records: RunRecords, counts: list[list[int]], means: np.ndarray | None = None) -> Clusters:
     """The run with the class counts of its four groups, the group of a client being its id modulo 4."""
     of_clients = np.array([counts[client % 4] for client in range(CLIENTS)])
-    return Clusters(replace(records, client_data=ClientDescriptions(of_clients, means, ("cat", "dog", "owl"))))
+    return Clusters(replace(records, client_descriptions=ClientDescriptions(of_clients, means, ("cat", "dog", "owl"))))
 
 
 def test_classes_that_are_more_and_less_frequent_are_named_with_both_shares(records: RunRecords) -> None:
@@ -70,7 +70,7 @@ def test_descriptions_are_read_as_they_were_written(tmp_path: Path, shape: tuple
     counts = np.arange(CLIENTS * 2).reshape(CLIENTS, 2)
     means = np.random.default_rng(0).normal(size=(CLIENTS, *shape)).astype(np.float32)
     Folder(run).add_client_descriptions(ClientDescriptions(counts, means, ("<a>", "é")))
-    found = read(run).client_data
+    found = read(run).client_descriptions
     assert found is not None and found.class_names == ("<a>", "é")
     assert np.array_equal(found.class_counts, counts)
     assert found.mean_inputs is not None and np.array_equal(found.mean_inputs, means)
@@ -85,5 +85,5 @@ def test_damaged_descriptions_are_left_out_with_a_note(tmp_path: Path) -> None:
         else:
             (run / CLIENT_DATA).write_bytes(damage)
         found = read(run)
-        assert found.client_data is None
+        assert found.client_descriptions is None
         assert any(CLIENT_DATA in note for note in found.notes)

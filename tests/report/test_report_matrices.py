@@ -12,7 +12,6 @@ from fedstrata.report.charts.matrices import (
     _LEVELS as LEVELS,
 )
 from fedstrata.report.charts.matrices import (
-    CLOSE_IS_HIGH,
     MOST_SHOWN,
     all_client_charts,
     dendrogram_charts,
@@ -21,7 +20,7 @@ from fedstrata.report.charts.matrices import (
     unsplit_charts,
 )
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import RULE, Chart, client_ticks
+from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart, client_ticks
 from fedstrata.report.reader import ClientMatrix, RunRecords, read
 
 
@@ -69,12 +68,12 @@ def test_a_cell_holds_the_value_of_the_two_clients_at_its_axes(records: RunRecor
 def test_distances_are_darkest_at_zero_and_similarities_at_one(records: RunRecords) -> None:
     heat = lone(records, [[0.0, 2.0, 3.0], [2.0, 0.0, 4.0], [3.0, 4.0, 0.0]], [0, 4, 8])[0].figure["data"][0]
     assert (heat["zmin"], heat["zmax"]) == (0.0, 4.0)
-    assert heat["colorscale"][0][1] == CLOSE_IS_HIGH[-1][1]
-    assert split_charts(Clusters(records))[0].figure["data"][0]["colorscale"] == CLOSE_IS_HIGH
-    assert lone(records, np.eye(2), [0, 4], measure="own")[0].figure["data"][0]["colorscale"] == CLOSE_IS_HIGH
+    assert heat["colorscale"][0][1] == SEQUENTIAL[-1][1]
+    assert split_charts(Clusters(records))[0].figure["data"][0]["colorscale"] == SEQUENTIAL
+    assert lone(records, np.eye(2), [0, 4], measure="own")[0].figure["data"][0]["colorscale"] == SEQUENTIAL
     zeros = [[0.0, 0.2, -0.3], [0.2, 0.0, 0.1], [-0.3, 0.1, 0.0]]
     heat = lone(records, zeros, [0, 4, 8], measure="likeness")[0].figure["data"][0]
-    assert (heat["zmin"], heat["zmax"], heat["colorscale"]) == (-0.3, 0.2, CLOSE_IS_HIGH), (
+    assert (heat["zmin"], heat["zmax"], heat["colorscale"]) == (-0.3, 0.2, SEQUENTIAL), (
         "likeness is a similarity with zeros on its diagonal"
     )
 

@@ -15,6 +15,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 from synthetic_run import EXPERIMENT, changed, write
 
+from fedstrata.data.memory import PREFIX
 from fedstrata.errors import RecordError
 from fedstrata.records.schema import Round
 from fedstrata.report import build, words
@@ -299,7 +300,7 @@ def result(records: RunRecords) -> str:
 
 def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecords) -> None:
     assert records.summary is not None
-    mine = replace(records, summary=changed(records.summary, dataset="memory:55f7577046c8a7a1"))
+    mine = replace(records, summary=changed(records.summary, dataset=f"{PREFIX}55f7577046c8a7a1"))
     assert title(mine) == "layercfl on data in memory"
 
 

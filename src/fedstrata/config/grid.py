@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from fedstrata.config.folder import check_seeds, comparison_folder
-from fedstrata.config.reading import Source, load_experiment
+from fedstrata.config.reading import Source, load_experiment, parse_value
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.files import parse_toml
@@ -73,14 +73,7 @@ def _values(text: str) -> list[Any]:
             return list(parsed["values"])
     except ValueError:
         pass
-    return [_value(part.strip()) for part in text.split(",")]
-
-
-def _value(text: str) -> Any:
-    try:
-        return parse_toml(f"value = {text}")["value"]
-    except (ValueError, KeyError):
-        return text
+    return [parse_value(part.strip()) for part in text.split(",")]
 
 
 def choose_sweep(

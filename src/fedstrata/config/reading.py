@@ -169,11 +169,16 @@ def _parse_set(text: str) -> tuple[list[str], Any]:
     # `--set algorithm=ifca` is short for `--set algorithm.name=ifca`.
     if keys[0] in _SELECTORS and len(keys) == 1 and not value.lstrip().startswith("{"):
         keys = [keys[0], _SELECTORS[keys[0]][0]]
+    return keys, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Read a value as in TOML; what is not TOML is plain text."""
     try:
-        parsed = parse_toml(f"value = {value}")
+        parsed = parse_toml(f"value = {text}")
     except ValueError:
-        return keys, value
-    return keys, parsed["value"] if parsed.keys() == {"value"} else value
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
 
 
 def _override(given: dict[str, Any], pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedstrata.data import memory
 from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.dataset import SPLITS
 from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location
@@ -20,8 +21,6 @@ from fedstrata.data.npz import npz_column, npz_column_names
 from fedstrata.data.parts import Part
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
-
-_SPLITS = ("train", "test")
 
 
 def column_names(location: Location) -> tuple[str, ...]:
@@ -99,7 +98,7 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     Raises:
         DataError: When a value is not "train" or "test".
     """
-    strange = [str(value) for value in np.unique(values) if str(value) not in _SPLITS]
+    strange = [str(value) for value in np.unique(values) if str(value) not in SPLITS]
     if strange:
         raise DataError(
             f"{name}: column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; "

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Split = Literal["train", "test"]
+
+SPLITS: tuple[Split, ...] = get_args(Split)
+"""The names of the splits."""
 
 _BLOCK = 4096
 """The number of samples that are converted at a time, so that no float copy of a whole data set is ever held."""

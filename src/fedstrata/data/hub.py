@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.dataset import SPLITS, Dataset, Split
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parts import Part, put_together
 from fedstrata.errors import DataError
-
-_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @cache
@@ -31,7 +29,7 @@ def hub_tables(repository: str) -> dict[Split, Any]:
         ) from None
     try:
         loaded = load_dataset(repository)
-        found: dict[Split, Any] = {split: loaded[split].with_format("arrow")[:] for split in _SPLITS if split in loaded}
+        found: dict[Split, Any] = {split: loaded[split].with_format("arrow")[:] for split in SPLITS if split in loaded}
     # The library passes on the errors of whatever it reads the files with.
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
@@ -46,7 +44,7 @@ def read_hub(name: str, options: ReadOptions) -> Dataset:
     tables = hub_tables(name)
     parts = [
         Part(None, split if len(tables) > 1 else None, None, tables[split], f"{name}, {split}")
-        for split in _SPLITS
+        for split in SPLITS
         if split in tables
     ]
     return put_together(name, parts, options)

@@ -149,18 +149,13 @@ class ClientData:
         holder = self._holder(client, round)
         return self._validation[holder] if split == "validation" else self._test[holder]
 
-    def batches(
-        self, index: Tensor, size: int, order: torch.Generator | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs (b, ...) and targets (b, ...) of some samples, as the clients that hold them see them.
 
         Args:
             index: The samples.
             size: The samples of a batch; 0 is all at once. The last batch may be shorter.
-            order: The generator that shuffles the samples; None keeps their order.
         """
-        if order is not None:
-            index = index[torch.randperm(len(index), generator=order)]
         # A few batches at a time: what was just normalised is still in the processor's cache when it is read.
         for part in index.split(_BATCHES_AT_ONCE * size or len(index)):
             inputs, targets = self.samples(part)

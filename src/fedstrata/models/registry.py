@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from fedstrata.errors import ModelError, users_trace
+from fedstrata.errors import ModelError, first_line, users_trace
 from fedstrata.key_errors import explain
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
@@ -149,7 +149,7 @@ def make_network(
         except ModelError:
             raise
         except Exception as error:
-            failure = ModelError(f"model {name!r} fails on samples of shape {shape}: {_first_line(error)}")
+            failure = ModelError(f"model {name!r} fails on samples of shape {shape}: {first_line(error)}")
             failure.trace = "" if name in _BUILT_IN else users_trace(error)
             raise failure from error
     found = tuple(outputs.shape) if torch.is_tensor(outputs) else type(outputs).__name__
@@ -220,7 +220,7 @@ def _find(name: str) -> Factory | torch.nn.Module:
             inspect.signature(factory)
             _refuse_functions_of_the_library(factory)
     except (TypeError, ValueError) as error:
-        reason = str(error) if error.__cause__ else _first_line(error)
+        reason = str(error) if error.__cause__ else first_line(error)
         raise ModelError(f"model.name = {shown(name)} names no factory(shape, classes): {reason}") from error
     return factory
 
@@ -230,7 +230,3 @@ def _refuse_functions_of_the_library(factory: Factory) -> None:
     package, *rest = str(getattr(factory, "__module__", "")).split(".")
     if package == "fedstrata" and rest[:1] != ["models"]:
         raise ValueError("it is a part of fedstrata, and makes no network")
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, users_trace
+from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
 from fedstrata.key_errors import nearest
 from fedstrata.quoting import shown
-from fedstrata.registry import Registry, load_object
+from fedstrata.registry import Registry, load_users_object
 from fedstrata.resources import resource_error
 
 _T = TypeVar("_T")
@@ -82,14 +80,10 @@ def function_of(key: str, name: str) -> Callable[..., Any]:
     """
     if name in KINDS[key]:
         return KINDS[key][name]
-    # A console script, unlike `python -m`, does not search the current directory.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
-        found: Callable[..., Any] = load_object(name)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ExperimentError(f"local.{key} = {shown(name)} names no function: {reason}") from error
+        found: Callable[..., Any] = load_users_object(name)
+    except ValueError as error:
+        raise ExperimentError(f"local.{key} = {shown(name)} names no function: {error}") from error.__cause__
     if not callable(found):
         raise ExperimentError(f"local.{key} = {shown(name)}: expected a function, found {type(found).__name__}")
     return found
@@ -126,5 +120,4 @@ def in_user_code(place: str, function: Callable[..., _T], *given: Any) -> _T:
         # Too little memory is no fault of the user's code; it is told as everywhere else.
         if resource_error(error) is not None:
             raise
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserCodeError(f"{place} failed: {reason}", users_trace(error)) from error
+        raise UserCodeError(f"{place} failed: {first_line(error)}", users_trace(error)) from error

@@ -58,6 +58,9 @@ _LAYER_COLOURS = ("#1a9070", "#3a7fc8", "#a45fc0", "#d24a63", "#d1661c")
 STYLES = ((BLUE, "solid"), (ORANGE, "dot"), (GREEN, "dash"))
 """Colour and dash of curves in one chart, which can be told apart without colours too."""
 
+SEQUENTIAL = [[0, "#f3f6fa"], [0.35, "#b5cfe8"], [0.7, "#4a86c2"], [1, "#12365f"]]
+"""Colour scale: darker is more."""
+
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12, "color": "#3d4753"}
 _MAX_IN_LEGEND = 12
 """Of more curves, a legend would be larger than its chart; the text at the pointer then names them."""

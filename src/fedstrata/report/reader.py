@@ -102,7 +102,7 @@ class RunRecords:
         data: Who the clients are, and what looks wrong with their data; None in older runs.
         references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
             next to this one, by algorithm.
-        client_data: What is known of the clients' data; None where it is not, as in a deployment.
+        client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
     """
 
     experiment: str
@@ -116,7 +116,7 @@ class RunRecords:
     notes: tuple[str, ...]
     data: DataRecord | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
-    client_data: ClientDescriptions | None = None
+    client_descriptions: ClientDescriptions | None = None
 
     @property
     def last(self) -> Round | None:
@@ -162,7 +162,7 @@ def read(folder: Path) -> RunRecords:
         matrices=_read_matrices(folder, rounds, notes),
         tree=tree,
         summary=summary,
-        client_data=_read_client_data(folder, len(rounds[-1].labels) if rounds else 0, notes),
+        client_descriptions=_read_client_descriptions(folder, len(rounds[-1].labels) if rounds else 0, notes),
         notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
         data=data,
@@ -435,10 +435,10 @@ def _load_matrices(path: Path, shown: frozenset[int]) -> list[ClientMatrix]:
     return found
 
 
-def _read_client_data(folder: Path, clients: int, notes: list[str]) -> ClientDescriptions | None:
+def _read_client_descriptions(folder: Path, clients: int, notes: list[str]) -> ClientDescriptions | None:
     """Return what is known of the data of so many clients."""
     try:
-        return _load_client_data(folder / CLIENT_DATA, clients)
+        return _load_client_descriptions(folder / CLIENT_DATA, clients)
     except FileNotFoundError:
         return None
     except _DAMAGED as error:
@@ -446,7 +446,7 @@ def _read_client_data(folder: Path, clients: int, notes: list[str]) -> ClientDes
         return None
 
 
-def _load_client_data(path: Path, clients: int) -> ClientDescriptions:
+def _load_client_descriptions(path: Path, clients: int) -> ClientDescriptions:
     with _open_archive(path) as archive:
         counts = _array(archive, "class_counts", 2)
         names = parse_json(_array(archive, "class_names", 1).astype(np.uint8).tobytes())

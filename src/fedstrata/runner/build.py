@@ -124,26 +124,25 @@ def build_run(experiment: Experiment) -> RunSetup:
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     spec = _spec(experiment, dataset, partition, members)
-    sizes = [len(index) for index in partition.train]
+    sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
-    members = replace(members, weights=sampling_weights(experiment.cohort, partial(_sizes, spec.client_data)))
+    members = _weighted(members, experiment, spec.client_data)
     engine, why = _engine(experiment, spec, members, problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
-    inputs = _inputs(dataset)
     return RunSetup(
-        problem,
-        algorithm,
-        clients,
-        members,
-        spec.client_data,
-        engine,
-        why,
-        names,
-        warnings,
-        inputs,
-        spec.objective,
+        problem=problem,
+        algorithm=algorithm,
+        clients=clients,
+        members=members,
+        client_data=spec.client_data,
+        engine=engine,
+        why=why,
+        names=names,
+        warnings=warnings,
+        inputs=_inputs(dataset),
+        objective=spec.objective,
     )
 
 
@@ -158,6 +157,11 @@ def _inputs(dataset: data.Dataset) -> str:
 def _sizes(client_data: ClientData, round: int) -> list[int]:
     """The training samples of each client in a round."""
     return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
+
+
+def _weighted(members: Membership, experiment: Experiment, client_data: ClientData) -> Membership:
+    """Who takes part, with the weights that the experiment samples by."""
+    return replace(members, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
 
 
 def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
@@ -182,8 +186,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.problem
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
-    sizes = partial(_sizes, setup.client_data)
-    members = replace(membership(experiment), weights=sampling_weights(experiment.cohort, sizes))
+    members = _weighted(membership(experiment), experiment, setup.client_data)
     return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=members)
 
 

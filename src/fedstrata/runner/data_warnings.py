@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
-from fedstrata.data import Dataset
+from fedstrata.data import DATASETS, Dataset, find, has_own_test
 from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
@@ -62,8 +62,6 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
 
 def _unused_test_samples(experiment: Experiment, dataset: Dataset, own_test: int) -> Iterator[str]:
     """Test samples of the user that no client is tested on. Those of known data sets are documented as unused."""
-    from fedstrata.data import find, has_own_test
-
     location = find(experiment.data.name, experiment.data.root)
     if own_test or location.info is not None or not has_own_test(location):
         return
@@ -223,8 +221,6 @@ def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: in
 
 def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Test samples that equal a training sample. Known data sets are what they are."""
-    from fedstrata.data import DATASETS
-
     if experiment.data.name in DATASETS:
         return
     train = {_digest(dataset, row) for own in partition.train for row in own}

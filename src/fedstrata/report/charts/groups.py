@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedstrata.records.schema import ClientDescriptions
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import Chart, Figure, axis, clean, figure, rounded
+from fedstrata.report.drawing import SEQUENTIAL, Chart, Figure, axis, clean, figure, rounded
 from fedstrata.report.words import capital, joined
 
 MOST_CLUSTERS = 24
@@ -29,9 +29,6 @@ LEAST_DIFFERENCE = 0.05
 
 LEAST_DEVIATION = 0.5
 """Means of a feature that differ by less, in standard deviations of all samples, are taken as equal."""
-
-SHARES = [[0, "#f3f6fa"], [0.35, "#b5cfe8"], [0.7, "#4a86c2"], [1, "#12365f"]]
-"""Colour scale of shares: darker is more."""
 
 DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
 """Colour scale of deviations from the mean of all: orange is less, blue is more."""
@@ -53,7 +50,7 @@ class Described(NamedTuple):
 
 def describe_clusters(clusters: Clusters) -> list[Described]:
     """Return a sentence for each final cluster; none where there is one cluster, or nothing is known of the data."""
-    known = clusters.records.client_data
+    known = clusters.records.client_descriptions
     if known is None or not 1 < len(clusters.finals) <= MOST_CLUSTERS:
         return []
     found = []
@@ -123,7 +120,7 @@ def class_names(known: ClientDescriptions) -> list[str]:
 
 def group_charts(clusters: Clusters) -> list[Chart]:
     """Draw the class mix of each final cluster, and its mean image or the means of its features."""
-    known = clusters.records.client_data
+    known = clusters.records.client_descriptions
     if known is None or not describe_clusters(clusters):
         return []
     charts = [class_mix(clusters, known)]
@@ -139,7 +136,7 @@ def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
     counts = [known.class_counts[clients_of(clusters, node)].sum(axis=0) for node in clusters.finals]
     shares = np.array([100 * count / max(count.sum(), 1) for count in counts])
     limits = (0.0, max(200 / shares.shape[1], float(shares.max())))  # so that equal shares look equal
-    drawn = _rows(clusters, shares, class_names(known), "class", SHARES, "%{z:.1f} % of class %{x}", limits)
+    drawn = _rows(clusters, shares, class_names(known), "class", SEQUENTIAL, "%{z:.1f} % of class %{x}", limits)
     text = "Share of each class in the training data of a cluster's clients, in percent. Darker is more."
     return Chart("class-mix", "Classes of each cluster", text, drawn)
 

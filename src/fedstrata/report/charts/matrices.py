@@ -17,17 +17,25 @@ from scipy.spatial.distance import squareform
 
 from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.report.clusters import Clusters, NodeMatrices
-from fedstrata.report.drawing import RULE, Chart, Figure, axis, clean, client_ticks, figure, rounded, threshold_line
+from fedstrata.report.drawing import (
+    RULE,
+    SEQUENTIAL,
+    Chart,
+    Figure,
+    axis,
+    clean,
+    client_ticks,
+    figure,
+    rounded,
+    threshold_line,
+)
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import COMPARABLE, COMPARED_BY, SIMILARITIES, capital, joined, slug, split_text
 
 MOST_SHOWN = 6
 """Matrices of one decision that are shown; with more, the one that decided would be hard to find."""
 
-CLOSE_IS_HIGH = [[0, "#f3f6fa"], [0.35, "#b5cfe8"], [0.7, "#4a86c2"], [1, "#12365f"]]
-"""Colour scale of similarities: darker means closer."""
-
-CLOSE_IS_LOW = [[place, colour] for place, (_, colour) in zip((0, 0.3, 0.65, 1), CLOSE_IS_HIGH[::-1], strict=True)]
+CLOSE_IS_LOW = [[place, colour] for place, (_, colour) in zip((0, 0.3, 0.65, 1), SEQUENTIAL[::-1], strict=True)]
 """Colour scale of distances: darker means closer."""
 
 _LEVELS = 65534
@@ -203,7 +211,7 @@ def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
         "x": list(range(size)),
         "y": list(range(size)),
         "hovertemplate": f"{hover} %{{z}}<extra></extra>",
-        "colorscale": CLOSE_IS_HIGH if similarity else CLOSE_IS_LOW,
+        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
         "colorbar": {"thickness": 10, "len": 0.9, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 6},
     }
 
@@ -274,7 +282,7 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
-        "colorscale": CLOSE_IS_HIGH if similarity else CLOSE_IS_LOW,
+        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
     }
 
 
