@@ -109,7 +109,7 @@ def comparison(
     assert tree is not None
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
-    each, decision = torch.full((4,), samples), Decision(kind="groups_replicate" if confirmed else "")
+    each, decision = torch.full((4,), samples), Decision(kind="groups_replicate" if confirmed else "models_differ")
     return HoldoutComparison(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, decision, 4)
 
 

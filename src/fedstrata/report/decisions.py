@@ -178,15 +178,17 @@ def _confirmed(finding: str, *, gain: bool) -> _Words:
     return words
 
 
-def _models_differ(*, gain: bool) -> _Words:
+def _models_differ(finding: str, *, gain: bool) -> _Words:
     """Return the sentence of a split that error rate tests alone confirmed."""
-    finding = "round {round:.0f}: the models of others fit the clients worse (" + _CHANCE + "); "
+    finding = "round {round:.0f}: " + finding + " (" + _CHANCE + "); "
     return lambda layer, values: finding + _gain(values, gain=gain)
 
 
 _NOT_TESTED = "not tested in round {round:.0f}: "
 _GROUPS_REPLICATE = "the groups found in one part of the data are found again in the other"
 _NEWCOMERS_DIFFER = "the newcomers differ from the members"
+_MODELS_DIFFER = "the models of others fit the clients worse"
+_OUTLIERS_DIFFER = "few clients differ from all others: each side's model fits the other side worse"
 _GUARD_NOT_TESTED = "not tested in round {test_round:.0f}: "
 
 SENTENCES: Mapping[str, str | _Words] = {
@@ -240,8 +242,9 @@ SENTENCES: Mapping[str, str | _Words] = {
     "groups_replicate_without_gain": _confirmed(_GROUPS_REPLICATE, gain=False),
     "newcomers_differ": _confirmed(_NEWCOMERS_DIFFER, gain=True),
     "newcomers_differ_without_gain": _confirmed(_NEWCOMERS_DIFFER, gain=False),
-    "models_differ": _models_differ(gain=True),
-    "models_differ_without_gain": _models_differ(gain=False),
+    "models_differ": _models_differ(_MODELS_DIFFER, gain=True),
+    "models_differ_without_gain": _models_differ(_MODELS_DIFFER, gain=False),
+    "outliers_differ": _models_differ(_OUTLIERS_DIFFER, gain=True),
     "not_tested_too_few_samples": _NOT_TESTED + "{able:.0f} of {members:.0f} members are known to have {samples:.0f} "
     "samples, enough for {folds:.0f} folds; these are too few clients to tell apart",
     "not_tested_too_few_answers": _NOT_TESTED + "{members:.0f} members answered with all folds, at least "

@@ -16,13 +16,21 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, usable_sizes
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
     ClusterSplit,
     add_evaluation_tasks,
+    first_half_updates,
     split_decision,
     start_comparison,
     with_answers,
+)
+from fedstrata.algorithms.strata.outliers import (
+    OutlierSearch,
+    add_outlier_training,
+    compare_outliers,
+    outlier_decision,
+    start_search,
 )
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
@@ -126,6 +134,7 @@ class Strata:
         plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
         running = [known.comparison for known in state.clusters if known.comparison is not None]
         plan = add_evaluation_tasks(plan, problem.layout, running)
+        plan = add_outlier_training(plan, running_searches(state))
         return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds), state.sizes)
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
@@ -136,16 +145,19 @@ class Strata:
         participants = clusters_to_test(problem, state, self.alpha, self.folds)
         decisions = decisions_without_test(state, participants, self.folds)
 
-        # 1. Conclude the hold-out comparisons in which enough clients have answered.
+        # 1. Conclude the hold-out comparisons in which enough clients have answered, and start those of outliers.
         state, concluded = self._conclude_comparisons(state, report)
-        decisions |= {cluster: split.decision for cluster, split in concluded.items()}
+        state = self._compare_outliers(problem, state, report)
+        decisions |= {cluster: split.decision for cluster, split in concluded.items() if split.decision is not None}
         splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
 
-        # 2. Test the clusters that are due.
-        state, tests = run_tests(problem, state, report, participants, labels, self.alpha)
+        # 2. Test the clusters that are due and that are not split already.
+        tested = [each for each in participants if each.cluster not in splits]
+        state, tests = run_tests(problem, state, report, tested, labels, self.alpha)
         decisions |= decisions_of(state, tests)
 
         # 3. Compare models of the groups where a test confirmed some. Without the check they are split in this round.
+        # Where it confirmed none, the outliers train models of their own.
         state, confirmed = self._start_comparisons(problem, state, tests)
         splits |= confirmed
 
@@ -190,7 +202,10 @@ class Strata:
             comparison = with_answers(known.comparison, report, round)
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
-                split = split_decision(comparison, round, holdout_check=self.holdout_check)
+                if comparison.of_outliers:
+                    split = outlier_decision(comparison, round)
+                else:
+                    split = split_decision(comparison, round, holdout_check=self.holdout_check)
                 clusters[cluster] = known.concluded(comparison, split=split.count > 1)
                 concluded[cluster] = split
         return replace(state, clusters=tuple(clusters)), concluded
@@ -199,6 +214,7 @@ class Strata:
         self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]
     ) -> tuple[StrataState, dict[int, ClusterSplit]]:
         """The state with a hold-out comparison for every confirmed test, and what is split without one, by cluster."""
+        round = state.round + 1
         clusters = list(state.clusters)
         side_tests = state.side_tests
         splits = dict[int, ClusterSplit]()
@@ -217,11 +233,34 @@ class Strata:
                     found.groups,
                     level=found.level,
                     decision=found.decision,
-                    round=state.round + 1,
+                    round=round,
                     finer=found.finer,
                 )
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
+            elif known.may_search(round):
+                updates = first_half_updates(test.sent, test.clients)
+                search = start_search(problem.layout, updates, round)
+                clusters[test.cluster] = known.searching(search)
         return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits
+
+    def _compare_outliers(self, problem: Problem, state: StrataState, report: Report) -> StrataState:
+        """The state with a hold-out comparison for every search for outliers of which some have trained a model."""
+        round = state.round + 1
+        clusters = list(state.clusters)
+        for cluster, search in running_searches(state).items():
+            known = clusters[cluster]
+            level = next_level(self.alpha, known.tests)
+            comparison = compare_outliers(problem, state.models[cluster], search, report, level=level, round=round)
+            if comparison is not None:
+                clusters[cluster] = known.comparing(comparison, is_test=True)
+            elif search.is_given_up(round):
+                clusters[cluster] = replace(known, search=None)
+        return replace(state, clusters=tuple(clusters))
+
+
+def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
+    """The searches for outliers, by cluster."""
+    return {cluster: known.search for cluster, known in enumerate(state.clusters) if known.search is not None}
 
 
 # A test that confirms groups says little about a single client near their border. Its training losses by the models of

@@ -156,8 +156,9 @@ class HoldoutComparison:
         errors: The shares of misclassified samples, likewise, (m, q).
         samples: The number of independent samples behind them, (m,).
         level: The level of the error-rate tests of all other splits than the confirmed ones, together.
-        decision: The decision of the permutation test.
+        decision: The decision of the permutation test. Without one, its kind is that of a split by error-rate tests.
         round: The round in which the comparison began.
+        of_outliers: Whether the groups are outliers, and all others.
     """
 
     clients: torch.Tensor
@@ -169,6 +170,7 @@ class HoldoutComparison:
     level: float
     decision: Decision
     round: int
+    of_outliers: bool = False
 
     @property
     def answered(self) -> torch.Tensor:
@@ -222,29 +224,55 @@ def start_comparison(
         round: The round in which the comparison begins.
         finer: Whether groups inside the confirmed ones are compared as well.
     """
-    first_half = sent[: (len(sent) + 1) // 2]
-    ids = clients[torch.isin(clients, first_half[0].clients)]
-    updates = Rows(ids, torch.stack([fold.of(ids) for fold in first_half]).mean(dim=0))
+    updates = first_half_updates(sent, clients)
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
     if groups is None:
         return None
-    senders = groups.inside[:, torch.searchsorted(clients, ids)]
-    mean_updates = torch.cat([_mean_update(problem, updates.at(members)) for members in senders])
+    senders = groups.inside[:, torch.searchsorted(clients, updates.clients)]
+    mean_updates = torch.cat([mean_update(problem, updates.at(members)) for members in senders])
+    return comparison_of(clients, groups, start + mean_updates, level=level, decision=decision, round=round)
+
+
+def first_half_updates(sent: Sequence[Rows], clients: torch.Tensor) -> Rows:
+    """The updates by half A of some clients. Whoever has sent none is left out.
+
+    Args:
+        sent: The updates by every fold. Those of half A come first.
+        clients: The clients, ids (m,).
+    """
+    first_half = sent[: (len(sent) + 1) // 2]
+    ids = clients[torch.isin(clients, first_half[0].clients)]
+    return Rows(ids, torch.stack([fold.of(ids) for fold in first_half]).mean(dim=0))
+
+
+def comparison_of(
+    clients: torch.Tensor,
+    groups: GroupTree,
+    models: torch.Tensor,
+    *,
+    level: float,
+    decision: Decision,
+    round: int,
+    of_outliers: bool = False,
+) -> HoldoutComparison:
+    """A comparison in which nobody has answered yet. The arguments are its fields."""
     shape = (len(clients), len(groups))
     return HoldoutComparison(
         clients=clients,
         groups=groups,
-        models=start + mean_updates,
+        models=models,
         losses=torch.full(shape, torch.nan),
         errors=torch.full(shape, torch.nan),
         samples=torch.zeros(len(clients)),
         level=level,
         decision=decision,
         round=round,
+        of_outliers=of_outliers,
     )
 
 
-def _mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
+def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
+    """The mean of some updates by the rule of aggregation, every client with the same weight, (1, p)."""
     m = len(updates.clients)
     return problem.aggregation(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
 
@@ -319,13 +347,13 @@ class ClusterSplit:
         clients: Who was compared, ids (m,).
         groups: The group of each, (m,); -1 for a client that is in no group inside its side, which was split.
         count: The number of groups; 1 if everyone stays together.
-        decision: What decided.
+        decision: What decided; None where the earlier decision stays.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
     count: int
-    decision: Decision
+    decision: Decision | None
 
 
 @dataclass(frozen=True)
@@ -396,13 +424,29 @@ def _losses_if_split(comparison: HoldoutComparison, node: int, inside: Sequence[
 def _split_p(comparison: HoldoutComparison, node: int) -> float:
     """The p of the error-rate test of a group's subgroups, times the number of such tests (Bonferroni)."""
     groups = comparison.groups
-    errors = comparison.errors
     first, second = groups.children(node)
-    one, other = (groups.inside[group] & comparison.answered for group in (first, second))
-    both = one | other
+    sides = (groups.inside[first], groups.inside[second])
+    return min(1.0, groups.unconfirmed * two_groups_p(comparison, first, second, *sides))
+
+
+def two_groups_p(
+    comparison: HoldoutComparison, first: int, second: int, one: torch.Tensor, other: torch.Tensor
+) -> float:
+    """The p of the error-rate test of two sets of clients, each with a model.
+
+    Args:
+        comparison: The comparison, in which all of these clients evaluate both models.
+        first: The group whose model is that of the first clients.
+        second: The group whose model is that of the others.
+        one: The first clients, bool (m,).
+        other: The others, bool (m,), none of whom is among the first.
+    """
+    errors = comparison.errors
+    one = one & comparison.answered
+    both = one | (other & comparison.answered)
     own = torch.where(one, errors[:, first], errors[:, second])
     away = torch.where(one, errors[:, second], errors[:, first])
-    return min(1.0, groups.unconfirmed * error_rate_test(own[both], away[both], one[both], comparison.samples[both]))
+    return error_rate_test(own[both], away[both], one[both], comparison.samples[both])
 
 
 def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int], gain: float, p: float) -> Decision:
@@ -412,7 +456,6 @@ def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int
     values = dict(test.values)
     kind = test.kind
     if not groups.confirmed:
-        kind = "models_differ"
         values = {"p": p, "level": comparison.level, "round": float(round)}
         if p > comparison.level:
             return Decision(kind="p_above_level", values=values)

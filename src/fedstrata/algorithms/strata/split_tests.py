@@ -237,7 +237,7 @@ def confirmed_groups(
     second = test.result.proposal
     tree = single_group(len(clients))
     if test.is_single_fold:
-        return ConfirmedGroups(tree, torch.zeros_like(second), Decision(""), test.result.level, finer=True)
+        return ConfirmedGroups(tree, torch.zeros_like(second), Decision("models_differ"), test.result.level, finer=True)
     tree = with_confirmed_split(tree, 0, ~second, second)
     finer = not test.of_newcomers and not known.sides_only
     tested = torch.zeros_like(second)

@@ -12,6 +12,7 @@ from fedstrata.algorithms.shared.model_stability import (
 )
 from fedstrata.algorithms.shared.split_half import FoldSimilarity
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
+from fedstrata.algorithms.strata.outliers import OutlierSearch
 from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch
@@ -36,8 +37,8 @@ class ClusterState:
 
     Attributes:
         similarity: The similarity of its members' folds; None before the first split-half round.
-        tests: The number of tests that were made of it, those as a side of another cluster included. For two or three
-            clients, who have no permutation test, it counts hold-out comparisons.
+        tests: The number of tests that were made of it, those as a side of another cluster included. Hold-out
+            comparisons of outliers, and of two or three clients, count as tests.
         holdout_tests: The number of hold-out comparisons, of it and of the clusters that it comes from, in which
             error-rate tests might have split its members.
         last_test_round: The last round in which it, or the cluster that it was split from, was to be tested; 0 before
@@ -45,6 +46,8 @@ class ClusterState:
         most_answers: The largest number of members that answered in one round so far.
         reassignment_rounds: The number of rounds for which its members may still choose another cluster of its split.
         comparison: The hold-out comparison that is running, if there is one.
+        search: The search for outliers that is running, if there is one.
+        last_search_round: The last round after which a search for outliers began; 0 before the first.
         sides_only: Whether a comparison with groups inside the two sides once ended without a split. Then later
             comparisons are of the two sides alone, which costs far less.
     """
@@ -56,39 +59,58 @@ class ClusterState:
     most_answers: int = 0
     reassignment_rounds: int = 0
     comparison: HoldoutComparison | None = None
+    search: OutlierSearch | None = None
+    last_search_round: int = 0
     sides_only: bool = False
 
     def only(self, members: torch.Tensor) -> ClusterState:
         """The same for some of the members, by a bool (n,)."""
         similarity = self.similarity
         comparison = self.comparison
+        search = self.search
         return replace(
             self,
             similarity=similarity and similarity.only(members[similarity.clients]),
             comparison=comparison and comparison.only(members[comparison.clients]),
+            search=search and search.only(members[search.clients]),
         )
 
     def comparing(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
-        """The same with a comparison that begins, if there is one, and whether it counts as a test."""
+        """The same with a comparison that begins, if there is one, and whether it counts as a test.
+
+        A comparison of groups takes the place of a search for outliers.
+        """
         if comparison is None:
             return self
         has_error_rate_tests = comparison.groups.unconfirmed > 0
         return replace(
             self,
             comparison=comparison,
+            search=None,
             tests=self.tests + is_test,
             holdout_tests=self.holdout_tests + has_error_rate_tests,
         )
 
+    def searching(self, search: OutlierSearch | None) -> ClusterState:
+        """The same with a search for outliers that begins, if there is one."""
+        return self if search is None else replace(self, search=search, last_search_round=search.round)
+
     def concluded(self, comparison: HoldoutComparison, *, split: bool) -> ClusterState:
         """The same after a comparison, and whether it split the cluster."""
         had_groups_inside = comparison.groups.confirmed > 0 and len(comparison.groups) > 3
-        return replace(self, comparison=None, sides_only=self.sides_only or (had_groups_inside and not split))
+        return replace(
+            self, comparison=None, search=None, sides_only=self.sides_only or (had_groups_inside and not split)
+        )
 
     @property
     def idle(self) -> bool:
-        """Whether the cluster may be tested: it has no running comparison, and its members are not being reassigned."""
-        return self.comparison is None and not self.reassignment_rounds
+        """Whether the cluster may be tested: no groups are being compared, and no members are being reassigned."""
+        compares_groups = self.comparison is not None and not self.comparison.of_outliers
+        return not compares_groups and not self.reassignment_rounds
+
+    def may_search(self, round: int) -> bool:
+        """Whether a search for outliers may begin after a round: none is running, and the last began at half of it."""
+        return self.search is None and self.comparison is None and round >= 2 * self.last_search_round
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,257 @@
+"""Outliers: the few clients of a cluster that differ from all others, which no permutation test can find.
+
+A single client among m can reach no smaller p than 1 / m by permutations of the clients, two clients none below
+2 / (m (m - 1)). But their own samples can tell. The members whose updates of half A point least in the direction of the
+others' updates are the candidates. They train longer on half A, from the cluster's model. Then a hold-out comparison
+asks on half B whether the model that they make serves them better than the cluster's, and the others worse. The
+candidates and their model come from half A alone, so the error-rate test of half B holds whoever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scipy.special import stdtrit
+
+from fedstrata.algorithms.shared.split_half import compared_layers
+from fedstrata.algorithms.strata.holdout import (
+    ClusterSplit,
+    GroupTree,
+    HoldoutComparison,
+    candidate_groups,
+    comparison_of,
+    mean_update,
+    single_group,
+    two_groups_p,
+)
+from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
+from fedstrata.lazy_torch import torch
+
+_RATE = 0.05
+"""About the rate at which somebody stands out in a view of clients that are all alike. It decides how often outliers
+train for nothing, and about no split."""
+
+_MAD_EFFICIENCY = 0.37
+"""The efficiency of the median absolute deviation as a scale of normal values. It says how uncertain scores are."""
+
+_MIN_CLIENTS = 8
+"""The fewest members among whom outliers are sought. Of fewer, most would stand out from the others by chance."""
+
+_MAX_SHARE = 0.25
+"""The largest share of a cluster that can be outliers. Of more clients, a permutation test finds the groups."""
+
+_STEPS = 50
+"""The number of steps that outliers train. After fewer, their model is still much like that of the cluster."""
+
+_MAX_ROUNDS = 10
+"""The number of rounds after which a search is given up if no outlier has answered."""
+
+OUTLIER_TASK = "outlier training"
+"""The task in which outliers train."""
+
+_EVERYONE, _OUTLIERS = 0, 1
+"""The groups of everyone and of all outliers in a comparison."""
+
+
+@dataclass(frozen=True)
+class OutlierSearch:
+    """Clients of one cluster that may be outliers, and that are to train a model of their own on half A.
+
+    Attributes:
+        clients: Who was compared, ids (m,).
+        outliers: Who of them stood out, bool (m,).
+        round: The round in which they did.
+    """
+
+    clients: torch.Tensor
+    outliers: torch.Tensor
+    round: int
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """The clients that stood out."""
+        return self.clients[self.outliers]
+
+    def only(self, kept: torch.Tensor) -> OutlierSearch | None:
+        """The search among some of the clients, by a bool (m,); None where no outlier is left, or nobody else."""
+        outliers = self.outliers[kept]
+        if not bool(outliers.any()) or bool(outliers.all()):
+            return None
+        return replace(self, clients=self.clients[kept], outliers=outliers)
+
+    def is_given_up(self, round: int) -> bool:
+        """Whether the search ends in a round in which no outlier has trained."""
+        return round >= self.round + _MAX_ROUNDS
+
+
+def start_search(layout: Layout, updates: Rows, round: int) -> OutlierSearch | None:
+    """A search for outliers among the members of a cluster; None where nobody stands out, or too many do.
+
+    Args:
+        layout: The layout of the network.
+        updates: The updates of the members by half A, (m, p).
+        round: The round in which they were made.
+    """
+    if len(updates.clients) < _MIN_CLIENTS:
+        return None
+    layers = compared_layers(layout)
+    scores = outlier_scores(updates.values, layers)
+    most = int(_MAX_SHARE * len(updates.clients))
+    threshold = _threshold(len(updates.clients))
+    found = [score > threshold for score in scores]
+    views = [view for view, outliers in enumerate(found) if 0 < int(outliers.sum()) <= most]
+    if not views:
+        return None
+    clearest = max(views, key=lambda view: float(scores[view].max()))
+    return OutlierSearch(updates.clients, found[clearest], round)
+
+
+def _threshold(m: int) -> float:
+    """The score from which on one of m clients stands out: a quantile of Student's t, with Bonferroni's correction."""
+    return float(stdtrit(_MAD_EFFICIENCY * (m - 1), 1 - _RATE / m))
+
+
+def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """How far each client stands out in each view, by modified z-scores of its distance from the others, (v, m).
+
+    The distance of a client is one minus the cosine of its update and the mean update of all others. Modified z-scores
+    use the median and the median absolute deviation, which a few outliers do not change (Iglewicz and Hoaglin, "How to
+    detect and handle outliers", 1993).
+
+    Args:
+        values: The updates, (m, p).
+        layers: The columns of each view.
+    """
+    scores = list[torch.Tensor]()
+    for columns in layers.values():
+        rows = values[:, columns].double()
+        others = (rows.sum(dim=0) - rows) / (len(rows) - 1)
+        distance = 1 - torch.nn.functional.cosine_similarity(rows, others, dim=1)
+        deviation = distance - distance.median()
+        spread = deviation.abs().median().clamp(min=torch.finfo(torch.float64).tiny)
+        scores.append(0.6745 * deviation / spread)
+    return torch.stack(scores)
+
+
+def add_outlier_training(plan: Plan, searches: Mapping[int, OutlierSearch]) -> Plan:
+    """The plan in which the outliers of each cluster also train longer on half A, from the model of the cluster."""
+    if not searches:
+        return plan
+    normal = plan.tasks[TRAIN]
+    candidates = torch.full((len(plan.cohort), 1), -1)
+    for cluster, search in searches.items():
+        candidates[torch.isin(plan.cohort, search.ids)] = cluster
+    training = replace(normal.training, steps=_STEPS)
+    task = replace(normal, candidates=candidates, training=training, fold="A", stream="outlier")
+    return replace(plan, tasks={**plan.tasks, OUTLIER_TASK: task})
+
+
+def compare_outliers(
+    problem: Problem, start: torch.Tensor, search: OutlierSearch, report: Report, *, level: float, round: int
+) -> HoldoutComparison | None:
+    """A comparison of the models of those outliers that have trained; None where nobody has.
+
+    Of its groups, 0 is everyone with the model of the cluster, and 1 the outliers with that which they have trained.
+    The pairs 2 and 3, 4 and 5, and so on, are the two sides of an earlier group of outliers.
+
+    Args:
+        problem: What is fixed for the run.
+        start: The model of the cluster from which the outliers trained, (p,).
+        search: The search.
+        report: The report of the plan of `add_outlier_training`.
+        level: The level of the error-rate tests, together.
+        round: The round of the report.
+    """
+    updates = report.results[OUTLIER_TASK].updates
+    updates = updates.at(torch.isin(updates.clients, search.ids))
+    if not len(updates.clients):
+        return None
+    groups = _outlier_groups(search, updates)
+    places = torch.searchsorted(search.clients, updates.clients)
+    own = [mean_update(problem, updates.at(members)) for members in groups.inside[1:, places]]
+    models = torch.cat([start[None], *(start + update for update in own)])
+    decision = Decision("outliers_differ")
+    return comparison_of(search.clients, groups, models, level=level, decision=decision, round=round, of_outliers=True)
+
+
+def _outlier_groups(search: OutlierSearch, updates: Rows) -> GroupTree:
+    """The groups of a comparison, all below the first, so that everyone evaluates the models of all of them."""
+    inside = torch.zeros(1, len(search.clients), dtype=torch.bool)
+    outliers = inside.index_fill(1, torch.searchsorted(search.clients, updates.clients), True)
+    nodes = [~inside, outliers]
+    among = candidate_groups(single_group(len(updates.clients)), updates.clients, updates)
+    if among is not None:
+        finer = torch.zeros(len(among), len(search.clients), dtype=torch.bool)
+        finer[:, outliers[0]] = among.inside
+        nodes.append(finer[1:])
+    groups = torch.cat(nodes)
+    parents = torch.zeros(len(groups), dtype=torch.int64)
+    parents[0] = -1
+    return GroupTree(groups, parents, confirmed=0)
+
+
+def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit:
+    """Decide by a comparison which outliers get a cluster of their own. All others stay together.
+
+    A group is separated if it differs from all but the outliers, and if its model lowers its loss. Its two sides are
+    looked at instead where they differ from each other.
+
+    Args:
+        comparison: One in which enough have answered.
+        round: The round of the last answers.
+    """
+    separated = _separated_groups(comparison, _OUTLIERS)
+    labels = torch.zeros(len(comparison.clients), dtype=torch.int64)
+    for label, group in enumerate(separated, start=1):
+        labels[comparison.groups.inside[group]] = label
+    if not separated:
+        # The cluster has a decision already, of the permutation test after which the search began.
+        return ClusterSplit(comparison.clients, labels, 1, None)
+    gain = sum(_loss_lowered(comparison, group) for group in separated) / int(comparison.answered.sum())
+    values = {
+        "p": max(_p(comparison, group) for group in separated),
+        "level": comparison.level,
+        "round": float(round),
+        "gain": gain,
+        "groups": float(len(separated) + 1),
+    }
+    decision = replace(comparison.decision, values=values)
+    return ClusterSplit(comparison.clients, labels, len(separated) + 1, decision)
+
+
+def _separated_groups(comparison: HoldoutComparison, group: int) -> list[int]:
+    """The groups inside a group of outliers, or itself, that get a cluster of their own."""
+    sides = _sides(comparison.groups, group)
+    if sides and _p(comparison, *sides) <= comparison.level:
+        return [found for side in sides for found in _separated_groups(comparison, side)]
+    if _p(comparison, group) <= comparison.level and _loss_lowered(comparison, group) > 0:
+        return [group]
+    return [found for side in sides for found in _separated_groups(comparison, side)]
+
+
+def _sides(groups: GroupTree, group: int) -> list[int]:
+    """The two sides of a group of outliers, or none."""
+    for first in range(_OUTLIERS + 1, len(groups), 2):
+        if torch.equal(groups.inside[first] | groups.inside[first + 1], groups.inside[group]):
+            return [first, first + 1]
+    return []
+
+
+def _p(comparison: HoldoutComparison, group: int, other: int | None = None) -> float:
+    """The p of the error-rate test of a group and another, by default all but the outliers, times the number of tests.
+
+    The number is that of all tests that may be made (Bonferroni): of each group of outliers, and of each two sides.
+    """
+    groups = len(comparison.groups) - _OUTLIERS
+    tests = groups + groups // 2
+    inside = comparison.groups.inside
+    if other is None:
+        return min(1.0, tests * two_groups_p(comparison, group, _EVERYONE, inside[group], ~inside[_OUTLIERS]))
+    return min(1.0, tests * two_groups_p(comparison, group, other, inside[group], inside[other]))
+
+
+def _loss_lowered(comparison: HoldoutComparison, group: int) -> float:
+    """By how much a group's own model lowers the loss of its members, in nats, in sum."""
+    here = comparison.groups.inside[group] & comparison.answered
+    return float((comparison.losses[here, _EVERYONE] - comparison.losses[here, group]).double().sum())
