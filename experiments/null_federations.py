@@ -4,8 +4,9 @@
     FEDSTRATA_DATA=DATA python experiments/null_federations.py --study null_papers --settings equal,few --federations 40
 
 Adds to ``experiments/results/<study>.json`` the seeds that it does not hold yet, so it can be stopped, and
-called again with more. Of every federation: the rounds in which algorithms first split it, and each test of Strata at
-the smallest alpha as [round, p, level]. "test" is Strata without the hold-out check: what its promise is about.
+called again with more. Of every federation: the rounds in which algorithms first split it, each test of Strata at the
+smallest alpha as [round, p, level], and the rounds in which outliers trained at the largest alpha. "test" is Strata
+without the hold-out check: what its promise is about.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from federations import follow, gather
+
+from fedstrata.algorithms.strata.outliers import OUTLIER_TASK
 
 ALPHAS = (0.01, 0.05, 0.2)
 
@@ -50,7 +53,10 @@ PAPERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Rules as their papers have them, where `FOLLOWED` has additions of the library."""
 
-STUDIES = {"null_federations": FOLLOWED, "null_papers": PAPERS}
+OUTLIERS = {name: keys for name, keys in FOLLOWED.items() if name.startswith("strata")}
+"""Strata alone: how often its search for outliers separates a client that is like all others."""
+
+STUDIES = {"null_federations": FOLLOWED, "null_papers": PAPERS, "null_outliers": OUTLIERS}
 """The algorithms of each study, by the name of its file of results."""
 
 DIGITS: dict[str, Any] = {
@@ -114,13 +120,16 @@ def main() -> None:
 def one(followed: Mapping[str, Mapping[str, Any]], setting: str, seed: int) -> dict[str, Any]:
     """One federation: who splits it, and when, and the tests of it."""
     splits, tests = dict[str, int](), list[list[float]]()
+    searches = list[int]()
     for step in follow({**SETTINGS[setting], "seed": seed}, followed):
         if step.split:
             splits[step.name] = step.state.round
         verdict = step.state.tree[0].decision
         if step.name == f"test {min(ALPHAS)}" and step.diagnostics.matrices and verdict and "p" in verdict.values:
             tests.append([step.state.round, *(float(f"{verdict.values[key]:.3g}") for key in ("p", "level"))])
-    return {"seed": seed, "splits": splits, "tests": tests}
+        if step.name == f"strata {max(ALPHAS)}" and OUTLIER_TASK in step.plan.tasks:
+            searches.append(step.state.round)
+    return {"seed": seed, "splits": splits, "tests": tests, "searches": searches}
 
 
 if __name__ == "__main__":

@@ -212,6 +212,21 @@ def power() -> str:
     return table(head, rows or [("", "", MISSING, "", "")])
 
 
+def outliers() -> str:
+    """How often Strata finds one or two clients that differ from all others."""
+    rows = list[tuple[str, ...]]()
+    for name, held in federations.read(outcomes.RESULTS / "outlier_federations.json").items():
+        runs = held["runs"]
+        exact = sum(run["strata"]["ari"] == 1.0 for run in runs)
+        split = median(run["strata"]["splits"][-1] for run in runs if run["strata"]["splits"])
+        accuracy = (
+            f"{mean(run[algorithm]['acc_client'] for run in runs):.3f}" for algorithm in ("fedavg", "oracle", "strata")
+        )
+        rows.append((name, f"{exact} of {len(runs)}", f"{split:g}", *accuracy))
+    head = "federation | exact | last split in round, median | FedAvg | oracle (the true groups) | Strata"
+    return table(head, rows or [("", MISSING, "", "", "", "")])
+
+
 def inside() -> str:
     """How often a true group is split by the same updates that separated it from another, on synthetic updates."""
     path, rows = outcomes.RESULTS / "null_synthetic.json", list[tuple[str, ...]]()
@@ -264,6 +279,7 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "others": others,
     "inside": inside,
     "power": power,
+    "outliers": outliers,
     "cost": cost,
 }
 """The tables of docs/strata.md."""
