@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from readable_tables import ReadableTables
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -24,7 +26,6 @@ SHOWN = {".py": "python", ".toml": "toml"}
 """Sources that are shown as pages, and their language."""
 
 CODE = re.compile(r"^( *)(`{3,}).*?^\1\2|`[^`]+`", re.DOTALL | re.MULTILINE)
-PICTURE = re.compile(r"(?<=<td>)((?:(?!</td>).)*?<img)", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=\))")
 
 
@@ -52,9 +53,13 @@ def targets(page: Path) -> set[Path]:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put every algorithm into the navigation."""
-    section: list[Any] = next(item["Algorithms"] for item in config.nav or [] if "Algorithms" in item)
-    section += [_place(page) for page in pages() if page.parent.name == "algorithms" and page.stem != "README"]
+    """Put every algorithm into the navigation, and let tables be read on any screen."""
+    methods = next(item["Methods"] for item in config.nav or [] if "Methods" in item)
+    section: list[Any] = next(item["Algorithms"] for item in methods if "Algorithms" in item)
+    own = [page for page in pages() if page.parent.name == "algorithms" and page.stem != "README"]
+    section += sorted(({_title(page): _place(page)} for page in own), key=lambda entry: str(*entry).lower())
+    # As an object, because Python-Markdown imports names from installed packages only.
+    config.markdown_extensions.append(ReadableTables())  # type: ignore[arg-type]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -93,14 +98,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(led, markdown)
 
 
-def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make pictures in tables large enough."""
-    return widened(html)
-
-
-def widened(html: str) -> str:
-    """Give the first picture of each cell of a table a width: its column would make it too small to read."""
-    return PICTURE.sub(r'\1 style="min-width: 20rem"', html)
+def _title(page: Path) -> str:
+    """The first heading of a page."""
+    found = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else page.stem
 
 
 def _place(path: Path) -> str:
