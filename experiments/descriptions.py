@@ -67,7 +67,7 @@ def clustering() -> list[str]:
     return [name for name, told in facts().items() if told["decides"] != "nothing"]
 
 
-def title(name: str) -> str:
+def title_of(name: str) -> str:
     """What an algorithm is called: what its docstring says before the colon, if that is a name."""
     called, colon, _ = paragraphs(ALGORITHMS[name].__doc__)[0].partition(":")
     return called if colon and len(called.split()) <= 2 else ALGORITHMS[name].__name__

@@ -1,4 +1,4 @@
-"""Write ``docs/algorithms``, ``docs/keys.md`` and the reference of algorithms from what the code says about itself, and fill all tables.
+"""Write the pages of algorithms and keys from what the code says about itself, and fill all tables.
 
 python experiments/pages.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from comparisons import COMPARED
-from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, papers, paragraphs, title
+from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, papers, paragraphs, title_of
 from outcomes import table
 from tables import ROOT, filled, renewed
 from tables import main as fill
@@ -92,8 +92,8 @@ to FedAvg on the same seeds has its 95 % t-interval."""
 
 INDEX = """# Algorithms
 
-This page lists all algorithms. In an experiment file, the key `algorithm.name` selects one by its name; in Python, it is
-`fs.run(..., algorithm="strata")`. Each algorithm has a page with its keys and its source.
+This page lists all algorithms. The key `algorithm.name` of an experiment selects one by its name, and so does
+`fs.run(..., algorithm="strata")` in Python. Each algorithm has a page with its keys and its source.
 
 - To select one, read [Choosing an algorithm](../choosing.md). It compares what they need, send and decide.
 - To know what exactly they compute, read [Semantics](../semantics.md).
@@ -196,7 +196,7 @@ def pages() -> dict[Path, str]:
 def page(name: str) -> str:
     """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
-    text = [f"# {title(name)}", *paragraphs(kind.__doc__)]
+    text = [f"# {title_of(name)}", *paragraphs(kind.__doc__)]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)
@@ -237,13 +237,13 @@ def reference() -> str:
             del left[name]
             kind = ALGORITHMS[name]
             text.append(f"::: {kind.__module__}.{kind.__name__}\n    options:\n      members: false")
-            text.append(f"The page [{title(name)}](../algorithms/{name}.md) has its facts, its source and results.")
+            text.append(f"The page [{title_of(name)}](../algorithms/{name}.md) has its facts, its source and results.")
     return "\n\n".join(text) + "\n"
 
 
 def _what_it_is(name: str) -> str:
     """The first sentence about an algorithm, without its title."""
-    sentence = paragraphs(ALGORITHMS[name].__doc__)[0].removeprefix(f"{title(name)}:").strip()
+    sentence = paragraphs(ALGORITHMS[name].__doc__)[0].removeprefix(f"{title_of(name)}:").strip()
     # A symbol, such as the k of "k models", keeps its case.
     return sentence if sentence[1] == " " else sentence[0].upper() + sentence[1:]
 
@@ -278,7 +278,7 @@ def compared(text: str) -> str:
 
 
 def _link(name: str, folder: str = "") -> str:
-    return f"[{title(name)}]({folder}{name}.md)"
+    return f"[{title_of(name)}]({folder}{name}.md)"
 
 
 def _of_all(wanted: Sequence[str], folder: str) -> str:

@@ -13,7 +13,7 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 
-NUMBER = re.compile(r"[-+−±<>=~.,:;%/()\d\s]*")
+NUMBER = re.compile(r"[-+±<>=~.,:;%/()\d\s]*")
 WORDS_OF_NUMBERS = re.compile(r"\b(to|of|in|never|one seed|s|GB|MB)\b")
 """Words that stand in cells of numbers, such as "1 of 3"."""
 

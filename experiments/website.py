@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from published import html_pages, published
 from readable_tables import ReadableTables
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in pages():
         files.append(File.generated(config, _place(page), abs_src_path=str(page)))
     linked = {target for page in pages() for target in targets(page)} - set(pages())
+    if any(published(target) for target in linked):
+        linked = {target for target in linked if not published(target)}
+        for page, text in html_pages().items():
+            files.append(File.generated(config, _place(page), content=text))
     folders = {target for target in linked if target.is_dir()}
     linked |= {source for folder in folders for source in folder.iterdir() if source.suffix in SHOWN}
     for target in sorted(linked):
@@ -85,15 +90,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to sources and folders lead to their pages."""
+    """Let links to sources, folders and runs lead to their pages; searches leave sources out."""
     origin = ROOT / page.file.src_uri
     if origin not in pages():
+        page.meta["search"] = {"exclude": True}
         return markdown
+    if origin == ROOT / "README.md":
+        page.meta["template"] = "home.html"
 
     def led(link: re.Match[str]) -> str:
+        if not link[1] or is_external(link[1]):
+            return link[0]
         target = (origin.parent / link[1]).resolve()
-        outside = link[1] and not is_external(link[1]) and _shown(target) is not None
-        return f"{os.path.relpath(ROOT / _page_of(target), origin.parent)}{link[2] or ''}" if outside else link[0]
+        shown = published(target) or (ROOT / _page_of(target) if _shown(target) is not None else None)
+        return f"{os.path.relpath(shown, origin.parent)}{link[2] or ''}" if shown else link[0]
 
     return LINK.sub(led, markdown)
 
