@@ -49,6 +49,9 @@ share of every class.""",
 BESIDE = """[Comparisons](../comparisons.md) has this algorithm beside others, on clients in groups and on clients that
 all differ."""
 
+CALLED = """Its name in an experiment is `{name}`; in Python, it is the class [`{kind}`](../reference/algorithms.md). This
+page has what it needs and decides, its keys, its source, and what was measured."""
+
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
     ("work", "**Local work beyond one training**: {}."),
@@ -196,7 +199,8 @@ def pages() -> dict[Path, str]:
 def page(name: str) -> str:
     """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
-    text = [f"# {title_of(name)}", *paragraphs(kind.__doc__)]
+    first, *more = paragraphs(kind.__doc__)
+    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *more]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)

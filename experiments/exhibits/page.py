@@ -11,7 +11,7 @@ from typing import Any
 from outcomes import table
 
 from .catalogue import EXHIBITS, PAPERS
-from .exhibit import HERE, NOT_COMPARABLE, Exhibit, Measured, Verdict
+from .exhibit import DOES_NOT_HOLD, HERE, HOLDS, IN_PART, NOT_COMPARABLE, Exhibit, Measured, Verdict
 from .pictures import FOLDER as PICTURES
 from .pictures import embedded
 from .running import command, measured
@@ -35,9 +35,9 @@ L-F4 is Figure 4 of the LayerCFL paper, T stands for a table, and L-H for its he
 
 ## How to read an exhibit
 
-- **The verdict** follows from the measured quantities alone. A claim holds when it does in the mean and for two thirds
-  of the seeds at least. It is "{not_comparable}" where a method that the claim is about never acted. A verdict on one
-  seed says so.
+- **The verdict** follows from the measured quantities alone. A claim is written as conditions. A condition holds when
+  it does in the mean and for two thirds of the seeds at least. The verdict is "{not_comparable}" where a method that
+  the claim is about never acted. A verdict on one seed says so.
 - **The figures here** are means over seeds, with their standard deviation behind ±. "-" stands for no number, such as
   the round of a split that never came. Pictures are of seed 0; a click shows one in full size.
 - **The reduction** says how the conditions differ from the paper's. [Semantics](semantics.md) says how the library
@@ -93,14 +93,22 @@ def anchor(exhibit: Exhibit) -> str:
 def section(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pictures: Path = PICTURES) -> str:
     """All about an exhibit: the claim, the verdict, the figures of the paper beside ours, and how they were made."""
     seeds = result["seeds"] if result else {}
-    told = f"**{verdict.kind.capitalize()}{', one seed' if len(seeds) == 1 else ''}.** {verdict.why}".strip()
     parts = [f"### {heading(exhibit)}", f"**Claim.** {exhibit.claim}"]
-    parts.append(f"{told} {exhibit.remark}" if exhibit.remark and result else told)
+    parts += judgement(verdict, ", one seed" if len(seeds) == 1 else "", exhibit.remark if result else "")
     if result is not None:
         parts += [embedded(exhibit.id, pictures), quantities(exhibit, measured(seeds))]
     if exhibit.measure is not None:
         parts += [f"**Reduction.** {exhibit.reduction or 'None'}.".replace("..", "."), how_made(exhibit, result)]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def judgement(verdict: Verdict, seeds: str, remark: str) -> list[str]:
+    """A verdict with what it rests on: its conditions, or why there is none, and what explains the outcome."""
+    if verdict.kind in (HOLDS, IN_PART, DOES_NOT_HOLD):
+        rows = [(condition, "yes" if holds else "no") for condition, holds in verdict.conditions.items()]
+        told = table("condition of the claim | holds here", rows).strip()
+        return [f"**Verdict: {verdict.kind}{seeds}.** {remark}".strip(), told]
+    return [f"**Verdict: {verdict.kind}{seeds}.** {verdict.why} {remark}".strip()]
 
 
 def how_made(exhibit: Exhibit, result: Mapping[str, Any] | None) -> str:
