@@ -49,8 +49,9 @@ share of every class.""",
 BESIDE = """[Comparisons](../comparisons.md) has this algorithm beside others, on clients in groups and on clients that
 all differ."""
 
-CALLED = """Its name in an experiment is `{name}`; in Python, it is the class [`{kind}`](../reference/algorithms.md). This
-page has what it needs and decides, its keys, its source, and what was measured."""
+CALLED = """An experiment selects it by `algorithm.name = "{name}"`. In Python, it is the class
+[`{kind}`](../reference/algorithms.md). This page has what it needs and decides, its keys, its source, and what was
+measured."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
