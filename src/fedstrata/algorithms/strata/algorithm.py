@@ -19,6 +19,7 @@ from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
     ClusterSplit,
+    HoldoutComparison,
     add_evaluation_tasks,
     first_half_updates,
     split_decision,
@@ -148,7 +149,7 @@ class Strata:
         # 1. Conclude the hold-out comparisons in which enough clients have answered, and start those of outliers.
         state, concluded = self._conclude_comparisons(state, report)
         state = self._compare_outliers(problem, state, report)
-        decisions |= {cluster: split.decision for cluster, split in concluded.items() if split.decision is not None}
+        decisions |= {cluster: split.decision for cluster, split in concluded.items()}
         splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
 
         # 2. Test the clusters that are due and that are not split already.
@@ -202,13 +203,17 @@ class Strata:
             comparison = with_answers(known.comparison, report, round)
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
-                if comparison.of_outliers:
-                    split = outlier_decision(comparison, round)
-                else:
-                    split = split_decision(comparison, round, holdout_check=self.holdout_check)
-                clusters[cluster] = known.concluded(comparison, split=split.count > 1)
-                concluded[cluster] = split
+                split = self._split_decision(comparison, round)
+                clusters[cluster] = known.concluded(comparison, split=split is not None and split.count > 1)
+                # If no outlier is separated, the decision of the test before the search stays.
+                concluded |= {} if split is None else {cluster: split}
         return replace(state, clusters=tuple(clusters)), concluded
+
+    def _split_decision(self, comparison: HoldoutComparison, round: int) -> ClusterSplit | None:
+        """What a comparison decides; None where it is of outliers, and separates none."""
+        if comparison.of_outliers:
+            return outlier_decision(comparison, round)
+        return split_decision(comparison, round, holdout_check=self.holdout_check)
 
     def _start_comparisons(
         self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]

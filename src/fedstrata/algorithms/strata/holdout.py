@@ -347,13 +347,13 @@ class ClusterSplit:
         clients: Who was compared, ids (m,).
         groups: The group of each, (m,); -1 for a client that is in no group inside its side, which was split.
         count: The number of groups; 1 if everyone stays together.
-        decision: What decided; None where the earlier decision stays.
+        decision: What decided.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
     count: int
-    decision: Decision | None
+    decision: Decision
 
 
 @dataclass(frozen=True)

@@ -191,8 +191,8 @@ def _outlier_groups(search: OutlierSearch, updates: Rows) -> GroupTree:
     return GroupTree(groups, parents, confirmed=0)
 
 
-def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit:
-    """Decide by a comparison which outliers get a cluster of their own. All others stay together.
+def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit | None:
+    """Decide by a comparison which outliers get a cluster of their own; None if none does. All others stay together.
 
     A group is separated if it differs from all but the outliers, and if its model lowers its loss. Its two sides are
     looked at instead where they differ from each other.
@@ -202,12 +202,11 @@ def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit:
         round: The round of the last answers.
     """
     separated = _separated_groups(comparison, _OUTLIERS)
+    if not separated:
+        return None
     labels = torch.zeros(len(comparison.clients), dtype=torch.int64)
     for label, group in enumerate(separated, start=1):
         labels[comparison.groups.inside[group]] = label
-    if not separated:
-        # The cluster has a decision already, of the permutation test after which the search began.
-        return ClusterSplit(comparison.clients, labels, 1, None)
     gain = sum(_loss_lowered(comparison, group) for group in separated) / int(comparison.answered.sum())
     values = {
         "p": max(_p(comparison, group) for group in separated),
