@@ -16,7 +16,7 @@ from typing import Any
 
 from scipy.stats import t as student_t
 
-from fedstrata.records import count_lower
+from fedstrata.records import count_worse
 
 RESULTS = Path(__file__).parent / "results"
 MISSING = "not measured yet"
@@ -137,7 +137,7 @@ def lower_than(runs: Sequence[Result], others: Sequence[Result]) -> str:
     there = {run["seed"]: run["clients"] for run in others if "clients" in run}
     for run in runs:
         if run["seed"] in there and "clients" in run:
-            found += count_lower(_by_id(run["clients"]), _by_id(there[run["seed"]]))
+            found += count_worse(_by_id(run["clients"]), _by_id(there[run["seed"]]))
             of += len(run["clients"])
     return f"{found} of {of}" if of else MISSING
 

@@ -49,10 +49,10 @@ ALLOWED = {
         "runner",
     },
     "models": {"models", "core", "data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
-    "objective": {"objective", "errors", "key_errors", "lazy_torch", "quoting", "registry", "resources"},
+    "objective": {"objective", "errors", "key_errors", "lazy_torch", "metric_info", "quoting", "registry", "resources"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
-    "records": {"records", "files", "clustering", "core", "errors", "limits"},
-    "report": {"report", "clustering", "files", "folder_lock", "limits", "quoting", "records", "errors"},
+    "records": {"records", "files", "clustering", "core", "errors", "limits", "metric_info"},
+    "report": {"report", "clustering", "files", "folder_lock", "limits", "metric_info", "quoting", "records", "errors"},
 }
 """What the files of a folder may import of fedstrata: data flows one way."""
 

@@ -19,6 +19,7 @@ from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import load_experiment
 from fedstrata.data import DATASETS
 from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
+from fedstrata.metric_info import ACCURACY
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
 from fedstrata.report.live import LiveServer
@@ -57,9 +58,8 @@ class Trainer:
             "rounds": 3,
             "versions": {},
         }
-        return SimpleNamespace(
-            folder=out, summary={**summary, **self.told}, tree=(), names=(), warnings=(), diverged=bool(self.told)
-        )
+        told = {"summary": {**summary, **self.told}, "diverged": bool(self.told), "metric": ACCURACY}
+        return SimpleNamespace(folder=out, tree=(), names=(), warnings=(), **told)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_run_trains_the_default_and_says_where_its_records_are(
     assert capsys.readouterr().out.splitlines() == [
         "algorithm   layercfl [bold]",
         "ari         -",
-        "acc_client  0.9877",
+        "acc_client  98.8 %           accuracy, mean over clients",
         "rounds      3",
         f"run folder: {folder}",
         f"report: {folder / 'report.html'}",
@@ -171,7 +171,7 @@ def test_compare_prints_the_table_the_share_and_what_failed(
     out, err = capsys.readouterr()
     head, fedavg, strata, *rest = out.splitlines()
     assert head.split()[:3] == ["algorithm", "seeds", "accuracy"]
-    assert fedavg.split()[:3] == ["fedavg", "1", "2.000"] and strata.split()[:4] == ["strata", "0,", "1", "failed"]
+    assert fedavg.split()[:3] == ["fedavg", "1", "200.0"] and strata.split()[:4] == ["strata", "0,", "1", "failed"]
     assert rest == ["trained 1,240 of 4,000 jobs; 31 %", *WRITTEN]
     assert err == "fedstrata: strata with seed 0 failed: ZeroDivisionError: division by zero\n"
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
     from fedstrata.data.memory import Clients
+    from fedstrata.metric_info import describe_metric
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
     from fedstrata.runner.result import Run, load
@@ -43,6 +44,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "compare",
+    "describe_metric",
     "load",
     "run",
     "sweep",
@@ -57,6 +59,7 @@ _HOMES = {
     "Run": "fedstrata.runner.result",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
+    "describe_metric": "fedstrata.metric_info",
     "load": "fedstrata.runner.result",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedstrata.config import choose
+from fedstrata.config import Experiment, choose
 from fedstrata.config.grid import sets_of
 from fedstrata.config.reading import Source
 from fedstrata.errors import ExperimentError
@@ -48,8 +48,9 @@ def optuna_objective(
 ) -> Callable[[Any], float]:
     """Return a function for ``study.optimize`` that runs an experiment with the settings of a trial.
 
-    Its value is the mean accuracy of the clients on validation data after the last round; the study's direction is
-    "maximize". The accuracy of each round is reported, so that pruners can stop a trial early.
+    Its value is the mean of the clients' metric on validation data after the last round. The study's direction is
+    "maximize", or "minimize" where smaller values of the metric are better, as for "mse". The value of each round is
+    reported, so that pruners can stop a trial early.
 
     Args:
         source: The experiment, as `fedstrata.run` takes it. It must have validation data.
@@ -60,12 +61,14 @@ def optuna_objective(
         quiet: Whether to show no progress.
 
     Raises:
-        InputError: By the function, when a key or a value is wrong or there is no validation data.
+        InputError: By the function, when a key or a value is wrong, there is no validation data, or the study has the
+            other direction.
     """
 
     def objective(trial: Trial) -> float:
         folder = Path(out) / f"trial-{trial.number}"
         experiment, folder = choose(source, [*sets, *sets_of(space(trial))], folder)
+        _require_direction(trial, experiment)
         trial.set_user_attr("folder", str(folder))
         from fedstrata import report
         from fedstrata.runner.run import run_experiment
@@ -84,8 +87,23 @@ def optuna_objective(
     return objective
 
 
+def _require_direction(trial: Trial, experiment: Experiment) -> None:
+    """Refuse a study that would choose the worst setting."""
+    from fedstrata.runner.build import objective_of
+
+    metric = objective_of(experiment).metric_info
+    expected = "maximize" if metric.larger_is_better else "minimize"
+    # Only a study of Optuna's own says which direction it has.
+    found = getattr(getattr(getattr(trial, "study", None), "direction", None), "name", expected).lower()
+    if found != expected:
+        raise ExperimentError(
+            f"direction = {found!r}: expected {expected!r}, as {metric.better} is better of local.metric = "
+            f"{experiment.local.metric!r} ({metric.name}); make the study with direction = {expected!r}"
+        )
+
+
 def _value(record: Mapping[str, Any]) -> float:
-    """The accuracy on validation data in a record of a round or in a summary."""
+    """The metric on validation data in a record of a round or in a summary."""
     value = record.get(VALIDATION_MEASURE)
     if value is None:
         raise ExperimentError(

@@ -40,9 +40,9 @@ def test_finished_runs_give_the_same_table_as_their_comparison(tmp_path: Path) -
     lead = content["differences"][0]
     assert lead["seeds"] == [0, 1] and lead["mean"] == sum(lead["values"]) / 2 and lead["above"] <= 2
     written = (both.folder / "comparison.md").read_text(encoding="utf-8")
-    assert f"- {lead['algorithm']} cannot be told from {lead['other']}: 0." in written and not lead["clear"]
+    assert f"- {lead['algorithm']} cannot be told from {lead['other']}: " in written and not lead["clear"]
     assert "8 clients, partition rotation, network mlp, 2 rounds, seeds 0, 1." in written and str(both.jobs) in written
-    assert "| fedavg | 2 | 0." in written and "|" + " --- |" * 10 in written
+    assert "| fedavg | 2 | " in written and "|" + " --- |" * 10 in written
     assert "jobs" not in (table.folder / "comparison.md").read_text(encoding="utf-8")
 
 
@@ -81,6 +81,7 @@ def damage(folder: Path, name: str, **changes: Any) -> None:
         ("summary.json", {"rounds": "four"}, "expected a summary in JSON, found: has str for rounds"),
         ("summary.json", {"acc_client": None}, "expected a number for acc_client, found None"),
         ("summary.json", {"seconds": float("inf")}, "expected a summary in JSON, found: Infinity is no JSON"),
+        ("metric.json", {}, "expected what the run's metric is"),
         ("clients/00001.parquet", {}, "expected the scores of the clients in"),
         ("experiment.toml", {}, "expected a run folder at broken, found no experiment to read: Unterminated"),
     ],
@@ -105,7 +106,7 @@ def test_a_run_without_its_algorithm_or_a_score_for_every_client_is_left_out() -
     (nameless / "experiment.toml").write_text("seed = 1\n")
     pq.write_table(pa.table({"client": [0, 1], "accuracy": [0.5, None]}), broken / "clients" / "00001.parquet")
     why = tabulate([whole, broken, nameless]).left_out
-    assert "expected an accuracy for every client" in why[broken]
+    assert "expected a number for every client" in why[broken]
     assert "expected the experiment of a run, with its algorithm, data and seed" in why[nameless]
 
 

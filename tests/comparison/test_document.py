@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedstrata.comparison import Comparison
 from fedstrata.comparison.document import Outcome
+from fedstrata.metric_info import ACCURACY
 from fedstrata.report.comparison import (
     Difference,
     Row,
@@ -64,13 +65,17 @@ def test_the_margin_of_two_seeds_is_that_of_the_t_distribution_with_one_degree_o
     (found,) = differences(runs(fedavg={1: 0.25, 2: 0.25}, strata={1: 0.5, 2: 0.75}))
     # 12.706 * (0.125 * sqrt(2)) / sqrt(2)
     assert found.margin == pytest.approx(12.7062 * 0.125, rel=1e-4) and not found.clear
-    assert difference_text(found).startswith("strata cannot be told from fedavg: 0.375 ± 0.177 higher in 2 of 2 seeds")
+    assert difference_text(found, ACCURACY).startswith(
+        "strata cannot be told from fedavg: 37.5 ± 17.7 points higher in 2 of 2 seeds"
+    )
 
 
 def test_a_lead_that_is_the_same_with_every_seed_is_clear() -> None:
     (found,) = differences(runs(cfl={0: 0.5, 1: 0.25, 2: 0.75}, ifca={0: 0.625, 1: 0.375, 2: 0.875}))
     assert found.margin == 0 and found.clear
-    assert difference_text(found).startswith("ifca is above cfl: 0.125 ± 0.000 higher in 3 of 3 seeds")
+    assert difference_text(found, ACCURACY).startswith(
+        "ifca is better than cfl: 12.5 ± 0.0 points higher in 3 of 3 seeds"
+    )
 
 
 def test_with_one_seed_the_noise_is_that_of_the_clients() -> None:
@@ -80,17 +85,19 @@ def test_with_one_seed_the_noise_is_that_of_the_clients() -> None:
     one, two = runs(cfl={0: 0.55}, ifca={0: 0.7})
     (found,) = differences([replace(one, clients=low), replace(two, clients=high)])
     assert found.margin == pytest.approx(0.0919, abs=1e-4) and found.clear
-    text = difference_text(found)
-    assert text.startswith("ifca is above cfl: 0.150 higher with seed 0") and "other seeds may differ" in text
+    text = difference_text(found, ACCURACY)
+    assert (
+        text.startswith("ifca is better than cfl: 15.0 points higher with seed 0") and "other seeds may differ" in text
+    )
 
 
 def test_one_seed_without_clients_has_no_spread_and_what_is_equal_is_called_so() -> None:
     alone, equal = differences(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
     assert (alone.spread, alone.margin, alone.clear) == (None, None, False)
-    assert difference_text(alone).startswith("ifca cannot be told from cfl: 0.125 higher with seed 4")
-    assert difference_text(equal) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
+    assert difference_text(alone, ACCURACY).startswith("ifca cannot be told from cfl: 12.5 points higher with seed 4")
+    assert difference_text(equal, ACCURACY) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
     (both,) = differences(runs(cfl={0: 0.5, 1: 0.25}, ifca={0: 0.5, 1: 0.25}))
-    assert difference_text(both) == "cfl equals ifca in 2 of 2 seeds" and not both.clear
+    assert difference_text(both, ACCURACY) == "cfl equals ifca in 2 of 2 seeds" and not both.clear
 
 
 def test_a_lead_that_no_reader_would_see_makes_no_winner() -> None:
@@ -100,35 +107,37 @@ def test_a_lead_that_no_reader_would_see_makes_no_winner() -> None:
 
 
 def said(outcomes: list[Outcome]) -> str:
-    return result_text(rows(outcomes), differences(outcomes))
+    return result_text(rows(outcomes), differences(outcomes), ACCURACY)
 
 
 def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
     assert said([Outcome("cfl", 0, Path("cfl-0"), error="ValueError: no")]) == "No run of this comparison is finished."
-    assert said(runs(cfl={0: 0.5})) == "cfl has an accuracy of 0.500."
+    assert said(runs(cfl={0: 0.5})) == "cfl: accuracy 50.0 %."
     clear = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.375}, ifca={0: 0.5, 1: 0.5}))
-    assert clear.startswith("ifca has the highest accuracy of 3 algorithms: 0.500 ± 0.000. ifca is above cfl: 0.125")
+    assert clear.startswith(
+        "ifca is the best of 3 algorithms: accuracy 50.0 ± 0.0 %, the highest. ifca is better than cfl: 12.5 "
+    )
     noisy = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.5}, ifca={0: 0.5, 1: 0.5}))
-    assert noisy.startswith("No algorithm of 3 is clearly the most accurate: ifca has 0.500 ± 0.000, and cfl is within")
+    assert noisy.startswith("No algorithm of 3 is clearly the best: ifca has accuracy 50.0 ± 0.0 %, and cfl is")
 
 
 def test_without_a_common_seed_no_algorithm_is_the_winner() -> None:
-    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})).startswith("No algorithm of 2 is clearly the most accurate")
+    assert said(runs(cfl={0: 0.5}, ifca={1: 0.625})).startswith("No algorithm of 2 is clearly the best")
 
 
 def test_a_seed_that_only_one_algorithm_has_makes_no_winner() -> None:
     """Seed 1 is what lifts ifca; with the same seed cfl is the better one."""
     text = said(runs(cfl={0: 0.5}, ifca={0: 0.25, 1: 1.0}))
-    assert text.startswith("No algorithm of 2 is clearly the most accurate: ifca has 0.625 ± 0.530, and cfl is")
-    assert "cfl cannot be told from ifca: 0.250 higher with seed 0" in text
+    assert text.startswith("No algorithm of 2 is clearly the best: ifca has accuracy 62.5 ± 53.0 %, and cfl is")
+    assert "cfl cannot be told from ifca: 25.0 points higher with seed 0" in text
 
 
-def test_a_cell_says_how_far_its_row_is_above_its_column() -> None:
+def test_a_cell_says_how_much_better_its_row_is_than_its_column() -> None:
     outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.6875, 1: 0.6875}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
-    table = pair_table(rows(outcomes), differences(outcomes))
+    table = pair_table(rows(outcomes), differences(outcomes), ACCURACY)
     dash = ("\N{EN DASH}", "", "")
-    lag = ("\N{MINUS SIGN}0.188 ± 0.000", "0 of 2", "below")
-    lead, even = ("+0.188 ± 0.000", "2 of 2", "above"), ("0.000 ± 0.000", "0 of 2", "")
+    lag = ("\N{MINUS SIGN}18.8 ± 0.0 points", "0 of 2", "worse")
+    lead, even = ("+18.8 ± 0.0 points", "2 of 2", "better"), ("0.0 ± 0.0 points", "0 of 2", "")
     assert table == [
         [dash, lag, dash, even],
         [lead, dash, dash, lead],
@@ -173,11 +182,11 @@ def test_a_row_is_the_mean_over_seeds_with_its_spread() -> None:
     assert accuracy is not None
     assert (round(accuracy.mean, 6), accuracy.least, accuracy.most) == (0.7, 0.6, 0.8)
     assert round(accuracy.spread or 0, 6) == 0.141421  # sqrt((0.01 + 0.01) / 1)
-    assert cells(cfl) == (
+    assert cells(cfl, ACCURACY) == (
         "cfl",
         "2",
-        "0.700 ± 0.141",
-        "0.350 ± 0.071",
+        "70.0 ± 14.1 %",
+        "35.0 ± 7.1 %",
         "3.5 (3 to 4)",
         "1.000 ± 0.000",
         "7.0 (6 to 8)",
@@ -200,8 +209,8 @@ def test_what_failed_or_is_not_known_leaves_no_number() -> None:
     (row,) = rows([run("hicfl", 0, 0.5, 2, ari=None), failed])
     assert (row.seeds, row.failed, row.figures["ari"]) == ((0, 1), (1,), None)
     assert row.figures["clusters"] == Statistic(2, None, 2, 2)
-    assert cells(row)[1:6] == ("1, 1 failed", "0.500", "0.250", "2", "\N{EN DASH}")
-    assert cells(rows([failed])[0])[2:] == ("\N{EN DASH}",) * (len(titles(rows([failed]))) - 2)
+    assert cells(row, ACCURACY)[1:6] == ("1, 1 failed", "50.0 %", "25.0 %", "2", "\N{EN DASH}")
+    assert cells(rows([failed])[0], ACCURACY)[2:] == ("\N{EN DASH}",) * (len(titles(rows([failed]), ACCURACY)) - 2)
 
 
 def test_rounds_to_a_target_are_a_column_where_all_runs_have_the_same_one() -> None:
@@ -213,7 +222,7 @@ def test_rounds_to_a_target_are_a_column_where_all_runs_have_the_same_one() -> N
 
     known = [targeted("ifca", 0, 4), targeted("ifca", 1, 8), targeted("cfl", 0, 2), targeted("cfl", 1, None)]
     ifca, cfl = rows(known)
-    assert list(titles([ifca, cfl]))[-2] == "rounds to target"
-    assert (cells(ifca)[-2], cells(cfl)[-2]) == ("6.0 (4 to 8)", "\N{EN DASH}")
+    assert list(titles([ifca, cfl], ACCURACY))[-2] == "rounds to target"
+    assert (cells(ifca, ACCURACY)[-2], cells(cfl, ACCURACY)[-2]) == ("6.0 (4 to 8)", "\N{EN DASH}")
     for others in ([run("cfl", 2, 0.5, 1)], [targeted("cfl", 2, 3, target=0.8)]):
-        assert "rounds to target" not in titles(rows([*known, *others]))
+        assert "rounds to target" not in titles(rows([*known, *others]), ACCURACY)

@@ -10,7 +10,7 @@ from comparing import KEYS, left, records
 import fedstrata
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.cli import main
-from fedstrata.comparison import Comparison
+from fedstrata.comparison import Comparison, choice_text
 from fedstrata.comparison.document import Outcome
 from fedstrata.comparison.sweep import choose_setting
 
@@ -60,7 +60,7 @@ def test_a_setting_is_chosen_on_samples_for_validation(tmp_path: Path) -> None:
     assert swept.best == {"local.lr": 0.3} and swept.choice.value == pytest.approx(means["lr=0.3"])
     assert means["lr=0.3"] > means["lr=0.001"]
     page = (tmp_path / "sweep" / "comparison.html").read_text()
-    assert "Chosen: lr=0.3, with" in page and "The table has the accuracy on test data" in page
+    assert "Chosen: lr=0.3, with" in page and "The table has test data" in page
 
 
 def outcome(label: str, seed: int, value: float | None, **summary: Any) -> Outcome:
@@ -73,7 +73,7 @@ def test_the_setting_with_the_best_mean_on_validation_data_is_chosen() -> None:
     compared = Comparison(Path("x"), {}, tuple(runs))
     choice = choose_setting(compared, ["a", "b"])
     assert choice.label == "b" and choice.value == pytest.approx(0.8)
-    assert choice.text.startswith("Chosen: b, with 0.800. It has the highest mean accuracy on validation data")
+    assert choice_text(choice, compared.metric).startswith("Chosen: b, with 80.0 %. Its accuracy on validation data")
     # A tie goes to the first.
     tie = Comparison(Path("x"), {}, (outcome("a", 0, 0.7), outcome("b", 0, 0.7)))
     assert choose_setting(tie, ["a", "b"]).label == "a"

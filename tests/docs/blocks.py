@@ -76,9 +76,16 @@ def agree(shown: Sequence[str], printed: Sequence[str]) -> bool:
 
 def _alike(shown: str, printed: str) -> bool:
     one, other = (re.sub(r"\d+\.\d s\b", "TIME", " ".join(line.split())) for line in (shown, printed))
+    one, other = (re.sub(r"(\d+\.\d)(?: ± (\d+\.\d))? (%|points)", _as_share, line) for line in (one, other))
     if one.endswith("..."):
         words = one.removesuffix("...").split()
         one, other = " ".join(words), " ".join(other.split()[: len(words)])
     numbers = [re.findall(r"-?\d+\.\d+", line) for line in (one, other)]
     rest = [re.sub(r"-?\d+\.\d+", "NUMBER", line) for line in (one, other)]
     return rest[0] == rest[1] and all(abs(float(a) - float(b)) <= CLOSE for a, b in zip(*numbers, strict=True))
+
+
+def _as_share(found: re.Match[str]) -> str:
+    """A number in per cent, and its spread, as shares; as such they are as close as other numbers."""
+    numbers = [f"{float(number) / 100:.3f}" for number in found.groups()[:2] if number]
+    return f"{' ± '.join(numbers)} {found[3]}"

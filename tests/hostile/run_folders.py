@@ -128,6 +128,7 @@ def _places() -> list[Case]:
         "rounds.jsonl": (REPORT, RESUME),
         "tree.json": (REPORT,),
         "summary.json": (REPORT, COMPARE, ASSIGN),
+        "metric.json": (REPORT, COMPARE),
         "report.html": (REPORT,),
         "lock": (RESUME,),
         "clients/00004.parquet": (REPORT, COMPARE),

@@ -3,7 +3,7 @@ import torch
 
 from fedstrata.core import Score
 from fedstrata.errors import ContractError
-from fedstrata.records import complete, count_lower, summarise
+from fedstrata.records import complete, count_worse, summarise
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 
@@ -53,7 +53,7 @@ def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target
 
 def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:
     fedavg = {0: 0.5, 3: 0.75, 7: 0.25}
-    assert count_lower({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
-    assert count_lower(fedavg, fedavg) == 0
-    with pytest.raises(ContractError, match=r"expected accuracies of clients \[0, 3, 7\], found \[0\]"):
-        count_lower({0: 1.0}, fedavg)
+    assert count_worse({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
+    assert count_worse(fedavg, fedavg) == 0
+    with pytest.raises(ContractError, match=r"expected scores of clients \[0, 3, 7\], found \[0\]"):
+        count_worse({0: 1.0}, fedavg)

@@ -39,7 +39,7 @@ def test_references_say_whether_the_client_is_clearly_better_off(records: RunRec
     accuracy = Clusters(records).measured[3][1]
     references = {"fedavg": Reference(0.1, {3: 0.01}), "local": Reference(0.9, {3: accuracy})}
     text = text_of(Clusters(replace(records, references=references)), 3)
-    assert "With one model for all (FedAvg), it is 0.010: clearly lower." in text
+    assert "With one model for all (FedAvg), it is 1.0 %: clearly worse." in text
     assert text.endswith("no clear difference.")
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from synthetic_run import CLIENTS, write
 
+from fedstrata.metric_info import ACCURACY
 from fedstrata.report.page import render
 from fedstrata.report.reader import read
-from fedstrata.report.references import Gain, gain, standard_error
+from fedstrata.report.references import Gain, gain
 
 
 def next_to(folder: Path, algorithm: str, accuracy: float) -> None:
@@ -19,12 +20,12 @@ def next_to(folder: Path, algorithm: str, accuracy: float) -> None:
 
 def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
     # With 100 samples, 0.9 and 0.8 are 0.05 apart by chance alone: sqrt((0.09 + 0.16) / 100).
-    assert standard_error(100, 0.9, 0.8) == pytest.approx(sqrt(0.0025))
+    assert ACCURACY.standard_error(100, 0.9, 0.8) == pytest.approx(sqrt(0.0025))
     own = {0: (100, 0.9), 1: (100, 0.9), 2: (100, 0.5), 3: (10, 0.9), 4: (100, 0.9)}
     other = {0: 0.8, 1: 0.75, 2: 0.7, 3: 0.5, 5: 0.1}
     # 0: 0.10 against 0.098, better; 1: better; 2: worse; 3: 0.4 against 0.36, better; 4 and 5 are in one alone.
-    assert gain(own, other) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
-    assert gain({0: (20, 0.8)}, {0: 0.75}) == Gain([], [], [0])
+    assert gain(own, other, ACCURACY) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
+    assert gain({0: (20, 0.8)}, {0: 0.75}, ACCURACY) == Gain([], [], [0])
 
 
 def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training_alone(tmp_path: Path) -> None:
@@ -33,14 +34,14 @@ def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training
     next_to(folder, "fedavg", 0.5)
     next_to(folder, "local", 0.6)
     found = read(folder)
-    assert {name: each.accuracy for name, each in found.references.items()} == {"fedavg": 0.5, "local": 0.6}
+    assert {name: each.mean for name, each in found.references.items()} == {"fedavg": 0.5, "local": 0.6}
     page = render(found)
     # The references have the same scores as the run itself.
     assert (
-        f"Compared with one model for all (FedAvg): of {CLIENTS} clients, 0 clearly more accurate and 0 clearly less;"
+        f"Compared with one model for all (FedAvg): of {CLIENTS} clients, 0 clearly better off and 0 clearly worse off;"
         in page
     )
-    assert f"Compared with training alone: of {CLIENTS} clients, 0 clearly more accurate and 0 clearly less;" in page
+    assert f"Compared with training alone: of {CLIENTS} clients, 0 clearly better off and 0 clearly worse off;" in page
     assert ">Alone</button>" in page
 
 

@@ -34,7 +34,7 @@ def test_names_that_make_the_same_file_get_numbers(records: RunRecords) -> None:
 
 
 def test_splits_are_marked_in_the_round_in_which_they_happened(records: RunRecords) -> None:
-    marks = curves.accuracy(records)["data"][-1]
+    marks = curves.scores(records)["data"][-1]
     assert marks["x"] == [4, 7]
     assert marks["text"][1] == "node 1 split into 3 and 4 on conv2<br>node 2 split into 5 and 6 on conv2"
 
@@ -43,7 +43,7 @@ def test_the_band_is_the_middle_of_the_clients_and_has_a_hole_where_they_are_not
     held = dict(records.scores)
     held[2] = held[2]._replace(accuracy=np.linspace(0, 1, 11))
     del held[3]
-    low, high = curves.accuracy(replace(records, scores=held))["data"][:2]
+    low, high = curves.scores(replace(records, scores=held))["data"][:2]
     assert (low["y"][1], high["y"][1]) == (0.1, 0.9)
     assert (low["y"][2], high["y"][2]) == (None, None)
 
@@ -52,7 +52,7 @@ def test_another_way_of_using_the_models_has_a_curve_of_its_own(records: RunReco
     rounds = tuple(
         Round.model_validate(each.model_dump() | {"acc_global": 0.25, "acc_<b>": None}) for each in records.rounds
     )
-    drawn = {trace["name"]: trace["y"] for trace in curves.accuracy(replace(records, rounds=rounds))["data"]}
+    drawn = {trace["name"]: trace["y"] for trace in curves.scores(replace(records, rounds=rounds))["data"]}
     assert drawn["global"] == [0.25] * 12
     assert drawn["&lt;b&gt;"] == [None] * 12
 
@@ -61,8 +61,8 @@ def test_a_single_round_shows_as_a_point_and_an_unknown_truth_as_nothing(records
     first = replace(records, rounds=(changed(records.rounds[0], ari=None, acc_client=None, acc_worst=None),), scores={})
     assert curves.seconds(first)["data"][0]["mode"] == "markers"
     assert len(cluster_count(first)["data"]) == 1
-    assert curves.accuracy_by_cluster(Clusters(first)) is None
-    assert curves.accuracy(first)["layout"]["yaxis"]["range"][0] == 0
+    assert curves.scores_by_cluster(Clusters(first)) is None
+    assert curves.scores(first)["layout"]["yaxis"]["range"][0] == 0
 
 
 def test_seconds_and_bytes_are_told_apart_where_they_are_known(records: RunRecords) -> None:
@@ -78,7 +78,7 @@ def test_seconds_and_bytes_are_told_apart_where_they_are_known(records: RunRecor
 def test_scores_that_are_not_known_leave_a_hole_in_their_cluster(records: RunRecords) -> None:
     first = records.scores[1]
     unknown = Scores(first.client, first.node, first.samples, np.full(20, nan), first.loss)
-    drawn = curves.accuracy_by_cluster(Clusters(replace(records, scores=dict(records.scores) | {1: unknown})))
+    drawn = curves.scores_by_cluster(Clusters(replace(records, scores=dict(records.scores) | {1: unknown})))
     assert drawn is not None
     assert drawn["data"][0]["y"][0] is None
     assert drawn["data"][0]["y"][1] is not None
@@ -104,7 +104,7 @@ def test_an_algorithm_without_splits_or_tree_still_has_its_clusters(records: Run
     assert clusters.clustered
     assert clusters.finals == (3, 4, 5, 6)
     assert clusters.rows == ()
-    assert "split" not in [trace["name"] for trace in curves.accuracy(flat)["data"]]
+    assert "split" not in [trace["name"] for trace in curves.scores(flat)["data"]]
 
 
 def test_gaps_have_a_curve_for_each_layer_and_a_layer_without_any_is_left_out(records: RunRecords) -> None:

@@ -65,25 +65,25 @@ class Texts(HTMLParser):
 def test_the_page_says_which_algorithm_is_best_and_by_how_much(both: Comparison) -> None:
     """Strata has 0.4 and 0.355 at the end, cfl 0.35 and 0.355, fedavg 0.3 and 0.305."""
     text = page(both.folder)
-    assert "No algorithm of 3 is clearly the most accurate: strata has 0.378 ± 0.032, and cfl and fedavg are" in text
-    assert "strata cannot be told from cfl: 0.025 ± 0.035 higher in 1 of 2 seeds; not more than the noise" in text
+    assert "No algorithm of 3 is clearly the best: strata has accuracy 37.8 ± 3.2 %, and cfl and fedavg are" in text
+    assert "strata cannot be told from cfl: 2.5 ± 3.5 points higher in 1 of 2 seeds; not more than the noise" in text
     assert "<title>3 algorithms on digits" in text
     assert "seeds <b>0, 1</b>" in text and "partition <b>rotation</b>" in text
     rows = Texts(text).rows
     assert [row[:4] for row in rows[:4]] == [
         ["algorithm", "seeds", "accuracy", "worst client"],
-        ["fedavg", "2", "0.302 ± 0.004", rows[1][3]],
-        ["cfl", "2", "0.352 ± 0.004", rows[1][3]],
-        ["strata", "2", "0.378 ± 0.032", rows[1][3]],
+        ["fedavg", "2", "30.2 ± 0.4 %", rows[1][3]],
+        ["cfl", "2", "35.2 ± 0.4 %", rows[1][3]],
+        ["strata", "2", "37.8 ± 3.2 %", rows[1][3]],
     ]
     assert rows[4] == ["", "fedavg", "cfl", "strata"]
     assert rows[7] == [
         "strata",
-        "+0.075 ± 0.0352 of 2",
-        "+0.025 ± 0.0351 of 2",
+        "+7.5 ± 3.5 points2 of 2",
+        "+2.5 ± 3.5 points1 of 2",
         "\N{EN DASH}",
     ]
-    assert "<li>cfl is above fedavg: 0.050 ± 0.000 higher in 2 of 2 seeds; more than the noise" in text
+    assert "<li>cfl is better than fedavg: 5.0 ± 0.0 points higher in 2 of 2 seeds; more than the noise" in text
 
 
 def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(both: Comparison) -> None:
@@ -132,7 +132,7 @@ def test_the_same_records_give_the_same_bytes(both: Comparison) -> None:
 def test_the_page_of_one_seed_says_that_the_noise_is_that_of_its_clients(tmp_path: Path) -> None:
     text = page(compare(tmp_path, seeds=(2,)).folder)
     assert "over the clients of the one seed" in text
-    assert Texts(text).rows[7][:2] == ["strata", "▲ +0.1001 of 1"]
+    assert Texts(text).rows[7][:2] == ["strata", "▲ +10.0 points1 of 1"]
     assert [trace["name"] for trace in figures(text)["accuracy"]["data"]] == ["fedavg", "cfl", "strata"]
 
 
@@ -176,7 +176,7 @@ def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Co
     assert re.search("The charts are without strata with seed 0: .*line 1 is not JSON", text)
     curves = figures(text)["accuracy"]["data"]
     assert [(curve["name"], curve["x"]) for curve in curves] == [("cfl", [1, 2, 3, 4]), ("strata", [1, 2, 3, 4, 5])]
-    assert Texts(text).rows[2][:3] == ["cfl", "2", "0.352 ± 0.004"]
+    assert Texts(text).rows[2][:3] == ["cfl", "2", "35.2 ± 0.4 %"]
 
 
 def test_a_run_that_ended_early_cuts_the_mean_where_not_all_seeds_are_known(both: Comparison) -> None:

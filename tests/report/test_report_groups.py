@@ -57,6 +57,16 @@ def test_mean_images_are_those_of_the_clusters(records: RunRecords) -> None:
     assert [trace["z"][0][0] for trace in images.figure["data"]] == [0.0, 3.0, 0.0, 0.0]
 
 
+def test_samples_without_classes_are_described_by_their_features_alone(records: RunRecords) -> None:
+    one = np.full((CLIENTS, 1), 7)
+    means = np.zeros((CLIENTS, 5), dtype=np.float32)
+    same = Clusters(replace(records, client_descriptions=ClientDescriptions(one, means, ("all samples",))))
+    assert "class" not in describe_clusters(same)[0].text
+    assert [chart.name for chart in group_charts(same)] == ["feature-means"]
+    nothing = Clusters(replace(records, client_descriptions=ClientDescriptions(one, None, ("all samples",))))
+    assert describe_clusters(nothing) == [] and group_charts(nothing) == []
+
+
 def test_nothing_is_said_without_data_or_with_one_cluster(records: RunRecords) -> None:
     assert describe_clusters(Clusters(records)) == []
     assert group_charts(Clusters(records)) == []

@@ -24,7 +24,7 @@ from fedstrata.report.page import facts, result_sentence, tiles, title
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.references import Reference
 
-SECTIONS = ("accuracy", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
+SECTIONS = ("metric", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
 
 
@@ -67,7 +67,7 @@ class Tags(HTMLParser):
 
 def test_the_page_says_the_result_of_the_run_in_words(folder: Path) -> None:
     text = page(folder)
-    assert "20 clients in 4 clusters, unchanged since round 9; mean accuracy 0.86, worst client 0.78;" in text
+    assert "20 clients in 4 clusters, unchanged since round 9; accuracy 85.8 % on average, worst client 78.2 %;" in text
     assert "agreement with the ground truth (ARI) 1.00." in text
     assert "<title>layercfl on digits" in text
 
@@ -177,7 +177,7 @@ def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> 
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     text = page(write(tmp_path / "run", count=5, finished=False))
     assert "This run is unfinished: the folder has no summary.json." in text
-    assert "After 5 of 30 rounds, 20 clients are in 2 clusters; mean accuracy" in text
+    assert "After 5 of 30 rounds, 20 clients are in 2 clusters; accuracy" in text
     assert "layercfl on digits" in text
     assert "Truth" not in text
 
@@ -222,7 +222,7 @@ def test_a_plain_run_without_clusters_truth_or_probe_has_a_page(folder: Path) ->
     edit_rounds(folder, **nothing, labels=[0] * 20, clusters=1, ari=None, metrics=[])
     edit(folder / "summary.json", ari=None, purity=None, truth=None, clusters=1, rounds_to_partition=1, versions={})
     text = page(folder)
-    assert "20 clients; mean accuracy 0.86, worst client 0.78." in text
+    assert "20 clients; accuracy 85.8 % on average, worst client 78.2 %." in text
     assert "No event was recorded." in text
     for link in ("clusters", "decisions", "layers"):
         assert f'href="#of-{link}"' not in text
@@ -262,10 +262,10 @@ def test_the_reason_of_a_split_is_in_the_tree_and_not_among_the_events(folder: P
 
 def test_clusters_without_a_known_accuracy_have_no_mean(folder: Path) -> None:
     edit_rounds(folder, labels=[0] * 19 + [6, 6], pending=[])
-    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?mean accuracy", page(folder), re.DOTALL)]
+    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?· accuracy", page(folder), re.DOTALL)]
     assert means == [0, 6]
     edit_rounds(folder, labels=[0] * 20 + [6], pending=[])
-    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?mean accuracy", page(folder), re.DOTALL)]
+    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?· accuracy", page(folder), re.DOTALL)]
     assert means == [0]
 
 
@@ -279,6 +279,7 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
         "folder_lock",
         "lazy_torch",
         "limits",
+        "metric_info",
         "quoting",
         "resources",
         "records",
@@ -306,10 +307,8 @@ def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecord
 
 def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: RunRecords) -> None:
     known = replace(records, references={"fedavg": Reference(0.333, {})})
-    assert result(known).startswith(
-        "20 clients in 4 clusters, unchanged since round 9; mean accuracy 0.86 (FedAvg: 0.33), worst client 0.78;"
-    )
-    assert ("FedAvg reference", "0.333") in [tile[:2] for tile in tiles(Clusters(known))]
+    assert "; accuracy 85.8 % on average (FedAvg: 33.3 %), worst client 78.2 %;" in result(known)
+    assert ("FedAvg reference", "33.3 %") in [tile[:2] for tile in tiles(Clusters(known))]
     assert "FedAvg" not in result(records)
 
 
@@ -318,7 +317,9 @@ def test_the_sentence_says_what_is_known(tmp_path: Path) -> None:
     assert "(1 pending)" in result(records)
     plain = [changed(each, acc_worst=None, ari=None, pending=[]) for each in records.rounds]
     unplanned = replace(records, settings={}, rounds=tuple(plain))
-    assert re.fullmatch(r"After 8 rounds, 20 clients are in 4 clusters; mean accuracy 0\.\d\d\.", result(unplanned))
+    assert re.fullmatch(
+        r"After 8 rounds, 20 clients are in 4 clusters; accuracy \d\d\.\d % on average\.", result(unplanned)
+    )
     silent = replace(unplanned, rounds=tuple(changed(each, acc_client=None) for each in plain))
     assert result(silent) == "After 8 rounds, 20 clients are in 4 clusters."
     assert title(unplanned) == "run"
@@ -328,7 +329,7 @@ def test_the_sentence_says_what_is_known(tmp_path: Path) -> None:
 
 def test_a_run_may_end_with_one_cluster(records: RunRecords) -> None:
     whole = tuple(changed(each, clusters=1, labels=[0] * 20) for each in records.rounds)
-    assert result(replace(records, rounds=whole)).startswith("20 clients in 1 cluster; mean accuracy")
+    assert result(replace(records, rounds=whole)).startswith("20 clients in 1 cluster; accuracy")
 
 
 def test_the_page_of_an_algorithm_without_clusters_does_not_name_them(records: RunRecords) -> None:
@@ -336,9 +337,9 @@ def test_the_page_of_an_algorithm_without_clusters_does_not_name_them(records: R
     alone = replace(
         records, tree=(root,), rounds=tuple(changed(each, clusters=1, labels=[0] * 20) for each in records.rounds)
     )
-    assert result(alone) == "20 clients; mean accuracy 0.86, worst client 0.78."
+    assert result(alone) == "20 clients; accuracy 85.8 % on average, worst client 78.2 %."
     assert {"ARI", "Purity", "By cluster"}.isdisjoint(name for name, *_ in tiles(Clusters(alone)))
-    assert result(replace(alone, summary=None)).startswith("After 30 of 30 rounds, 20 clients; mean accuracy")
+    assert result(replace(alone, summary=None)).startswith("After 30 of 30 rounds, 20 clients; accuracy")
     decided = replace(alone, tree=(changed(root, why="no clients differ"),))
     assert "in 1 cluster" in result(decided), "an algorithm that says why it did not split does cluster"
 
@@ -346,7 +347,14 @@ def test_the_page_of_an_algorithm_without_clusters_does_not_name_them(records: R
 def test_every_other_way_to_use_the_models_has_a_tile(records: RunRecords) -> None:
     last = Round.model_validate(records.rounds[-1].model_dump() | {"acc_global": 0.25})
     shown = tiles(Clusters(replace(records, rounds=(*records.rounds[:-1], last))))
-    assert ("Global", "0.250") in [tile[:2] for tile in shown]
+    assert ("Global", "25.0 %") in [tile[:2] for tile in shown]
+
+
+def test_samples_for_validation_are_no_other_way_to_use_the_models(records: RunRecords) -> None:
+    last = Round.model_validate(records.rounds[-1].model_dump() | {"acc_validation": 0.5})
+    shown = tiles(Clusters(replace(records, rounds=(*records.rounds[:-1], last))))
+    (told,) = [(value, meaning) for name, value, meaning in shown if name == "Validation"]
+    assert told[0] == "50.0 %" and "samples for validation" in told[1]
 
 
 def test_a_new_measure_of_a_round_needs_only_its_words(records: RunRecords, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,8 +142,8 @@ def test_what_a_round_of_an_older_run_lacks_is_unknown_and_every_other_accuracy_
     file = folder / "rounds.jsonl"
     rewrite(file, acc_global=0.25, acc_odd="no number", seconds_training=0.5, bytes_data=7)
     first, *_, last = read(folder).rounds
-    assert (first.seconds_training, first.bytes_data, first.other_accuracies) == (None, 0, {})
-    assert (last.seconds_training, last.bytes_data, last.other_accuracies) == (0.5, 7, {"global": 0.25})
+    assert (first.seconds_training, first.bytes_data, first.other_uses) == (None, 0, {})
+    assert (last.seconds_training, last.bytes_data, last.other_uses) == (0.5, 7, {"global": 0.25})
 
 
 def with_reference(folder: Path, name: str, **changes: object) -> Path:
@@ -158,11 +158,11 @@ def with_reference(folder: Path, name: str, **changes: object) -> Path:
 def test_the_fedavg_reference_is_a_run_of_the_same_experiment(folder: Path) -> None:
     assert "fedavg" not in read(folder).references
     other = with_reference(folder, "other")
-    assert read(folder).references["fedavg"].accuracy == 0.33
+    assert read(folder).references["fedavg"].mean == 0.33
     assert "fedavg" not in read(other).references, "FedAvg is not compared with itself"
     keys = (other / "experiment.toml").read_text(encoding="utf-8")
     (other / "experiment.toml").write_text(keys.replace("[data]", '[data]\nroot = "elsewhere"'))
-    assert read(folder).references["fedavg"].accuracy == 0.33, "wherever the data lie"
+    assert read(folder).references["fedavg"].mean == 0.33, "wherever the data lie"
     (other / "experiment.toml").write_text(keys.replace("seed = 3", "seed = 4"))
     assert "fedavg" not in read(folder).references
 
@@ -183,4 +183,4 @@ def test_an_experiment_without_tables_has_nothing_with_reference(folder: Path) -
     other = with_reference(folder, "other")
     for place in (folder, other):
         (place / "experiment.toml").write_text('seed = 1\nalgorithm = "x"\n')
-    assert read(folder).references["fedavg"].accuracy == 0.33
+    assert read(folder).references["fedavg"].mean == 0.33

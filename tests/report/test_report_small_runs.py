@@ -43,7 +43,7 @@ def test_the_page_of_a_run_is_the_same_twice_and_says_how_many_clusters_there_ar
 
 
 def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
-    assert read(FOLDER / "cfl").references["fedavg"].accuracy == read(FOLDER / "fedavg").final("acc_client")
+    assert read(FOLDER / "cfl").references["fedavg"].mean == read(FOLDER / "fedavg").final("acc_client")
     assert "fedavg" not in read(FOLDER / "layercfl").references, "another share of its clients was away"
 
 

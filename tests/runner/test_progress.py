@@ -43,9 +43,9 @@ def test_off_a_terminal_every_round_is_a_line_and_what_happened_stands_above_it(
     first, second, third, fourth, fifth = text.getvalue().splitlines()
     assert first == "round 1: split node 0 into 1, 2; layer conv1; the groups replicate"
     assert second == "round 1: restart; chosen [5, 3]"
-    assert third.startswith("round  1/10  clusters 2  accuracy 0.500  worst 0.250  ari 1.00  ")
+    assert third.startswith("round  1/10  clusters 2  accuracy 50.0 %  worst 25.0 %  ari 1.00  ")
     assert fourth.startswith("round 2: rejected clients 3; ") and "4.9e+11" in fourth
-    assert fifth.startswith("round  2/10  clusters 2  accuracy 0.500  worst 0.250  ") and "ari" not in fifth
+    assert fifth.startswith("round  2/10  clusters 2  accuracy 50.0 %  worst 25.0 %  ") and "ari" not in fifth
 
 
 def test_on_a_terminal_what_happened_is_one_table_above_the_line() -> None:
@@ -65,7 +65,7 @@ def test_on_a_terminal_what_happened_is_one_table_above_the_line() -> None:
     )
     starts = [[row.index(cell) for cell in each] for row, each in zip(rows, cells, strict=True)]
     assert starts[0] == starts[1] == [*starts[2][:3], starts[0][3], starts[2][4]]
-    assert lines[-1].startswith("round 12/12  clusters 2  accuracy 0.500")
+    assert lines[-1].startswith("round 12/12  clusters 2  accuracy 50.0 %")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     race.show(1, 0.314)
     first, second = text.getvalue().splitlines()
     assert first == "run cfl-5, round 1: split node 0"
-    assert second.startswith("seed 5 (2/2)  round  1/10  fedavg 0.250  cfl 0.500  jobs 31 %  ")
+    assert second.startswith("seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  cfl 50.0 %  jobs 31 %  ")
 
 
 def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
@@ -128,7 +128,7 @@ def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
     for seed, accuracy in zip((3, 4, 5, 7), (0.25, 0.5, 0.75, 0.9), strict=True):
         race.note(seed, "fedavg", record(1, acc_client=accuracy))
     race.show(1, 1.0)
-    assert text.getvalue().startswith("seeds 3\u20135, 7 (4/4)  round  1/10  fedavg 0.600  jobs 100 %  ")
+    assert text.getvalue().startswith("seeds 3\u20135, 7 (4/4)  round  1/10  accuracy:  fedavg 60.0 %  jobs 100 %  ")
 
 
 class Unwritable(StringIO):

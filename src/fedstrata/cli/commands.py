@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -70,10 +70,10 @@ def run_command(
 def _show_run(finished: Run) -> None:
     """Print the summary of a run, the members of each cluster, and where its records are."""
     from fedstrata.report.client_names import ClientNames
+    from fedstrata.report.words import summary_rows
 
     names = ClientNames(finished.names)
-    measures = {key: value for key, value in finished.summary.items() if not isinstance(value, Mapping | list)}
-    show_table(("measure", "value"), [(key, short(value)) for key, value in measures.items()])
+    show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric))
     for node in finished.tree:
         if node.split is None and node.members:
             say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")
@@ -176,16 +176,18 @@ def _numbers(text: str | None) -> list[int] | None:
 
 def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
-    from fedstrata.comparison import cells, titles
+    from fedstrata.comparison import cells, choice_text, titles
 
     if as_json:
         say_json({"folder": str(comparison.folder), **json.loads((comparison.folder / "comparison.json").read_text())})
     else:
-        show_table(tuple(titles(comparison.table)), [cells(row) for row in comparison.table], headed=True)
+        metric = comparison.metric
+        rows = [cells(row, metric) for row in comparison.table]
+        show_table(tuple(titles(comparison.table, metric)), rows, headed=True)
         if comparison.jobs:
             say(comparison.jobs)
         if comparison.sweep:
-            say(comparison.sweep.text)
+            say(choice_text(comparison.sweep, metric))
         say(f"comparison: {comparison.folder / 'comparison.md'}")
         say(f"page: {comparison.folder / 'comparison.html'}")
     for warning in comparison.warnings:
@@ -245,12 +247,12 @@ def runs_command(
     for run in runs:
         name = os.path.relpath(run.folder, folder)
         rounds = f"{run.round}/{'?' if run.rounds is None else run.rounds}"
-        accuracy = "-" if run.acc_client is None else f"{run.acc_client:.3f}"
+        score = "-" if run.acc_client is None else f"{run.metric.name} {run.metric.text(run.acc_client)}"
         agreement = "-" if run.ari is None else f"{run.ari:.2f}"
         seed = "-" if run.seed is None else str(run.seed)
-        cells = (name, run.state, run.algorithm, run.dataset, seed, rounds, short(run.clusters), accuracy, agreement)
+        cells = (name, run.state, run.algorithm, run.dataset, seed, rounds, short(run.clusters), score, agreement)
         rows.append((*cells, run.changed.replace("T", " ")))
-    titles = ("run", "state", "algorithm", "data", "seed", "round", "clusters", "acc_client", "ari", "changed")
+    titles = ("run", "state", "algorithm", "data", "seed", "round", "clusters", "metric", "ari", "changed")
     show_table(titles, rows, headed=True)
 
 

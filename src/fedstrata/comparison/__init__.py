@@ -4,6 +4,15 @@ from fedstrata.comparison.collect import tabulate
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.comparison.sweep import Sweep, sweep_experiments
-from fedstrata.report.comparison import cells, titles
+from fedstrata.report.comparison import cells, choice_text, titles
 
-__all__ = ["Comparison", "Sweep", "cells", "compare_experiments", "sweep_experiments", "tabulate", "titles"]
+__all__ = [
+    "Comparison",
+    "Sweep",
+    "cells",
+    "choice_text",
+    "compare_experiments",
+    "sweep_experiments",
+    "tabulate",
+    "titles",
+]

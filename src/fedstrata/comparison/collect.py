@@ -20,9 +20,11 @@ from fedstrata.config.folder import labels_of, numbered, vacant
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
+from fedstrata.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison import COLUMNS
+from fedstrata.runner.build import objective_of
 
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
@@ -64,7 +66,9 @@ def conclude(
         except RecordError as error:
             left_out[folder] = str(error)
     common = _shared_keys(experiments)
-    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, *_about_data(runs)))
+    warnings, names = _about_data(runs)
+    metric = objective_of(experiments[0]).metric_info
+    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
@@ -112,7 +116,27 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             raise RecordError(f"expected different runs, found {found} in {same[0]} and in {folder}; leave one out")
         runs.append(run)
     with folder_lock(root_folder(folder_out)):
-        return write_comparison(Comparison(folder_out, first, tuple(runs), None, left_out, *_about_data(runs)))
+        warnings, clients = _about_data(runs)
+        metric = _metric_of(runs)
+        return write_comparison(
+            Comparison(folder_out, first, tuple(runs), None, left_out, warnings, clients, metric=metric)
+        )
+
+
+def _metric_of(runs: Sequence[Outcome]) -> MetricInfo:
+    """The metric of finished runs, which is that of all of them.
+
+    Raises:
+        RecordError: When a function of the user's own was described in another way for some of them.
+    """
+    first, *others = [Folder(run.folder).metric() for run in runs]
+    for run, metric in zip(runs[1:], others, strict=True):
+        if metric != first:
+            raise RecordError(
+                f"expected runs with one metric, found another {METRIC_FILE} in {run.folder} than in "
+                f"{runs[0].folder}; run them again with the same description of the metric"
+            )
+    return first
 
 
 def _about_data(runs: Sequence[Outcome]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -175,6 +199,7 @@ def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     """The outcome of a finished run, from its folder."""
     summary = Folder(folder).summary()
+    Folder(folder).metric()  # which is refused where it is damaged
     path = folder / "summary.json"
     try:
         measures = {key: value_of(summary, key) for key in COLUMNS}
@@ -186,14 +211,14 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
             raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     try:
         table = pq.read_table(io.BytesIO(read_file(last, _SCORE_BYTES)), columns=["client", "accuracy"])
-        clients, accuracies = table.to_pydict().values()
+        clients, scores = table.to_pydict().values()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise RecordError(
             f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
         ) from None
-    if not all(map(_is_finite, accuracies)):
-        raise RecordError(f"{last}: expected an accuracy for every client, found others; restore it or run again")
-    return Outcome(name, seed, folder, summary, dict(zip(clients, accuracies, strict=True)))
+    if not all(map(_is_finite, scores)):
+        raise RecordError(f"{last}: expected a number for every client, found others; restore it or run again")
+    return Outcome(name, seed, folder, summary, dict(zip(clients, scores, strict=True)))
 
 
 def _is_finite(value: object) -> bool:

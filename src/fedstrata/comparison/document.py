@@ -18,7 +18,8 @@ from scipy.special import stdtrit
 
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.files import replace_file, root_folder
-from fedstrata.records import count_lower, diverged
+from fedstrata.metric_info import ACCURACY, MetricInfo
+from fedstrata.records import count_worse, diverged
 from fedstrata.report.comparison import (
     COLUMNS,
     Difference,
@@ -26,15 +27,16 @@ from fedstrata.report.comparison import (
     Statistic,
     SweepChoice,
     cells,
+    choice_text,
     difference_text,
     titles,
     write_comparison_page,
 )
-from fedstrata.report.words import warnings
+from fedstrata.report.words import capital, warnings
 from fedstrata.resources import resource_error
 
 _REFERENCE_ALGORITHM = "fedavg"
-"""The algorithm that the accuracy of each client is compared with."""
+"""The algorithm that each client is compared with."""
 
 
 class RunKey(NamedTuple):
@@ -58,7 +60,7 @@ class Outcome:
         seed: The seed of the run.
         folder: The folder of its records.
         summary: The content of its ``summary.json``; None for a run that failed.
-        clients: The accuracy of each client at the end, on its own test samples.
+        clients: The metric of each client at the end, on its own test samples.
         error: Why it failed, in one line.
         traceback: Where it failed.
         resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
@@ -120,6 +122,7 @@ class Comparison:
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
         sweep: The choice among the runs, where they are the settings of a sweep.
+        metric: The metric of all runs.
     """
 
     folder: Path
@@ -130,6 +133,7 @@ class Comparison:
     data_warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
+    metric: MetricInfo = ACCURACY
 
     @cached_property
     def table(self) -> tuple[Row, ...]:
@@ -139,12 +143,13 @@ class Comparison:
         targets = {run.summary.get("target") for run in self.runs if run.summary is not None}
         same_target = len(targets) == 1 and None not in targets
         return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], reference, same_target) for name in names
+            _row(name, [run for run in self.runs if run.algorithm == name], reference, same_target, self.metric)
+            for name in names
         )
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """The difference in accuracy of every two algorithms that have a seed in common, in the order of the runs.
+        """The difference of every two algorithms that have a seed in common, in the order of the runs.
 
         All runs of a seed have the same clients, data and cohorts.
         """
@@ -156,7 +161,8 @@ class Comparison:
         for one, other in combinations(finished, 2):
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
-                found.append(_difference([(finished[one][seed], finished[other][seed]) for seed in seeds]))
+                pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
+                found.append(_difference(pairs, self.metric))
         return tuple(found)
 
     @property
@@ -173,15 +179,20 @@ class Comparison:
 
 
 def _row(
-    name: str, runs: Sequence[Outcome], reference: Mapping[int, Mapping[int, float] | None], same_target: bool
+    name: str,
+    runs: Sequence[Outcome],
+    reference: Mapping[int, Mapping[int, float] | None],
+    same_target: bool,
+    metric: MetricInfo,
 ) -> Row:
     """The measures of one algorithm.
 
     Args:
         name: The name of the algorithm.
         runs: Its runs.
-        reference: The accuracy of each client with the reference algorithm, by seed.
+        reference: The metric of each client with the reference algorithm, by seed.
         same_target: Whether all finished runs have one and the same target.
+        metric: What it is.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
     pairs = [
@@ -199,7 +210,7 @@ def _row(
         seeds=tuple(run.seed for run in runs),
         failed=tuple(run.seed for run in runs if run.summary is None),
         figures=figures,
-        lower_than_fedavg=sum(count_lower(own, others) for own, others in pairs) if pairs else None,
+        lower_than_fedavg=sum(count_worse(own, others, metric) for own, others in pairs) if pairs else None,
         clients=sum(len(own) for own, _ in pairs),
     )
 
@@ -217,30 +228,33 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]]) -> Difference:
-    """The difference of two algorithms, with the one of the higher mean first.
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
+    """The difference of two algorithms, with the one of the better mean first.
 
     Args:
         pairs: A run of each of them, for every seed that both have.
+        metric: What they are compared by.
     """
-    values = tuple(_accuracy(one) - _accuracy(other) for one, other in pairs)
+    values = tuple(metric.gain(_score(one), _score(other)) for one, other in pairs)
     if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs])
+        return _difference([(other, one) for one, other in pairs], metric)
     one, other = pairs[0]
-    noisy = values if len(values) > 1 else _client_differences(one, other)
-    return Difference(one.algorithm, other.algorithm, tuple(run.seed for run, _ in pairs), values, _margin(noisy))
+    noisy = values if len(values) > 1 else _client_differences(one, other, metric)
+    smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
+    seeds = tuple(run.seed for run, _ in pairs)
+    return Difference(one.algorithm, other.algorithm, seeds, values, _margin(noisy), smallest)
 
 
-def _accuracy(run: Outcome) -> float:
-    """The mean accuracy over the clients of a finished run."""
+def _score(run: Outcome) -> float:
+    """The mean metric over the clients of a finished run."""
     assert run.summary is not None
     return float(run.summary["acc_client"])
 
 
-def _client_differences(one: Outcome, other: Outcome) -> tuple[float, ...]:
-    """The difference in accuracy of each client that both runs have."""
+def _client_differences(one: Outcome, other: Outcome, metric: MetricInfo) -> tuple[float, ...]:
+    """By how much each client that both runs have is better off in the one than in the other."""
     theirs = other.clients or {}
-    return tuple(accuracy - theirs[client] for client, accuracy in (one.clients or {}).items() if client in theirs)
+    return tuple(metric.gain(own, theirs[client]) for client, own in (one.clients or {}).items() if client in theirs)
 
 
 def _margin(values: Sequence[float]) -> float | None:
@@ -257,6 +271,7 @@ def write_comparison(comparison: Comparison) -> Comparison:
     jobs = comparison.jobs
     content = {
         "experiment": comparison.experiment,
+        "metric": asdict(comparison.metric),
         "warnings": comparison.data_warnings,
         "clients": comparison.names,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
@@ -283,14 +298,16 @@ def _markdown(comparison: Comparison) -> str:
     """The comparison in Markdown."""
     keys = comparison.experiment
     seeds = dict.fromkeys(str(run.seed) for run in comparison.runs)
-    headings = tuple(titles(comparison.table))
-    table = [headings, ("---",) * len(headings), *map(cells, comparison.table)]
+    metric = comparison.metric
+    headings = tuple(titles(comparison.table, metric))
+    table = [headings, ("---",) * len(headings), *(cells(row, metric) for row in comparison.table)]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(row)} |" for row in table),
-        *([comparison.sweep.text] if comparison.sweep else []),
+        *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),
+        f"{capital(metric.name)}: {metric.meaning}; {metric.scale}." if metric.meaning else "",
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",
     ]
     if comparison.jobs:
@@ -299,6 +316,6 @@ def _markdown(comparison: Comparison) -> str:
             "The time of a run is its own and its part of what was shared."
         )
     if comparison.differences:
-        paragraphs.append("Differences in accuracy between runs of the same seed, ± their standard deviation:")
-        paragraphs.append("\n".join(f"- {difference_text(each)}" for each in comparison.differences))
-    return "\n\n".join([*paragraphs, *comparison.warnings, *comparison.troubles]) + "\n"
+        paragraphs.append(f"Differences in {metric.name} between runs of the same seed, ± their standard deviation:")
+        paragraphs.append("\n".join(f"- {difference_text(each, metric)}" for each in comparison.differences))
+    return "\n\n".join([*filter(None, paragraphs), *comparison.warnings, *comparison.troubles]) + "\n"

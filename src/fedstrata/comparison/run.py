@@ -23,7 +23,7 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, on_same_clients, rehearse
+from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients, rehearse
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
@@ -120,7 +120,8 @@ class _RunQueue:
         self._line = line
         self._engine: EngineTable | None = None
         self.seeds = list(dict.fromkeys(experiment.seed for experiment in self._waiting))
-        self.race = ComparisonProgress(experiments[0].rounds, self.seeds, line)
+        metric = objective_of(experiments[0]).metric_info
+        self.race = ComparisonProgress(experiments[0].rounds, self.seeds, line, metric)
         self.failures: dict[RunKey, RunFailure] = {}
 
     def next(self, stop: Callable[[], bool]) -> Lockstep:

@@ -61,7 +61,7 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
 
 
 def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
-    """Choose the setting with the highest mean accuracy on validation data; the first of several that are equal.
+    """Choose the setting with the best mean on validation data; the first of several that are equal.
 
     A setting of which a run failed or diverged is not chosen: its mean would be of fewer seeds.
     """
@@ -77,9 +77,9 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
             None,
             None,
             "No setting is chosen, because no setting has validation data from all of its runs (data.validation, such "
-            "as 0.2). The accuracies are those on test data, by which nothing may be chosen.",
+            "as 0.2). The table has test data, by which nothing may be chosen.",
         )
-    best = max(found, key=found.__getitem__)
-    return SweepChoice(
-        best, found[best], "It has the highest mean accuracy on validation data, which no client trains on."
-    )
+    metric = compared.metric
+    best = max(found, key=lambda label: metric.quality(found[label]))
+    why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}."
+    return SweepChoice(best, found[best], why)

@@ -12,7 +12,7 @@ from fedstrata.quoting import shown
 _METRICS = dict.fromkeys(("mse", "mae", "huber"), "r2")
 """The metric that follows from a loss, where it is not accuracy."""
 
-_OF_NUMBERS = ("r2", "neg_mse", "neg_rmse", "neg_mae")
+_OF_NUMBERS = ("r2", "mse", "rmse", "mae", "neg_mse", "neg_rmse", "neg_mae")
 """The metrics of numbers; the library's others are of classes or labels."""
 
 

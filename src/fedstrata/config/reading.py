@@ -36,6 +36,7 @@ from fedstrata.limits import (
     TEXT_CHARACTERS,
     file_problem,
 )
+from fedstrata.metric_info import info_named
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
 from fedstrata.partition import keys_of
@@ -236,6 +237,7 @@ def _resolve(draft: Experiment) -> Experiment:
     _check_model(model)
     local = resolve_local(draft.local, draft.rounds)
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
+    _check_target(draft.probe.target, local.metric)
     for other, options in draft.algorithms.items():
         keys = dict(options)
         algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
@@ -256,6 +258,16 @@ def _resolve(draft: Experiment) -> Experiment:
             "algorithms": others,
         }
     )
+
+
+def _check_target(target: float | None, metric: str | None) -> None:
+    """Refuse a target that no value of the metric can be; of a user's own metric, nothing is known here."""
+    least, most = info_named(metric).bounds
+    if target is not None and not least <= target <= most:
+        bound = f"most {most:g}" if target > most else f"least {least:g}"
+        raise ExperimentError(
+            f"probe.target = {target:g}: expected a number of at {bound}, as local.metric = {metric!r} has no others"
+        )
 
 
 def _check_writable(name: str, keys: Mapping[str, Any]) -> None:

@@ -182,8 +182,8 @@ class LocalTable(Table):
         warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
             them.
         loss: What training lowers: the name of a loss, or "package.module:function".
-        metric: What scores show, of which more is better: the name of a metric, or "package.module:function". By
-            default "r2" for "mse", "mae" and "huber", else "accuracy".
+        metric: What scores show: the name of a metric, or "package.module:function". By default "r2" for the losses
+            "mse", "mae" and "huber", else "accuracy".
         transform: The augmentation of training samples: the name of a transform, or "package.module:function".
     """
 
@@ -290,7 +290,7 @@ class ProbeTable(Table):
             where none is due. For HiCFL, CFL and LayerCFL.
         unstable_weights: Whether every round records which weights changed most between the last two uploads of a
             client. For HiCFL, and for CFL and LayerCFL with ``trigger = "stability"``.
-        target: The mean accuracy of the clients whose first round the summary names.
+        target: The mean of the clients' metric whose first round the summary names: the first that is as good.
     """
 
     gap: _Measures = ()
@@ -299,7 +299,7 @@ class ProbeTable(Table):
     rounds: Annotated[tuple[_Round, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
     bipartition: bool = False
     unstable_weights: bool = False
-    target: Annotated[float, Interval(gt=0, le=1)] | None = None
+    target: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
 
 
 class RecordsTable(Table):

@@ -65,7 +65,7 @@ TRAIN = "train"
 """The task whose updates move the models of the clusters."""
 
 CLIENT = "client"
-"""The evaluation that defines a client's accuracy: the model that this client would use."""
+"""The evaluation that defines a client's score: the model that this client would use."""
 
 
 VALIDATION = "validation"
@@ -103,7 +103,7 @@ class Plan:
         cohort: The clients that take part, ascending ids (m,) int64.
         models: The models that clients may receive, (k, p).
         tasks: The local tasks by name. Every client does them in this order; each starts from its own candidate.
-        evaluations: What is scored before any work, by name. `CLIENT` is what accuracy means.
+        evaluations: What is scored before any work, by name. `CLIENT` is what the measures of a run are of.
         client_stats: Statistics of the training data, of ``CLIENT_STATS`` or ``"package.module:function"``, and which
             clients of the cohort send each along, bool (m,). A function gets (inputs, labels, classes) of a client and
             returns a row of numbers, (q,).
@@ -202,15 +202,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of all pairs of clients that a decision rests on.
-
-    Attributes:
-        node: The tree node that the decision is about.
-        layer: The layers that were compared.
-        measure: The name of what the clients were compared by, such as ``"dcos"``.
-        clients: The client of each row and column, (m,) int64.
-        values: The value of each pair, (m, m).
-    """
+    """A client-by-client matrix behind a decision: tree node, layers, measure, ids (m,) and values (m, m)."""
 
     node: int
     layer: str
@@ -253,13 +245,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What a round's decision leaves behind for people; no part of equality or resume.
-
-    Attributes:
-        events: What happened, such as a split; each has a ``kind`` and values.
-        metrics: The numbers that the algorithm looked at.
-        matrices: The matrices that decisions rest on.
-    """
+    """What a round's decision leaves behind for people; no part of equality or resume."""
 
     events: tuple[Mapping[str, Any], ...] = ()
     metrics: tuple[Metric, ...] = ()

@@ -31,7 +31,7 @@ class Algorithm(Protocol[StateT]):
         """
 
     def evaluations(self, problem: Problem, state: StateT, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Which models the clients would use, by name. The evaluation `CLIENT` is what accuracy means."""
+        """Which models the clients would use, by name. The evaluation `CLIENT` is what the measures are of."""
 
 
 @runtime_checkable

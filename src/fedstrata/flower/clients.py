@@ -204,7 +204,7 @@ class FlowerClients:
             # Flower takes 0 seconds for half a day.
             messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
             bounds[client] = ReplyBounds(
-                self._config.run, registration.train, registration.test, self._config.objective.bounds
+                self._config.run, registration.train, registration.test, self._config.objective.metric_info.bounds
             )
             sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
             expected[client] = expected_reply(request, self._layout, sizes)

@@ -116,7 +116,7 @@ def drive(
         save_registry(folder / _REGISTRY_FILE, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         setup, joins = _run_setup(experiment, federation, config, clients, public)
-        show = Progress(experiment.rounds, line, setup.names).show
+        show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
         steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell)
 
         def reply(plan: Plan) -> PlanReply:

@@ -1,7 +1,7 @@
-"""The metrics that the library names: outputs and targets of one client's test samples to a number; more is better.
+"""The metrics that the library names: outputs and targets of one client's test samples to a number.
 
 Shapes are as in `fedstrata.objective.losses`. The names and meanings are scikit-learn's, which computes all but
-accuracy. Errors are negative ("neg_mse"), so that for every metric more is better.
+accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`.
 """
 
 from __future__ import annotations
@@ -89,19 +89,34 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
     return float(_sklearn().r2_score(*_numbers(outputs, targets)))
 
 
+def mse(outputs: Tensor, targets: Tensor) -> float:
+    """The mean squared error."""
+    return float(_sklearn().mean_squared_error(*_numbers(outputs, targets)))
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """The root of the mean squared error."""
+    return float(_sklearn().root_mean_squared_error(*_numbers(outputs, targets)))
+
+
+def mae(outputs: Tensor, targets: Tensor) -> float:
+    """The mean absolute error."""
+    return float(_sklearn().mean_absolute_error(*_numbers(outputs, targets)))
+
+
 def neg_mse(outputs: Tensor, targets: Tensor) -> float:
     """The mean squared error, negative."""
-    return -float(_sklearn().mean_squared_error(*_numbers(outputs, targets)))
+    return -mse(outputs, targets)
 
 
 def neg_rmse(outputs: Tensor, targets: Tensor) -> float:
     """The root of the mean squared error, negative."""
-    return -float(_sklearn().root_mean_squared_error(*_numbers(outputs, targets)))
+    return -rmse(outputs, targets)
 
 
 def neg_mae(outputs: Tensor, targets: Tensor) -> float:
     """The mean absolute error, negative."""
-    return -float(_sklearn().mean_absolute_error(*_numbers(outputs, targets)))
+    return -mae(outputs, targets)
 
 
 def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
 from fedstrata.key_errors import nearest
+from fedstrata.metric_info import METRIC_INFOS
 from fedstrata.quoting import shown
 from fedstrata.registry import Registry, load_users_object
 from fedstrata.resources import resource_error
@@ -19,24 +20,8 @@ LOSSES: Registry[Callable[..., Any]] = Registry(
 )
 """The function of each loss: outputs and targets to the mean loss of a batch, a scalar."""
 
-METRICS: Registry[Callable[..., Any]] = Registry(
-    {
-        name: f"fedstrata.objective.metrics:{name}"
-        for name in (
-            "accuracy",
-            "balanced_accuracy",
-            "f1_macro",
-            "f1_micro",
-            "f1_weighted",
-            "roc_auc",
-            "r2",
-            "neg_mse",
-            "neg_rmse",
-            "neg_mae",
-        )
-    }
-)
-"""The function of each metric: outputs and targets of one client to a number of which more is better."""
+METRICS: Registry[Callable[..., Any]] = Registry({name: f"fedstrata.objective.metrics:{name}" for name in METRIC_INFOS})
+"""The function of each metric: outputs and targets of one client to a number. `METRIC_INFOS` describes them."""
 
 TRANSFORMS: Registry[Callable[..., Any]] = Registry(
     {name: f"fedstrata.objective.transforms:{name}" for name in ("none", "flip", "crop", "crop_flip", "noise")}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
-from fedstrata.objective.named import METRICS, call, function_of
+from fedstrata.metric_info import METRIC_INFOS, MetricInfo, info_of
+from fedstrata.objective.named import call, function_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,13 +46,15 @@ class Objective:
         return self.loss == "cross_entropy"
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the largest value of the metric."""
-        if self.metric not in METRICS:
-            return -float("inf"), float("inf")
-        if self.metric.startswith("neg_"):
-            return -float("inf"), 0.0
-        return (-float("inf"), 1.0) if self.metric == "r2" else (0.0, 1.0)
+    def metric_info(self) -> MetricInfo:
+        """What the metric is called, and which of its values are better.
+
+        Raises:
+            ExperimentError: When a metric of the user's own cannot be imported; only its function says it.
+        """
+        if self.metric in METRIC_INFOS:
+            return METRIC_INFOS[self.metric]
+        return info_of(function_of("metric", self.metric), self.metric)
 
     def loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, a scalar.

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
     from fedstrata.records.folder import Folder
-    from fedstrata.records.measures import complete, count_lower, diverged, summarise
+    from fedstrata.records.measures import complete, count_worse, diverged, summarise
     from fedstrata.records.tracking import require, track
 
 __all__ = [
     "Checkpoint",
     "Folder",
     "complete",
-    "count_lower",
+    "count_worse",
     "diverged",
     "find_checkpoint",
     "require",
@@ -25,7 +25,7 @@ __all__ = [
 _MODULES = {
     "checkpoint": ("Checkpoint", "find_checkpoint", "save"),
     "folder": ("Folder",),
-    "measures": ("complete", "count_lower", "diverged", "summarise"),
+    "measures": ("complete", "count_worse", "diverged", "summarise"),
     "tracking": ("require", "track"),
 }
 

@@ -33,6 +33,7 @@ from fedstrata.files import (
     replace_file,
     subfolder,
 )
+from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
@@ -280,6 +281,19 @@ class Folder:
             return None
         except ValueError as error:
             raise RecordError(f"{path}: expected the clients of a run, found: {error}; resume the run") from None
+
+    def add_metric(self, metric: MetricInfo) -> None:
+        """Write what the metric of the run is."""
+        replace_file(self.path / METRIC_FILE, dump_metric(metric))
+
+    def metric(self) -> MetricInfo:
+        """Return what the metric of the run is.
+
+        Raises:
+            RecordError: When the file is damaged.
+        """
+        refuse_links(self.path, [METRIC_FILE])
+        return read_metric(self.path)
 
     def add_tree(self, tree: Tree) -> None:
         """Write the cluster tree as it is now: the entries are `TreeNode` records."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from fedstrata.clustering import ari, purity
 from fedstrata.core import CLIENT, VALIDATION, Score
 from fedstrata.errors import ContractError
+from fedstrata.metric_info import ACCURACY, MetricInfo
 
 _SUMMED = ("bytes_down", "bytes_up", "seconds", "seconds_training", "seconds_server")
 """Measures that the summary has as sums over the rounds."""
@@ -21,6 +21,7 @@ def complete(
     labels: torch.Tensor,
     truth: torch.Tensor | None,
     scores: Mapping[str, Score],
+    metric: MetricInfo = ACCURACY,
 ) -> dict[str, Any]:
     """Add the measures to the record of a round.
 
@@ -28,19 +29,20 @@ def complete(
         record: What was known before the models were evaluated.
         labels: The cluster of each client, (n,); -1 is a pending client.
         truth: The ground-truth group of each client, (n,); None where there is none.
-        scores: The scores of each evaluation, by all clients that are in the federation. `CLIENT` is what accuracy
-            means; of the others the mean is recorded.
+        scores: The scores of each evaluation, by all clients that are in the federation. `CLIENT` is what the
+            measures are of; of the others the mean is recorded.
+        metric: What the scores are.
     """
     score = scores[CLIENT]
-    accuracy = score.correct.double() / score.samples
+    values = score.correct.double() / score.samples
     own = labels[score.clients]
     clusters = [own == cluster for cluster in own.unique().tolist() if cluster >= 0]
     pooled = [float(score.correct[members].sum()) / int(score.samples[members].sum()) for members in clusters]
     measures: dict[str, Any] = {
-        "acc_client": float(accuracy.mean()),
+        "acc_client": float(values.mean()),
         "acc_weighted": float(score.correct.sum()) / int(score.samples.sum()),
         "acc_cluster": sum(pooled) / len(pooled) if pooled else None,
-        "acc_worst": float(accuracy.min()),
+        "acc_worst": min(values.tolist(), key=metric.quality),
         "loss": float(score.loss.double().mean()),
         "ari": None if truth is None else ari(own, truth[score.clients]),
         "purity": None if truth is None else purity(own, truth[score.clients]),
@@ -52,25 +54,33 @@ def complete(
 
 
 def summarise(
-    rounds: Sequence[Mapping[str, Any]], truth: torch.Tensor | None, target: float | None = None
+    rounds: Sequence[Mapping[str, Any]],
+    truth: torch.Tensor | None,
+    target: float | None = None,
+    metric: MetricInfo = ACCURACY,
 ) -> dict[str, Any]:
-    """Return the measures of a whole run: those of its last round, sums over the rounds, and the best accuracy.
+    """Return the measures of a whole run: those of its last round, sums over the rounds, and the best round.
 
     Args:
         rounds: The records of all rounds.
         truth: The ground-truth group of each client, (n,); None where there is none.
-        target: The mean accuracy of the clients that counts as reached; None adds nothing about one.
+        target: The mean of the clients' metric that counts as reached; None adds nothing about one.
+        metric: The metric of the run.
     """
     last = rounds[-1]
-    accuracies = [key for key in last if key.startswith("acc_")]
-    best = max(rounds, key=_accuracy)  # The first of equals.
-    reached = [record["round"] for record in rounds if target is not None and _accuracy(record) >= target]
+    measures = [key for key in last if key.startswith("acc_")]
+    best = max(rounds, key=lambda record: metric.quality(record["acc_client"]))  # The first of equals.
+    reached = [
+        record["round"]
+        for record in rounds
+        if target is not None and metric.quality(record["acc_client"]) >= metric.quality(target)
+    ]
     return {
-        **{key: last[key] for key in ("clusters", "ari", "purity", *accuracies)},
+        **{key: last[key] for key in ("clusters", "ari", "purity", *measures)},
         "acc_best": best["acc_client"],
         "acc_best_round": best["round"],
         **({} if target is None else {"target": target, "rounds_to_target": min(reached, default=None)}),
-        **_selected(rounds),
+        **_selected(rounds, metric),
         **{key: sum(record[key] for record in rounds) for key in _SUMMED},
         "bytes_data": sum(record.get("bytes_data", 0) for record in rounds),
         "rounds": last["round"],
@@ -81,12 +91,12 @@ def summarise(
     }
 
 
-def _selected(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the round that validation would select, the first of equals, and its accuracy on the test data."""
+def _selected(rounds: Sequence[Mapping[str, Any]], metric: MetricInfo) -> dict[str, Any]:
+    """Return the round that validation would select, the first of equals, and its metric on the test data."""
     key = f"acc_{VALIDATION}"
     if key not in rounds[-1]:
         return {}
-    selected = max(rounds, key=lambda record: -math.inf if record.get(key) is None else record[key])
+    selected = max(rounds, key=lambda record: metric.quality(record.get(key)))
     return {"selected_round": selected["round"], "acc_selected": selected["acc_client"]}
 
 
@@ -96,25 +106,20 @@ def diverged(summary: Mapping[str, Any]) -> bool:
     return bool(rounds) and len(rounds) == summary["rounds"]
 
 
-def count_lower(accuracies: Mapping[int, float], reference: Mapping[int, float]) -> int:
-    """Return how many clients have a lower accuracy than with a reference, such as FedAvg or training alone.
+def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
+    """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
 
     Args:
-        accuracies: The accuracy of each client with the model that it uses, by client id.
-        reference: The accuracy of each client with the reference's model on the same test data, by client id.
+        values: The metric of each client with the model that it uses, by client id.
+        reference: The metric of each client with the reference's model on the same test data, by client id.
+        metric: What it is.
 
     Raises:
         ContractError: When the two are not about the same clients.
     """
-    if accuracies.keys() != reference.keys():
-        raise ContractError(f"expected accuracies of clients {sorted(reference)}, found {sorted(accuracies)}")
-    return sum(accuracies[client] < reference[client] for client in reference)
-
-
-def _accuracy(record: Mapping[str, Any]) -> float:
-    """Return the mean accuracy of the clients in a round; less than any other where it is unknown."""
-    accuracy = record["acc_client"]
-    return -1.0 if accuracy is None else float(accuracy)
+    if values.keys() != reference.keys():
+        raise ContractError(f"expected scores of clients {sorted(reference)}, found {sorted(values)}")
+    return sum(metric.gain(values[client], reference[client]) < 0 for client in reference)
 
 
 def _divergence(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedstrata.limits import Share
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
     "data.json",
+    "metric.json",
     "rounds.jsonl",
     "tree.json",
     "summary.json",
@@ -45,8 +46,8 @@ CLIENTS_SUFFIX = "|clients"
 """Ends the name of the array in ``matrices/<round>.npz`` or ``weights/<round>.npz`` that holds the clients of rows."""
 
 VALIDATION_MEASURE = "acc_validation"
-"""The mean accuracy on validation data, in records and in the summary of a run that has some. Settings are chosen by
-it: the test data have no part in a choice."""
+"""The mean of the clients' metric on validation data, in records and in the summary of a run that has some. Settings
+are chosen by it: the test data have no part in a choice."""
 
 ALL_CLIENTS = -1
 """The node of a matrix of all clients that answered, whatever their clusters."""
@@ -74,7 +75,7 @@ class Scores(NamedTuple):
         client: The client ids, (n,).
         node: The tree node of each client, (n,).
         samples: The number of test samples of each client, (n,).
-        accuracy: The share of them that is classified correctly, (n,).
+        accuracy: The metric of the run on them, (n,); most often the share that is classified correctly.
         loss: The mean loss on them, (n,).
     """
 
@@ -229,8 +230,8 @@ class Round(UnscoredRound):
     ari: Ari | None
 
     @property
-    def other_accuracies(self) -> dict[str, float | None]:
-        """The mean accuracy of each further way to use the models, by its name (``acc_<name>`` in the record)."""
+    def other_uses(self) -> dict[str, float | None]:
+        """The mean metric of each further way to use the models, by its name (``acc_<name>`` in the record)."""
         extra = self.model_extra or {}
         found = {name.removeprefix("acc_"): value for name, value in extra.items() if name.startswith("acc_")}
         return {name: value for name, value in found.items() if value is None or isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""What the page says of a client that a reader asks about: its accuracy by round, and who it is close to."""
+"""What the page says of a client that a reader asks about: its metric by round, and who it is close to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Round
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import ORANGE, RULE, Figure, axis, figure, line, round_axis, rounded
+from fedstrata.report.drawing import ORANGE, RULE, Figure, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.reader import ClientMatrix
 from fedstrata.report.references import ALGORITHMS, compare
-from fedstrata.report.words import COMPARED_BY, SIMILARITIES, format_number, joined, plural
+from fedstrata.report.words import COMPARED_BY, SIMILARITIES, joined, plural
 
 MOST_CLIENTS = 300
 """Clients that the page has details of; of more, they would be most of the page."""
@@ -20,15 +21,18 @@ MOST_CLIENTS = 300
 MOST_ROUNDS = 60
 """Rounds of a client's curve; of longer runs, as many that are evenly apart, the last one included."""
 
-_VERDICTS = {"better": "clearly lower", "worse": "clearly higher", "unclear": "no clear difference"}
+_VERDICTS = {"better": "clearly worse", "worse": "clearly better", "unclear": "no clear difference"}
 """What a reference is to a client that this run serves better, worse, or neither."""
+
+_VERDICTS_WITHOUT_NOISE = {"better": "worse", "worse": "better", "unclear": "no difference"}
+"""The same where nobody knows how much of a difference is chance."""
 
 MOST_CLOSE = 3
 """Clients that are named as the closest ones."""
 
 
 def client_details(clusters: Clusters) -> dict[str, Any] | None:
-    """Return what the page shows of each client: a sentence or two, and the figure of its accuracy.
+    """Return what the page shows of each client: a sentence or two, and the figure of its metric.
 
     The figure is one for all clients, whose own curves are beside their sentences. None where there are too many
     clients, or no scores.
@@ -40,7 +44,7 @@ def client_details(clusters: Clusters) -> dict[str, Any] | None:
     curves = _curves(clusters, rounds)
     means = [_mean(values) for values in zip(*curves.values(), strict=True)]
     return {
-        "figure": _figure(rounds, means),
+        "figure": _figure(rounds, means, clusters.metric),
         "clients": {
             str(client): {"name": clusters.names.of(client), "text": text_of(clusters, client), "curve": rounded(curve)}
             for client, curve in curves.items()
@@ -55,13 +59,13 @@ def shown_rounds(rounds: list[Round]) -> list[Round]:
 
 
 def _curves(clusters: Clusters, rounds: list[Round]) -> dict[int, list[float | None]]:
-    """Return the accuracy of each client in some rounds; null where it has none."""
+    """Return the metric of each client in some rounds; null where it has none."""
     curves: dict[int, list[float | None]] = {client: [None] * len(rounds) for client in clusters.node_of}
     for place, each in enumerate(rounds):
         scores = clusters.records.scores[each.round]
-        for client, accuracy in zip(scores.client.tolist(), scores.accuracy.tolist(), strict=True):
-            if client in curves and isfinite(accuracy):
-                curves[client][place] = accuracy
+        for client, value in zip(scores.client.tolist(), scores.accuracy.tolist(), strict=True):
+            if client in curves and isfinite(value):
+                curves[client][place] = value
     return curves
 
 
@@ -70,10 +74,10 @@ def _mean(values: tuple[float | None, ...]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _figure(rounds: list[Round], means: list[float | None]) -> Figure:
-    everyone = line(rounds, means, "mean of all clients", RULE, hovertemplate="%{y:.3f}")
-    one = line(rounds, [None] * len(rounds), "this client", ORANGE, hovertemplate="%{y:.3f}")
-    return figure([everyone, one], 260, xaxis=round_axis(rounds), yaxis=axis("accuracy", rangemode="tozero"))
+def _figure(rounds: list[Round], means: list[float | None], metric: MetricInfo) -> Figure:
+    everyone = line(rounds, means, "mean of all clients", RULE)
+    one = line(rounds, [None] * len(rounds), "this client", ORANGE)
+    return figure([everyone, one], 260, xaxis=round_axis(rounds), yaxis=metric_axis(metric, rangemode="tozero"))
 
 
 def text_of(clusters: Clusters, client: int) -> str:
@@ -112,14 +116,16 @@ def _neighbours(matrix: ClientMatrix, client: int) -> list[tuple[int, float]]:
 
 
 def _better_off(clusters: Clusters, client: int) -> str:
-    """Compare a client's accuracy with what it would have otherwise, where runs of these are known."""
+    """Compare a client's metric with what it would have otherwise, where runs of these are known."""
     if client not in clusters.measured:
         return ""
-    samples, accuracy = clusters.measured[client]
-    told = [f"Its accuracy is {format_number(accuracy)} on {plural(samples, 'test sample')}"]
+    samples, value = clusters.measured[client]
+    metric = clusters.metric
+    verdicts = _VERDICTS if metric.share_of_samples else _VERDICTS_WITHOUT_NOISE
+    told = [f"Its {metric.name} is {metric.text(value)} on {plural(samples, 'test sample')}"]
     for name, reference in clusters.records.references.items():
         other = reference.by_client.get(client)
         if other is not None:
-            verdict = _VERDICTS[compare(samples, accuracy, other)]
-            told.append(f"With {ALGORITHMS[name]}, it is {format_number(other)}: {verdict}")
+            verdict = verdicts[compare(samples, value, other, metric)]
+            told.append(f"With {ALGORITHMS[name]}, it is {metric.text(other)}: {verdict}")
     return f"{'. '.join(told)}."

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
+from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
@@ -52,12 +53,17 @@ class Clusters:
 
     @cached_property
     def measured(self) -> dict[int, tuple[int, float]]:
-        """The number of test samples and the accuracy of each client, by the newest scores; without unknown ones."""
+        """The number of test samples and the metric of each client, by the newest scores; without unknown ones."""
         if self.scores is None:
             return {}
         columns = (self.scores.client, self.scores.samples, self.scores.accuracy)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return {client: (samples, accuracy) for client, samples, accuracy in rows if isfinite(accuracy)}
+        return {client: (samples, value) for client, samples, value in rows if isfinite(value)}
+
+    @property
+    def metric(self) -> MetricInfo:
+        """What the scores are."""
+        return self.records.metric
 
     @cached_property
     def clustered(self) -> bool:

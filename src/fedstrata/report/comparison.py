@@ -20,18 +20,28 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links, replace_file
 from fedstrata.folder_lock import folder_lock
 from fedstrata.limits import Share
+from fedstrata.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
 from fedstrata.records.schema import Count, Round
-from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, palette, round_axis, rounded
+from fedstrata.report.drawing import (
+    Chart,
+    Figure,
+    axis,
+    band,
+    clean,
+    figure,
+    line,
+    metric_axis,
+    palette,
+    round_axis,
+    rounded,
+)
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.template import render_page
-from fedstrata.report.words import DASH, capital, duration, joined, plural, size
+from fedstrata.report.words import DASH, capital, duration, joined, plural, size, slug
 
 _FILE = "comparison.json"
 _MAX_BYTES = 256 * 2**20
 """A larger ``comparison.json`` is not read."""
-
-SMALLEST_DIFFERENCE = 0.0005
-"""A smaller difference of accuracies is shown as 0.000, so it makes no winner."""
 
 RunRounds = tuple[Round, ...]
 """The rounds of one run."""
@@ -65,8 +75,8 @@ class Row:
         seeds: The seeds that it was run with.
         failed: The seeds with which it failed.
         figures: The measures by their names; None where no seed has the measure.
-        lower_than_fedavg: The number of clients whose accuracy is lower than with FedAvg and the same seed; None where
-            that is unknown.
+        lower_than_fedavg: The number of clients that are worse off than with FedAvg and the same seed, by the metric;
+            None where that is unknown.
         clients: The number of clients that were compared so.
     """
 
@@ -80,15 +90,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the accuracy of one algorithm is than that of another, paired by seed.
+    """How much better the metric of one algorithm is than that of another, paired by seed.
 
     Attributes:
-        algorithm: The one whose mean is not lower.
+        algorithm: The one whose mean is not worse.
         other: The other one.
         seeds: The seeds that both have.
-        values: The accuracy of the one minus that of the other, for each of these seeds.
+        values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
         margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where there is
             one seed. None where it is unknown.
+        smallest: The smallest difference that can be seen where the metric is shown.
     """
 
     algorithm: str
@@ -96,6 +107,7 @@ class Difference:
     seeds: tuple[int, ...]
     values: tuple[float, ...]
     margin: float | None = None
+    smallest: float = SMALLEST_DIFFERENCE
 
     @cached_property
     def mean(self) -> float:
@@ -109,13 +121,13 @@ class Difference:
 
     @property
     def above(self) -> int:
-        """The number of seeds in which the one is above the other."""
+        """The number of seeds in which the one is better than the other."""
         return sum(value > 0 for value in self.values)
 
     @property
     def clear(self) -> bool:
         """Whether the mean is beyond the noise, and not a difference that no reader would see."""
-        return self.margin is not None and self.mean > self.margin and self.mean >= SMALLEST_DIFFERENCE
+        return self.margin is not None and self.mean > self.margin and self.mean >= self.smallest
 
 
 @dataclass(frozen=True)
@@ -162,20 +174,13 @@ class SweepChoice:
 
     Attributes:
         label: The label of the setting; None where none could be chosen.
-        value: Its mean accuracy on validation data, over the seeds.
+        value: Its metric on validation data, the mean over the clients and over the seeds.
         why: Why it was chosen, or why none was, in a sentence or two.
     """
 
     label: str | None
     value: float | None
     why: str
-
-    @property
-    def text(self) -> str:
-        """Return the choice in words."""
-        if self.label is None or self.value is None:
-            return self.why
-        return f"Chosen: {self.label}, with {self.value:.3f}. {self.why} The table has the accuracy on test data."
 
 
 class Document(BaseModel):
@@ -190,6 +195,7 @@ class Document(BaseModel):
         differences: The differences of all pairs of algorithms that have a seed in common.
         warnings: What looks wrong with the data of the runs.
         sweep: The choice among the runs, where they are the settings of a sweep.
+        metric: The metric of all runs; None in older files.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -202,6 +208,12 @@ class Document(BaseModel):
     differences: tuple[Difference, ...]
     warnings: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
+    metric: MetricInfo | None = None
+
+    @property
+    def measured(self) -> MetricInfo:
+        """The metric of all runs, also of an older file, whose experiment names it."""
+        return self.metric or metric_of_settings(self.experiment)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -302,8 +314,16 @@ def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict
 # The words of a comparison, on its page, in its Markdown and on a terminal.
 
 
-def _with_spread(number: Statistic | Difference) -> str:
-    """Return a fraction, or the difference of two, with its standard deviation."""
+def choice_text(choice: SweepChoice, metric: MetricInfo) -> str:
+    """Return the choice of a sweep in words."""
+    if choice.label is None or choice.value is None:
+        return choice.why
+    value = metric.text(choice.value)
+    return f"Chosen: {choice.label}, with {value}. {choice.why} The table has test data."
+
+
+def _with_spread(number: Statistic) -> str:
+    """Return a fraction with its standard deviation."""
     return f"{number.mean:.3f}" + ("" if number.spread is None else f" ± {number.spread:.3f}")
 
 
@@ -328,45 +348,55 @@ class Column(NamedTuple):
     show: Callable[[Statistic], str]
 
 
-COLUMNS: Mapping[str, Column] = {
-    "acc_client": Column("accuracy", "Mean accuracy of the clients, from 0 to 1; higher is better.", _with_spread),
-    "acc_worst": Column("worst client", "Lowest accuracy of a client, from 0 to 1; higher is better.", _with_spread),
+COLUMNS = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes", "seconds")
+"""The measures of every table, in the order of its columns."""
+
+_COSTS_AND_CLUSTERS: Mapping[str, Column] = {
     "clusters": Column("clusters", "Number of clusters at the end.", _with_range),
     "ari": Column("ARI", "Agreement with the ground truth: 1 is the same partition, 0 is chance.", _with_spread),
     "rounds_to_partition": Column("partition in round", "First round with the final clusters.", _with_range),
     "bytes": Column("bytes", "Tensors sent to the clients and back; less is better.", lambda number: size(number.mean)),
     "seconds": Column("time", "Wall-clock time of a run; less is better.", lambda number: duration(number.mean)),
 }
-"""The columns of every table, by the name of their measure."""
-
-TARGET_COLUMN = Column(
-    "rounds to target",
-    "First round with the mean accuracy of probe.target; fewer is better. A dash: some seed never had it.",
-    _with_range,
-)
-"""The column of the measure ``rounds_to_target``, in tables of runs with one and the same target."""
+"""The columns that are the same for every metric."""
 
 
-def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:
-    """Return the columns of a table."""
-    has_target = any("rounds_to_target" in row.figures for row in rows)
-    return {**COLUMNS, "rounds_to_target": TARGET_COLUMN} if has_target else COLUMNS
+def _columns(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, Column]:
+    """Return the columns of a table, by the name of their measure."""
+
+    def show(number: Statistic) -> str:
+        return metric.text(number.mean, number.spread)
+
+    mean_text = f"{capital(metric.name)}, the mean over the clients; {metric.scale}."
+    worst_text = f"{capital(metric.name)} of the worst client; {metric.scale}."
+    columns = {
+        "acc_client": Column(metric.name, mean_text, show),
+        "acc_worst": Column("worst client", worst_text, show),
+        **_COSTS_AND_CLUSTERS,
+    }
+    if any("rounds_to_target" in row.figures for row in rows):
+        target_text = (
+            f"First round in which the mean {metric.name} is as good as probe.target; fewer is better. A dash: "
+        )
+        columns["rounds_to_target"] = Column("rounds to target", f"{target_text}some seed never had it.", _with_range)
+    return columns
 
 
-def titles(rows: Sequence[Row]) -> Mapping[str, str]:
+def titles(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, str]:
     """Return the headings of a table, and what the numbers under each of them mean."""
     return {
         "algorithm": "",
         "seeds": "Number of finished runs.",
-        **{column.title: column.text for column in _columns(rows).values()},
-        "clients below fedavg": "Clients whose accuracy is lower than with FedAvg and the same seed; 0 is best.",
+        **{column.title: column.text for column in _columns(rows, metric).values()},
+        "clients worse than fedavg": f"Clients whose {metric.name} is {metric.worse} than with FedAvg and the same "
+        "seed; 0 is best.",
     }
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row, metric: MetricInfo) -> tuple[str, ...]:
     """Return the texts of a row, under the `titles` of its table."""
     seeds = f"{len(row.seeds) - len(row.failed)}" + (f", {len(row.failed)} failed" if row.failed else "")
-    numbers = [(row.figures[key], column) for key, column in _columns([row]).items()]
+    numbers = [(row.figures[key], column) for key, column in _columns([row], metric).items()]
     lower = DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
     return (
         row.algorithm,
@@ -376,64 +406,66 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def difference_text(difference: Difference) -> str:
+def difference_text(difference: Difference, metric: MetricInfo) -> str:
     """Return a difference in words."""
-    return f"{difference.algorithm} {_relation(difference)}"
+    return f"{difference.algorithm} {_relation(difference, metric)}"
 
 
-def _relation(difference: Difference) -> str:
+def _relation(difference: Difference, metric: MetricInfo) -> str:
     """Return what a difference says about its first algorithm."""
     other = difference.other
     count = len(difference.seeds)
     if not any(difference.values):
         return f"equals {other} in {count} of {plural(count, 'seed')}"
     where = f"in {difference.above} of {count} seeds" if count > 1 else f"with seed {difference.seeds[0]}"
-    verb = "is above" if difference.clear else "cannot be told from"
-    return f"{verb} {other}: {_with_spread(difference)} higher {where}; {_noise_text(difference)}"
+    verb = "is better than" if difference.clear else "cannot be told from"
+    gain = metric.gain_text(difference.mean, difference.spread)
+    return f"{verb} {other}: {gain} {metric.better} {where}; {_noise_text(difference, metric)}"
 
 
-def _noise_text(difference: Difference) -> str:
+def _noise_text(difference: Difference, metric: MetricInfo) -> str:
     """Return how a difference compares with the noise, in words."""
     if difference.margin is None:
         return "the noise of a single seed is unknown"
     source = "seeds" if len(difference.seeds) > 1 else "clients of one seed; other seeds may differ"
     size_text = "more than" if difference.clear else "not more than"
-    return f"{size_text} the noise, {difference.margin:.3f} (95 %, over {source})"
+    return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
 
 
-def result_text(rows: Sequence[Row], differences: Sequence[Difference]) -> str:
-    """Return which algorithm has the highest accuracy in words, or that none has beyond the noise."""
+def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> str:
+    """Return which algorithm is the best in words, or that none is beyond the noise."""
     known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
-    ranked = sorted(known, key=lambda pair: -pair[1].mean)
+    ranked = sorted(known, key=lambda pair: -metric.quality(pair[1].mean))
     if not ranked:
         return "No run of this comparison is finished."
     first, number = ranked[0]
+    value = f"{metric.name} {metric.text(number.mean, number.spread)}"
     if len(ranked) == 1:
-        return f"{first} has an accuracy of {_with_spread(number)}."
+        return f"{first}: {value}."
     second, _ = ranked[1]
-    clearly_below = {each.other for each in differences if each.algorithm == first and each.clear}
-    level = [name for name, _ in ranked[1:] if name not in clearly_below]
+    clearly_worse = {each.other for each in differences if each.algorithm == first and each.clear}
+    level = [name for name, _ in ranked[1:] if name not in clearly_worse]
     if level:
         verb = "is" if len(level) == 1 else "are"
         texts = [
-            f"No algorithm of {len(ranked)} is clearly the most accurate: {first} has {_with_spread(number)}, and "
-            f"{joined(level)} {verb} within the noise."
+            f"No algorithm of {len(ranked)} is clearly the best: {first} has {value}, and {joined(level)} {verb} "
+            "within the noise."
         ]
     else:
-        texts = [f"{first} has the highest accuracy of {len(ranked)} algorithms: {_with_spread(number)}."]
+        texts = [f"{first} is the best of {len(ranked)} algorithms: {value}, the {metric.best}."]
     for each in differences:
         if {each.algorithm, each.other} == {first, second}:
-            texts.append(f"{difference_text(each)}.")
+            texts.append(f"{difference_text(each, metric)}.")
     return " ".join(texts)
 
 
 class PairCell(NamedTuple):
-    """How much more accurate the algorithm of a row is than that of a column.
+    """How much better the algorithm of a row is than that of a column.
 
     Attributes:
         difference: The difference with its standard deviation; a dash where there is none.
-        seeds: In how many seeds the row is above.
-        clear: "above" or "below" where the difference is beyond the noise, otherwise empty.
+        seeds: In how many seeds the row is better.
+        clear: "better" or "worse" where the difference is beyond the noise, otherwise empty.
     """
 
     difference: str
@@ -441,17 +473,17 @@ class PairCell(NamedTuple):
     clear: str
 
 
-def pair_table(rows: Sequence[Row], differences: Sequence[Difference]) -> list[list[PairCell]]:
+def pair_table(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> list[list[PairCell]]:
     """Return the difference of every algorithm to each other one, (rows, rows)."""
     cells_of: dict[tuple[str, str], PairCell] = {}
     for each in differences:
         count = len(each.seeds)
-        size_text = _with_spread(each)
-        below = sum(value < 0 for value in each.values)
+        size_text = metric.gain_text(each.mean, each.spread)
+        worse = sum(value < 0 for value in each.values)
         plus, minus = ("+", "\N{MINUS SIGN}") if each.mean else ("", "")
-        above_text, below_text = ("above", "below") if each.clear else ("", "")
-        cells_of[each.algorithm, each.other] = PairCell(plus + size_text, f"{each.above} of {count}", above_text)
-        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, f"{below} of {count}", below_text)
+        better_text, worse_text = ("better", "worse") if each.clear else ("", "")
+        cells_of[each.algorithm, each.other] = PairCell(plus + size_text, f"{each.above} of {count}", better_text)
+        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, f"{worse} of {count}", worse_text)
     names = [row.algorithm for row in rows]
     return [[cells_of.get((row, column), PairCell(DASH, "", "")) for column in names] for row in names]
 
@@ -469,36 +501,42 @@ class Style(NamedTuple):
 _RoundMeasure = Callable[[Round], float | None]
 
 
-def comparison_charts(algorithms: Mapping[str, Sequence[RunRounds]], styles: Mapping[str, Style]) -> list[Chart]:
-    """Draw accuracy over rounds, over bytes and over seconds, and the number of clusters over rounds.
+def comparison_charts(
+    algorithms: Mapping[str, Sequence[RunRounds]], styles: Mapping[str, Style], metric: MetricInfo
+) -> list[Chart]:
+    """Draw the metric over rounds, over bytes and over seconds, and the number of clusters over rounds.
 
     Args:
         algorithms: The rounds of each run, by algorithm.
         styles: How each algorithm is drawn.
+        metric: The metric of the runs.
     """
     drawn = [(name, runs, styles[name]) for name, runs in algorithms.items() if min(map(len, runs))]
     if not drawn:
         return []
-    accuracies = [_traces(*each, _accuracy) for each in drawn]
+    scores = [_traces(*each, _score) for each in drawn]
     counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
-    by_bytes = [_cost_traces(*each, lambda one: one.bytes_down + one.bytes_up, "%{x:.4~s}B") for each in drawn]
-    by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s") for each in drawn]
+    by_bytes = [_cost_traces(*each, _bytes, "%{x:.4~s}B", metric) for each in drawn]
+    by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
     rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
-    accuracy = axis("accuracy", hoverformat=".3f")
+    vertical = metric_axis(metric)
     clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
     seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
-    point = "One point per round, at the mean over the seeds. A curve further up and to the left is better."
+    end = "up" if metric.larger_is_better else "down"
+    point = f"One point per round, at the mean over the seeds. A curve further {end} and to the left is better."
     bytes_text = f"{point} Tensors only, both ways; an absent client counts on the way down."
     seconds_text = f"{point} The time of a run is its own and its part of shared work."
+    name = slug(metric.name)
+    title = capital(metric.name)
     closest = {"hovermode": "closest", "hoverdistance": -1}
-    bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=accuracy, **closest)
-    seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=accuracy, **closest)
+    bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, **closest)
+    seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=vertical, **closest)
     return [
-        Chart("accuracy", "Accuracy over rounds", "", _figure(accuracies, xaxis=rounds, yaxis=accuracy)),
+        Chart(name, f"{title} over rounds", f"{capital(metric.scale)}.", _figure(scores, xaxis=rounds, yaxis=vertical)),
         Chart("clusters", "Number of clusters", "", _figure(counts, xaxis=rounds, yaxis=clusters)),
-        Chart("accuracy-by-bytes", "Accuracy over bytes", bytes_text, bytes_figure),
-        Chart("accuracy-by-seconds", "Accuracy over seconds", seconds_text, seconds_figure),
+        Chart(f"{name}-by-bytes", f"{title} over bytes", bytes_text, bytes_figure),
+        Chart(f"{name}-by-seconds", f"{title} over seconds", seconds_text, seconds_figure),
     ]
 
 
@@ -510,8 +548,12 @@ def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:
     return figure([*bands, *lines], 340, margin=margin, showlegend=False, **layout)
 
 
-def _accuracy(each: Round) -> float | None:
+def _score(each: Round) -> float | None:
     return each.acc_client
+
+
+def _bytes(each: Round) -> float:
+    return each.bytes_down + each.bytes_up
 
 
 def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:
@@ -520,13 +562,14 @@ def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:
 
 
 def _cost_traces(
-    name: str, runs: Sequence[RunRounds], style: Style, cost: _RoundMeasure, cost_text: str
+    name: str, runs: Sequence[RunRounds], style: Style, cost: _RoundMeasure, cost_text: str, metric: MetricInfo
 ) -> list[Figure]:
-    """Draw the accuracy of an algorithm over what it has cost so far."""
+    """Draw the metric of an algorithm over what it has cost so far."""
     total = _values(runs, cost).cumsum(axis=1).mean(axis=0)
-    point = f"{clean(name)}, round %{{customdata}}<br>accuracy %{{y:.3f}} after {cost_text}"
+    value = f"{clean(metric.name)} %{{y:{metric.hover_format}}}"
+    point = f"{clean(name)}, round %{{customdata}}<br>{value} after {cost_text}"
     hover = {"customdata": [each.round for each in _common_rounds(runs)], "hovertemplate": f"{point}<extra></extra>"}
-    return _traces(name, runs, style, _accuracy, hover, x=rounded(total, 6))
+    return _traces(name, runs, style, _score, hover, x=rounded(total, 6))
 
 
 def _traces(
@@ -582,7 +625,8 @@ def _render(folder: ComparisonFolder) -> str:
     rows = document.table
     dashes = ("solid", "dash", "dot")
     styles = {row.algorithm: Style(palette(place), dashes[place % len(dashes)]) for place, row in enumerate(rows)}
-    charts = comparison_charts(folder.runs, styles)
+    metric = document.measured
+    charts = comparison_charts(folder.runs, styles, metric)
     algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
     return render_page(
         "comparison.html",
@@ -590,16 +634,18 @@ def _render(folder: ComparisonFolder) -> str:
         document=document,
         title=f"{plural(len(rows), 'setting' if document.sweep else 'algorithm')} on "
         f"{document.setting('data', 'name')}",
-        sentence=result_text(rows, document.differences),
+        sentence=result_text(rows, document.differences, metric),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes],
         charts=charts,
         styles=styles,
-        titles=titles(rows),
-        table=[cells(row) for row in rows],
+        titles=titles(rows, metric),
+        table=[cells(row, metric) for row in rows],
         names=[row.algorithm for row in rows],
-        pairs=pair_table(rows, document.differences),
-        differences=[difference_text(each) for each in document.differences],
+        pairs=pair_table(rows, document.differences, metric),
+        differences=[difference_text(each, metric) for each in document.differences],
+        metric=metric,
+        choice="" if document.sweep is None else choice_text(document.sweep, metric),
         page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
         command=_command(document),
         experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),

@@ -10,6 +10,7 @@ from html import escape
 from math import isfinite
 from typing import Any
 
+from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import Round
 
 Figure = dict[str, Any]
@@ -124,6 +125,12 @@ def axis(title: str | None = None, **more: Any) -> Figure:
     """Draw an axis with a thin grid."""
     named = {"title": {"text": title, "standoff": 8}} if title else {}
     return named | {"gridcolor": "#e3e7ec", "zerolinecolor": "#c3cad3", "automargin": True, **more}
+
+
+def metric_axis(metric: MetricInfo, **more: Any) -> Figure:
+    """Draw the axis of the metric of a run."""
+    formats = {"tickformat": metric.tick_format, "hoverformat": metric.hover_format}
+    return axis(clean(metric.name), **{**formats, **more})
 
 
 def round_axis(rounds: Sequence[Round], **more: Any) -> Figure:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain, pairwise
 from math import inf, isfinite
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
+from fedstrata.metric_info import MetricInfo
 from fedstrata.report.charts import all_charts, describe_clusters, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
@@ -20,7 +22,7 @@ from fedstrata.report.references import ALGORITHMS, gain
 from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
-    OTHER_ACCURACY,
+    OTHER_USE,
     REFERENCE_TILES,
     TILES,
     Tile,
@@ -85,7 +87,8 @@ def render(records: RunRecords) -> str:
         tiles=tiles(clusters),
         charts=shown,
         slider=slider,
-        cluster_accuracy=cluster_accuracy(clusters),
+        metric=records.metric,
+        cluster_means=cluster_means(clusters),
         described=describe_clusters(clusters),
         gains=gains(clusters),
         details=details is not None,
@@ -130,10 +133,11 @@ def result_sentence(clusters: Clusters) -> str:
     worst = records.final("acc_worst")
     ari = records.final("ari")
     if mean is not None:
+        metric = records.metric
         fedavg = records.references.get("fedavg")
-        reference = "" if fedavg is None else f" (FedAvg: {fedavg.accuracy:.2f})"
-        lowest = "" if worst is None else f", worst client {worst:.2f}"
-        parts.append(f"mean accuracy {mean:.2f}{reference}{lowest}")
+        reference = "" if fedavg is None else f" (FedAvg: {metric.text(fedavg.mean)})"
+        last = "" if worst is None else f", worst client {metric.text(worst)}"
+        parts.append(f"{metric.name} {metric.text(mean)} on average{reference}{last}")
     if ari is not None and clusters.clustered:
         parts.append(f"agreement with the ground truth (ARI) {ari:.2f}")
     return "; ".join(parts) + "."
@@ -163,26 +167,33 @@ def _clients_and_clusters(clusters: Clusters) -> str:
 def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
     """Return the numbers at the top of the page: name, value, and what it means. Unknown ones are left out."""
     records = clusters.records
-    accuracies = records.last.other_accuracies if records.last else {}
-    others = {name: value for name, value in accuracies.items() if f"acc_{name}" not in TILES}
+    uses = records.last.other_uses if records.last else {}
+    others = {name: value for name, value in uses.items() if f"acc_{name}" not in TILES}
+    show = partial(_tile, records.metric)
     found = [
-        *(_tile(tile, records.final(name)) for name, tile in TILES.items() if not tile.of_clusters),
-        *(_tile(Tile(capital(name), OTHER_ACCURACY), value) for name, value in others.items()),
+        *(show(tile, records.final(name)) for name, tile in TILES.items() if not tile.of_clusters),
+        *(show(Tile(_literal(capital(name)), OTHER_USE, of_metric=True), value) for name, value in others.items()),
         *(
-            _tile(tile, records.references[name].accuracy)
+            show(tile, records.references[name].mean)
             for name, tile in REFERENCE_TILES.items()
             if name in records.references
         ),
     ]
     if clusters.clustered:
-        found += [_tile(tile, records.final(name)) for name, tile in TILES.items() if tile.of_clusters]
+        found += [show(tile, records.final(name)) for name, tile in TILES.items() if tile.of_clusters]
     return [tile for tile in [*found, *_costs(records)] if tile[1] != DASH]
 
 
-def _tile(tile: Tile, value: Any) -> tuple[str, str, str]:
+def _literal(name: str) -> str:
+    """Return a name of a record as it stands in a text with words in braces."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
+def _tile(metric: MetricInfo, tile: Tile, value: Any) -> tuple[str, str, str]:
     """Return a number with its words; what is no number is unknown."""
     known = value if isinstance(value, int | float) else None
-    return tile.title, format_number(known), tile.meaning
+    title, meaning, *_ = tile.about(metric)
+    return title, metric.text(known) if tile.of_metric else format_number(known), meaning
 
 
 def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
@@ -201,15 +212,24 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
 
 def gains(clusters: Clusters) -> list[str]:
     """Return whom this run serves better than each reference, in sentences that name whom it serves worse."""
+    metric = clusters.metric
     found = []
     for name, reference in clusters.records.references.items():
-        better, worse, unclear = gain(clusters.measured, reference.by_client)
-        if total := len(better) + len(worse) + len(unclear):
-            named = f" ({clusters.names.listed(worse)})" if worse else ""
+        better, worse, unclear = gain(clusters.measured, reference.by_client, metric)
+        total = len(better) + len(worse) + len(unclear)
+        if not total:
+            continue
+        named = f" ({clusters.names.listed(worse)})" if worse else ""
+        compared = f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {len(better)}"
+        if metric.share_of_samples:
             found.append(
-                f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {len(better)} clearly more accurate "
-                f"and {len(worse)} clearly less{named}; for {len(unclear)} the difference is within what their test "
-                "samples can tell."
+                f"{compared} clearly better off and {len(worse)} clearly worse off{named}; for {len(unclear)} the "
+                "difference is within what their test samples can tell."
+            )
+        else:
+            found.append(
+                f"{compared} better off and {len(worse)} worse off{named} by their {metric.name}. How much of this is "
+                "chance is not known."
             )
     return found
 
@@ -230,8 +250,8 @@ def independence_assumption(records: RunRecords) -> str:
     return f"{tested}. They consist of single samples, all of which must be independent of each other."
 
 
-def cluster_accuracy(clusters: Clusters) -> dict[int, float]:
-    """Return the mean accuracy of each final cluster's clients, by the newest scores."""
+def cluster_means(clusters: Clusters) -> dict[int, float]:
+    """Return the mean metric of each final cluster's clients, by the newest scores."""
     scores = clusters.scores
     if scores is None:
         return {}
@@ -245,7 +265,7 @@ def cluster_accuracy(clusters: Clusters) -> dict[int, float]:
 
 
 def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
-    """Return a row of the table for each client: the lowest accuracy first, and those without an accuracy last."""
+    """Return a row of the table for each client: the worst first, and those without a known metric last."""
     records = clusters.records
     scores = clusters.scores
     truth = (records.summary.truth if records.summary else None) or []
@@ -261,25 +281,25 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     others = {name: reference.by_client for name, reference in records.references.items()}
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
-        samples, accuracy, loss = measured.get(client, (None, None, None))
+        samples, value, loss = measured.get(client, (None, None, None))
         row = {
             "client": client,
             "name": clusters.names.of(client),
             "node": node,
             "truth": truth[client] if client < len(truth) else None,
             "samples": samples,
-            "accuracy": accuracy,
+            "value": value,
             "loss": loss,
             "moved": moves[client],
-            "others": {name: accuracies.get(client) for name, accuracies in others.items()},
+            "others": {name: values.get(client) for name, values in others.items()},
         }
         rows.append(row | {name: count[client] for name, count in counts.items()})
-    return sorted(rows, key=_known_accuracy)
+    return sorted(rows, key=partial(_worst_first, records.metric))
 
 
-def _known_accuracy(row: Mapping[str, Any]) -> float:
-    value = row["accuracy"]
-    return value if value is not None and isfinite(value) else inf
+def _worst_first(metric: MetricInfo, row: Mapping[str, Any]) -> float:
+    value = row["value"]
+    return metric.quality(value) if value is not None and isfinite(value) else inf
 
 
 def _moves(clusters: Clusters) -> Counter[int]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.metric_info import ACCURACY, METRIC_FILE, MetricInfo, metric_of_settings, read_metric
 from fedstrata.records.schema import (
     ALL_CLIENTS,
     CLIENT_DATA,
@@ -103,6 +104,7 @@ class RunRecords:
         references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
             next to this one, by algorithm.
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
+        metric: What the scores are.
     """
 
     experiment: str
@@ -117,6 +119,7 @@ class RunRecords:
     data: DataRecord | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     client_descriptions: ClientDescriptions | None = None
+    metric: MetricInfo = ACCURACY
 
     @property
     def last(self) -> Round | None:
@@ -163,6 +166,7 @@ def read(folder: Path) -> RunRecords:
         tree=tree,
         summary=summary,
         client_descriptions=_read_client_descriptions(folder, len(rounds[-1].labels) if rounds else 0, notes),
+        metric=_read_metric(folder, settings, notes),
         notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
         data=data,
@@ -275,6 +279,15 @@ def _read_data(folder: Path, notes: list[str]) -> DataRecord | None:
     except _DAMAGED as error:
         notes.append(_left_out("data.json", error))
         return None
+
+
+def _read_metric(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> MetricInfo:
+    """Return what the scores are; where the file is damaged, as the experiment names it, and a note says so."""
+    try:
+        return read_metric(folder, settings)
+    except _DAMAGED as error:
+        notes.append(_left_out(METRIC_FILE, error))
+        return metric_of_settings(settings)
 
 
 def _left_out(name: str, error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
+from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import Summary, parse_record
 
 ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
@@ -31,11 +32,11 @@ class Reference(NamedTuple):
     """What another algorithm reached in the same experiment.
 
     Attributes:
-        accuracy: The mean accuracy over clients.
-        by_client: The accuracy of each client whose score is known.
+        mean: The mean of the metric over clients.
+        by_client: The metric of each client whose score is known.
     """
 
-    accuracy: float
+    mean: float
     by_client: Mapping[int, float]
 
 
@@ -43,9 +44,9 @@ class Gain(NamedTuple):
     """Whom a run serves better than a reference, by client id.
 
     Attributes:
-        better: Clients whose accuracy is clearly higher.
-        worse: Clients whose accuracy is clearly lower.
-        unclear: Clients whose test samples are too few to tell.
+        better: Clients whose metric is clearly better.
+        worse: Clients whose metric is clearly worse.
+        unclear: Clients whose test samples are too few to tell, or without a difference.
     """
 
     better: list[int]
@@ -76,7 +77,7 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
         except (OSError, ValueError, RecordError):
             continue  # A folder that is no run, or a damaged one, is no reference.
         if _comparable(settings) == _comparable(other):
-            found[name] = Reference(summary.acc_client, _last_accuracies(path.parent))
+            found[name] = Reference(summary.acc_client, _last_scores(path.parent))
     return found
 
 
@@ -89,8 +90,8 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _last_accuracies(folder: Path) -> dict[int, float]:
-    """Return the accuracy of each client after the last round; {} where it cannot be read."""
+def _last_scores(folder: Path) -> dict[int, float]:
+    """Return the metric of each client after the last round; {} where it cannot be read."""
     files = sorted((folder / "clients").glob("[0-9]*.parquet"))
     try:
         with open_file(files[-1]) as file:
@@ -101,32 +102,30 @@ def _last_accuracies(folder: Path) -> dict[int, float]:
     except (IndexError, OSError, ValueError, KeyError, RecordError, pa.ArrowException):
         return {}
     rows = zip(columns["client"], columns["accuracy"], strict=True)
-    return {client: accuracy for client, accuracy in rows if isinstance(accuracy, float) and 0 <= accuracy <= 1}
+    return {client: value for client, value in rows if isinstance(value, float) and isfinite(value)}
 
 
-def gain(own: Mapping[int, tuple[int, float]], other: Mapping[int, float]) -> Gain:
-    """Find the clients whose accuracy differs clearly from that of a reference, on the same test samples.
+def gain(own: Mapping[int, tuple[int, float]], other: Mapping[int, float], metric: MetricInfo) -> Gain:
+    """Find the clients whose metric differs clearly from that of a reference, on the same test samples.
 
     Args:
-        own: The number of test samples and the accuracy of each client.
-        other: The accuracy of each client in the reference.
+        own: The number of test samples and the metric of each client.
+        other: The metric of each client in the reference.
+        metric: What it is.
     """
     found = Gain([], [], [])
     for client in sorted(own.keys() & other.keys()):
-        getattr(found, compare(*own[client], other[client])).append(client)
+        getattr(found, compare(*own[client], other[client], metric)).append(client)
     return found
 
 
-def compare(samples: int, accuracy: float, other: float) -> Literal["better", "worse", "unclear"]:
-    """Return whether an accuracy is clearly above or below another one on as many samples."""
-    if abs(accuracy - other) <= CLEAR * standard_error(samples, accuracy, other):
-        return "unclear"
-    return "better" if accuracy > other else "worse"
+def compare(samples: int, value: float, other: float, metric: MetricInfo) -> Literal["better", "worse", "unclear"]:
+    """Return whether a value is clearly better or worse than another one on as many samples.
 
-
-def standard_error(samples: int, one: float, other: float) -> float:
-    """Return the standard error of the difference of two accuracies on as many samples.
-
-    As if the samples were different ones. On the same samples it is mostly smaller, so what is clear here is clear.
+    Where nobody knows how much of a difference is chance, every difference that can be seen counts.
     """
-    return sqrt((one * (1 - one) + other * (1 - other)) / max(samples, 1))
+    error = metric.standard_error(samples, value, other)
+    least = metric.smallest_gain(value, other) if error is None else CLEAR * error
+    if abs(value - other) <= least:
+        return "unclear"
+    return "better" if metric.gain(value, other) > 0 else "worse"

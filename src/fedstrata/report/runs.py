@@ -10,6 +10,7 @@ from typing import Any
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
+from fedstrata.metric_info import ACCURACY, MetricInfo, read_metric
 
 _DEPTH = 2
 """Levels of folders that are searched: a folder of runs, and comparisons in it."""
@@ -31,9 +32,10 @@ class ListedRun:
         round: The last round that is recorded.
         rounds: The number of rounds of the experiment.
         clusters: The number of clusters in the last round; None before the first.
-        acc_client: The mean accuracy of the clients in the last round; None before the first.
+        acc_client: The mean of the clients' metric in the last round; None before the first.
         ari: The agreement with the true groups; None where they are not known.
         changed: The time of the last record, ISO 8601, local.
+        metric: What the metric is.
     """
 
     folder: str
@@ -47,6 +49,7 @@ class ListedRun:
     acc_client: float | None = None
     ari: float | None = None
     changed: str = ""
+    metric: MetricInfo = ACCURACY
 
 
 def find_runs(folder: Path) -> list[ListedRun]:
@@ -96,6 +99,7 @@ def _listed(folder: Path) -> ListedRun:
             acc_client=_number(last.get("acc_client")),
             ari=_number(last.get("ari")),
             changed=changed,
+            metric=read_metric(folder, keys),
         )
     except (OSError, ValueError, RecordError):
         return ListedRun(str(folder), "damaged")

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from fedstrata.report.decisions import sentence
 from fedstrata.report.drawing import Chart
-from fedstrata.report.words import METRICS, brief, duration, format_number, plural, ranges, size
+from fedstrata.report.words import METRICS, brief, capital, duration, format_number, plural, ranges, size
 
 
 @cache
@@ -28,7 +28,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": format_number, "brief": brief, "size": size, "duration": duration, "ranges": ranges}
-    made.globals |= {"plural": plural, "metrics": METRICS, "decision_text": sentence}
+    made.globals |= {"plural": plural, "capital": capital, "metrics": METRICS, "decision_text": sentence}
     return made
 
 

@@ -1,11 +1,15 @@
 """The words of all pages: numbers as people read them, what each measure and metric means, and events in sentences."""
 
+from __future__ import annotations
+
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
+from fedstrata.metric_info import MetricInfo
 from fedstrata.report.decisions import sentence
 
 DASH = "\N{EN DASH}"
@@ -75,21 +79,46 @@ class Tile(NamedTuple):
     """A number at the top of the page.
 
     Attributes:
-        title: What it is called.
+        title: What it is called. In this and in the meaning, ``{metric}`` stands for the name of the run's metric,
+            ``{Metric}`` for the same with a capital, ``{scale}`` for its values, and ``{better}`` and ``{worst}`` for
+            "higher" and "lowest", or "lower" and "highest" of an error.
         meaning: What it is, and which values are good.
         of_clusters: Whether it is about clusters, and is left out in a run without them.
+        of_metric: Whether the number is a value of the run's metric, and is shown as one.
     """
 
     title: str
     meaning: str
     of_clusters: bool = False
+    of_metric: bool = False
+
+    def about(self, metric: MetricInfo) -> Tile:
+        """Return the tile of a run with a metric."""
+        words = metric_words(metric)
+        return self._replace(title=self.title.format_map(words), meaning=self.meaning.format_map(words))
+
+
+def metric_words(metric: MetricInfo) -> dict[str, str]:
+    """Return the words that texts about a metric hold in braces."""
+    return {
+        "metric": metric.name,
+        "Metric": capital(metric.name),
+        "scale": metric.scale,
+        "better": metric.better,
+        "worst": metric.worst,
+    }
 
 
 TILES: Mapping[str, Tile] = {
-    "acc_client": Tile("Mean accuracy", "mean over clients, each on its own test data; from 0 to 1, higher is better"),
-    "acc_worst": Tile("Worst client", "lowest accuracy of a client; good is close to the mean accuracy"),
-    "acc_weighted": Tile("By samples", "mean accuracy weighted by test samples; higher is better"),
-    "acc_cluster": Tile("By cluster", "mean accuracy of the clusters; higher is better", of_clusters=True),
+    "acc_client": Tile("{Metric}", "mean over clients, each on its own test data; {scale}", of_metric=True),
+    "acc_worst": Tile("Worst client", "{worst} {metric} of a client; good is close to the mean", of_metric=True),
+    "acc_weighted": Tile("By samples", "{metric}, mean weighted by test samples; {better} is better", of_metric=True),
+    "acc_cluster": Tile(
+        "By cluster", "{metric}, mean over the clusters; {better} is better", of_clusters=True, of_metric=True
+    ),
+    "acc_validation": Tile(
+        "Validation", "{metric} on samples for validation, mean over clients; {better} is better", of_metric=True
+    ),
     "ari": Tile("ARI", "agreement with the ground truth: 1 is the same partition, 0 is chance", of_clusters=True),
     "purity": Tile(
         "Purity",
@@ -105,16 +134,30 @@ A new measure is a value in the record of a round, and an entry here.
 REFERENCE_TILES: Mapping[str, Tile] = {
     "fedavg": Tile(
         "FedAvg reference",
-        "mean accuracy of FedAvg, run in a folder next to this one; the mean accuracy should be higher",
+        "{metric} of FedAvg, mean over clients, run in a folder next to this one; this run's should be {better}",
+        of_metric=True,
     ),
     "local": Tile(
         "Training alone",
-        "mean accuracy when every client trains alone, run in a folder next to this one; the mean should be higher",
+        "{metric} when every client trains alone, run in a folder next to this one; this run's should be {better}",
+        of_metric=True,
     ),
 }
 
-OTHER_ACCURACY = "mean accuracy with this model; higher is better"
+OTHER_USE = "{metric} with this model, mean over clients; {better} is better"
 """What the tile of a further way to use the models says."""
+
+MEASURES: Mapping[str, str] = {
+    "acc_client": "{metric}, mean over clients",
+    "acc_weighted": "{metric}, mean weighted by test samples",
+    "acc_cluster": "{metric}, mean over clusters",
+    "acc_worst": "{metric} of the worst client",
+    "acc_best": "{metric} of the best round, chosen by test samples",
+    "acc_validation": "{metric} on validation data, mean over clients",
+    "acc_selected": "{metric} of the round that validation data select",
+    "target": "{metric} to reach, mean over clients",
+}
+"""What the values of a summary are that are values of the run's metric."""
 
 THRESHOLDS = {
     "stability": "epsilon",
@@ -190,6 +233,24 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
+    """Return the numbers and names of a summary: the key, the value, and what it is where the key does not say it."""
+    rows = []
+    for key, value in summary.items():
+        if isinstance(value, Mapping | list):
+            continue
+        of_metric = key in MEASURES or (key.startswith("acc_") and key != "acc_best_round")
+        if of_metric and (value is None or isinstance(value, int | float)):
+            known = MEASURES.get(key, "{metric} with another model, mean over clients")
+            text = "-" if value is None else metric.text(value)
+            rows.append((key, text, known.format_map(metric_words(metric))))
+        elif isinstance(value, float):
+            rows.append((key, f"{value:.4g}", ""))
+        else:
+            rows.append((key, "-" if value is None else str(value), ""))
+    return rows
+
+
 def split_text(event: Mapping[str, Any]) -> str:
     """Return a split in words."""
     layer = f" on {event['layer']}" if event.get("layer") else ""
@@ -244,13 +305,10 @@ def _divergence_text(event: Mapping[str, Any]) -> str:
 
 
 def warnings(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the reader of a run's results must know: what accuracy is, divergence, and rejected answers."""
+    """Return what the reader of a run's results must know: divergence, and rejected answers."""
     rounds = (summary.get("diverged") or {}).get("rounds", [])
     rejected = summary.get("rejected", 0)
     found = []
-    metric = summary.get("metric") or "accuracy"
-    if metric != "accuracy":
-        found.append(f"accuracy stands for local.metric = {metric}, of which more is better")
     if rounds:
         several = "rounds" if len(rounds) > 1 else "round"
         share = f"{len(rounds)} of {summary.get('rounds')} rounds ({several} {ranges(rounds)})"
@@ -263,4 +321,5 @@ def warnings(summary: Mapping[str, Any]) -> list[str]:
 
 def slug(name: str) -> str:
     """Return a name as part of a file name: lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"
+    plain = unicodedata.normalize("NFKD", name).lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "x"

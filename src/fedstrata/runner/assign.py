@@ -45,7 +45,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it fits
         no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
-        that of the cluster's model on the held-out data.
+        that of the cluster's model on the held-out data, or None; with another metric, its name stands in place of
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``.
 
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
@@ -64,11 +65,13 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         problem, state = _admit(algorithm, setup.problem, state)
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     names = dict(enumerate(setup.names))
+    metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
     for path, each in zip(paths, placed, strict=True):
         members = () if each["cluster"] is None else state.tree[each["cluster"]].members
         others = [names[client] for client in members if client in names]
-        found.append({"client": path.stem, "path": str(path), "cluster": each["cluster"], "members": others, **each})
+        own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
+        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"]})
     return found
 
 
@@ -86,13 +89,13 @@ def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client
         key: value for event in own_events for key, value in event.items() if key not in ("kind", "client", "node")
     }
     cluster = None
-    accuracy = None
+    value = None
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
         cluster = nodes[label]
-        accuracy = client.accuracy(evaluations[CLIENT], state)
+        value = client.value(evaluations[CLIENT], state)
     losses = _losses(plan, report, nodes)
-    return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "accuracy": accuracy}
+    return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "value": value}
 
 
 def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
@@ -211,8 +214,8 @@ class _Newcomer:
         }
         return replace(report, results=results, client_stats=stats)
 
-    def accuracy(self, evaluation: Evaluation, state: State) -> float:
-        """The accuracy of the model that it would use on the held-out samples."""
+    def value(self, evaluation: Evaluation, state: State) -> float:
+        """The metric of the model that it would use on the held-out samples."""
         evaluation = replace(evaluation, clients=evaluation.clients - self.id)
         nobody = evaluation.clients[:0]
         plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})

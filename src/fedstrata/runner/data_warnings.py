@@ -103,7 +103,7 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
     if dataset.unit is not None or experiment.data.unit == ALL_INDEPENDENT:
         return
     why = (
-        "Training and test then share such samples, accuracies come out too high, and a split test finds groups that "
+        "Training and test then share such samples, scores come out too good, and a split test finds groups that "
         "are not there"
     )
     columns = _unit_columns(dataset.columns, partition, str(experiment.partition.get("column", "")))
@@ -178,7 +178,7 @@ def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
     if len(both):
         yield (
             f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "
-            f"{dataset.name} ({_some(both.astype(str))}). Accuracies come out too high. Move each of them to one side"
+            f"{dataset.name} ({_some(both.astype(str))}). Scores come out too good. Move each of them to one side"
         )
 
 
@@ -202,7 +202,7 @@ def _untested_classes(experiment: Experiment, dataset: Dataset, partition: Parti
         yield (
             f"{len(clients)} of {len(partition.train)} clients ({_some(np.array(clients))}) are not tested on some "
             f"classes that they train on: data.test = {experiment.data.test} holds out few whole values of "
-            f"data.unit = {dataset.unit!r}. Their accuracies are about the other classes. Set data.test = "
+            f"data.unit = {dataset.unit!r}. Their scores are about the other classes. Set data.test = "
             f"{min(ceil(100 * needed) / 100, 0.5)}, or supply test samples of your own"
         )
 
@@ -228,7 +228,7 @@ def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> I
     copies = sum(_digest(dataset, row) in train for row in test)
     if copies > _COPIES_SHARE * len(test):
         yield (
-            f"{copies:,} of {len(test):,} test samples equal a training sample. Accuracies come out too high. Take "
+            f"{copies:,} of {len(test):,} test samples equal a training sample. Scores come out too good. Take "
             "copies out, or name a column in data.unit whose equal values keep them together"
         )
 

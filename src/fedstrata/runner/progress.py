@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedstrata.metric_info import ACCURACY, MetricInfo
 from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.decisions import sentence
 from fedstrata.report.words import brief, event_text, ranges
@@ -199,10 +200,14 @@ class Progress:
         rounds: The number of rounds of the run.
         line: The status line.
         names: The name of each client, (n,); by default its id.
+        metric: What the scores are.
     """
 
-    def __init__(self, rounds: int, line: StatusLine, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, rounds: int, line: StatusLine, names: tuple[str, ...] = (), metric: MetricInfo = ACCURACY
+    ) -> None:
         """Start the clock."""
+        self._metric = metric
         self._rounds = rounds
         self._line = line
         self._events = EventTable(line, "round")
@@ -216,9 +221,10 @@ class Progress:
         left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
         self._events.add([record["round"]], record)
+        mean_text, worst_text = (self._metric.text(record[key]) for key in ("acc_client", "acc_worst"))
         self._line.show(
             f"round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
-            f"accuracy {record['acc_client']:.3f}  worst {record['acc_worst']:.3f}{agreement}  {left:.0f} s left"
+            f"{self._metric.name} {mean_text}  worst {worst_text}{agreement}  {left:.0f} s left"
         )
 
 
@@ -229,10 +235,12 @@ class ComparisonProgress:
         rounds: The number of rounds of every run.
         seeds: The seeds in their order.
         line: The status line.
+        metric: What the scores are.
     """
 
-    def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine) -> None:
+    def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
         """Start the clock."""
+        self._metric = metric
         self._rounds = rounds
         self._seeds = tuple(seeds)
         self._line = line
@@ -240,7 +248,7 @@ class ComparisonProgress:
         self._began = perf_counter()
         self._shown = 0
         self._running: tuple[int, ...] = ()
-        self._accuracies: dict[str, dict[int, tuple[int, float]]] = {}
+        self._scores: dict[str, dict[int, tuple[int, float]]] = {}
 
     @property
     def where(self) -> str:
@@ -251,15 +259,15 @@ class ComparisonProgress:
         """Begin with the runs of some seeds, whose clients have these names, (n,)."""
         self._events.names = ClientNames(names)
         self._running = tuple(seeds)
-        self._accuracies = {}
+        self._scores = {}
 
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
         """Note a finished round of one run; its events stay on the screen."""
-        self._accuracies.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
+        self._scores.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
         self._events.add([f"{algorithm}-{seed}", record["round"]], record)
 
     def show(self, round: int, share: float) -> None:
-        """Show the round that all runs have finished, with the mean accuracy over the seeds.
+        """Show the round that all runs have finished, with the metric of each algorithm, its mean over the seeds.
 
         Args:
             round: The round, counted from 1; for 0 nothing is shown.
@@ -269,12 +277,13 @@ class ComparisonProgress:
             return
         self._shown += 1
         place = self._seeds.index(self._running[-1]) + 1
-        accuracies = []
-        for name, by_seed in self._accuracies.items():
-            here = [accuracy for reached, accuracy in by_seed.values() if reached == round]
-            accuracies += [f"{name} {mean(here):.3f}"] if here else []
+        scores = []
+        for name, by_seed in self._scores.items():
+            here = [score for reached, score in by_seed.values() if reached == round]
+            scores += [f"{name} {self._metric.text(mean(here))}"] if here else []
         ahead = (len(self._seeds) - place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
         where = f"{self.where} ({place}/{len(self._seeds)})"
         when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
-        self._line.show(f"{where}  {when}  {'  '.join(accuracies)}  jobs {100 * share:.0f} %  {left:.0f} s left")
+        shown = "  ".join([f"{self._metric.name}:", *scores])
+        self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")

@@ -17,6 +17,7 @@ from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat
 from fedstrata.errors import InputError, RecordError
 from fedstrata.files import parse_json, read_file
+from fedstrata.metric_info import MetricInfo
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.quoting import shown
@@ -166,11 +167,16 @@ class Run:
         """Return the probability of each class, (samples, classes); otherwise as `predict`."""
         return self.model(client).predict_proba(samples)
 
-    def plot(self, chart: str = "accuracy") -> Figure:
+    @cached_property
+    def metric(self) -> MetricInfo:
+        """What the metric of the run is, whose values the keys ``acc_client``, ``acc_worst`` and so on hold."""
+        return Folder(self.folder.resolve()).metric()
+
+    def plot(self, chart: str | None = None) -> Figure:
         """Draw one of the charts of the run's page.
 
         Args:
-            chart: The name of the chart, one of `charts`.
+            chart: The name of the chart, one of `charts`; by default the first, that of the run's metric.
 
         Returns:
             A figure of Plotly. A notebook shows it when it is the last value of a cell.
@@ -181,11 +187,12 @@ class Run:
         from plotly.graph_objects import Figure
 
         found = self._charts
-        if chart not in found:
-            raise InputError(f"plot({chart!r}): expected one of {', '.join(found)}")
-        drawn = found[chart].figure
+        name = next(iter(found), "") if chart is None else chart
+        if name not in found:
+            raise InputError(f"plot({name!r}): expected one of {', '.join(found)}")
+        drawn = found[name].figure
         figure = Figure(data=drawn["data"], layout=drawn["layout"], skip_invalid=True)
-        return figure.update_layout(title_text=found[chart].title, margin_t=60)
+        return figure.update_layout(title_text=found[name].title, margin_t=60)
 
     @property
     def charts(self) -> tuple[str, ...]:
@@ -241,9 +248,12 @@ class Run:
         """The summary as a table, for notebooks."""
         from html import escape
 
-        shown = {key: value for key, value in self.summary.items() if isinstance(value, int | float | str)}
-        cells = ((key, f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in shown.items())
-        rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in cells)
+        from fedstrata.report.words import summary_rows
+
+        rows = "".join(
+            f"<tr><th>{escape(key)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"
+            for key, value, meaning in summary_rows(self.summary, self.metric)
+        )
         return f"<table>{rows}</table>"
 
     def model_of(self, client: str | int) -> UsedModel:

@@ -68,7 +68,7 @@ def run_experiment(
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line, setup.names)
+        progress = Progress(experiment.rounds, line, setup.names, objective_of(experiment).metric_info)
         if setup.why:
             line.keep(f"engine: {setup.why}")
         if setup.inputs:
@@ -129,6 +129,8 @@ def run_steps(
         folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
         state, record = _begin(resolved, setup, folder, fresh, tell, resume=resume)
         folder.add_data(_data_record(setup))
+        metric = objective_of(experiment).metric_info
+        folder.add_metric(metric)
         for warning in setup.warnings:
             tell(f"WARNING: {warning}")
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
@@ -152,7 +154,7 @@ def run_steps(
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
-        measures = summarise(rounds, setup.truth(state.round), experiment.probe.target)
+        measures = summarise(rounds, setup.truth(state.round), experiment.probe.target, metric)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
         summary = {**_names(experiment), **measures, **made}
         write_used_models(folder.path, setup, state, chosen)
@@ -260,13 +262,14 @@ class _Recorder:
         if self.record is None:
             return
         scores = report.scores
-        done = complete(self.record, state.labels, self.setup.truth(state.round), scores)
         objective = objective_of(self.experiment)
+        done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
         classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
         diverging = divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss, classifies)
         done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])
-        _logger.debug("round %d: %d clusters, accuracy %s", done["round"], done["clusters"], done["acc_client"])
+        said = objective.metric_info.text(done["acc_client"])
+        _logger.debug("round %d: %d clusters, %s %s", done["round"], done["clusters"], objective.metric_info.name, said)
         self.show(done)
 
     def write(self, done: PlayedRound[Any]) -> None:

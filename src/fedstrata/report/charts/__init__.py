@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fedstrata.report.charts.curves import accuracy_charts, cost_charts, layer_charts, metric_charts, p_value_charts
+from fedstrata.report.charts.curves import cost_charts, layer_charts, metric_charts, p_value_charts, score_charts
 from fedstrata.report.charts.groups import describe_clusters, group_charts
 from fedstrata.report.charts.matrices import (
     all_client_charts,
@@ -21,7 +21,7 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
 
 SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
-    "accuracy": accuracy_charts,
+    "scores": score_charts,
     "groups": group_charts,
     "clusters": cluster_charts,
     "splits": split_charts,

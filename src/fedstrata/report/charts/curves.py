@@ -1,12 +1,14 @@
-"""What is drawn over the rounds: accuracy, costs, the gaps of layers, and the metrics and tests of the algorithm."""
+"""What is drawn over the rounds: the scores, costs, the gaps of layers, and the metrics and tests of the algorithm."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
 
+from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import Round, Scores
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
@@ -23,6 +25,7 @@ from fedstrata.report.drawing import (
     figure,
     layer_colour,
     line,
+    metric_axis,
     round_axis,
     rounded,
 )
@@ -36,15 +39,18 @@ _Curve = tuple[int | None, str | None]
 """The node and the layer of a metric: each pair has a curve of its own."""
 
 
-def accuracy_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the accuracy of all clients, and of each final cluster where there are several."""
-    text = "Share of the test samples that are classified correctly, from 0 to 1; higher is better. "
+def score_charts(clusters: Clusters) -> list[Chart]:
+    """Draw the metric of all clients, and of each final cluster where there are several."""
+    metric = clusters.metric
+    name = slug(metric.name)
+    meaning = f" is {metric.meaning};" if metric.meaning else ":"
+    text = f"{capital(metric.name)}{meaning} {metric.scale}. "
     text += "The band holds the middle 80 % of the clients. A good run has a narrow band near the mean."
     splits = " Dashed lines mark splits." if clusters.clustered else ""
-    charts = [Chart("accuracy", "All clients", text + splits, accuracy(clusters.records))]
-    if by_cluster := accuracy_by_cluster(clusters):
-        text = "Mean accuracy of the clients that are in each cluster now."
-        charts.append(Chart("accuracy-by-cluster", "Final clusters", text, by_cluster))
+    charts = [Chart(name, "All clients", text + splits, scores(clusters.records))]
+    if by_cluster := scores_by_cluster(clusters):
+        text = f"{capital(metric.name)} of the clients that are in each cluster now, their mean."
+        charts.append(Chart(f"{name}-by-cluster", "Final clusters", text, by_cluster))
     return charts
 
 
@@ -58,10 +64,10 @@ def cost_charts(clusters: Clusters) -> list[Chart]:
     ]
 
 
-def accuracy(records: RunRecords) -> Figure:
+def scores(records: RunRecords) -> Figure:
     """Draw the mean, the worst client, the middle 80 % of the clients, the splits, and other ways to use models."""
     rounds = records.rounds
-    held = [_accuracies(records.scores.get(each.round)) for each in rounds]
+    held = [_known(records.scores.get(each.round)) for each in rounds]
     low = [float(np.quantile(values, 0.1)) if values.size else None for values in held]
     high = [float(np.quantile(values, 0.9)) if values.size else None for values in held]
     traces = [
@@ -69,27 +75,27 @@ def accuracy(records: RunRecords) -> Figure:
         line(rounds, (each.acc_client for each in rounds), "mean", BLUE),
         line(rounds, (each.acc_worst for each in rounds), "worst client", ORANGE, dash="dot"),
     ]
-    for place, name in enumerate(dict.fromkeys(name for each in rounds for name in each.other_accuracies), start=2):
-        values = (each.other_accuracies.get(name) for each in rounds)
+    for place, name in enumerate(dict.fromkeys(name for each in rounds for name in each.other_uses), start=2):
+        values = (each.other_uses.get(name) for each in rounds)
         traces.append(line(rounds, values, name, PALETTE[place % len(PALETTE)], dash="dash"))
-    bottom, top = _extent(traces)
+    bottom, top = _extent(traces, records.metric)
     marks, rules = _splits(rounds, top)
-    vertical = axis("accuracy", range=[bottom, top + 0.03 * (top - bottom)], hoverformat=".3f")
+    vertical = metric_axis(records.metric, range=[bottom, top + 0.03 * (top - bottom)])
     return figure([*traces, *marks], 340, xaxis=round_axis(rounds), yaxis=vertical, shapes=rules)
 
 
-def accuracy_by_cluster(clusters: Clusters) -> Figure | None:
-    """Draw mean accuracy of the clients of each final cluster."""
+def scores_by_cluster(clusters: Clusters) -> Figure | None:
+    """Draw the mean metric of the clients of each final cluster."""
     records = clusters.records
     if len(clusters.finals) < 2 or not records.scores:
         return None
     traces = []
     for node in clusters.finals:
         members = [client for client, label in clusters.node_of.items() if label == node]
-        held = [_accuracies(records.scores.get(each.round), members) for each in records.rounds]
+        held = [_known(records.scores.get(each.round), members) for each in records.rounds]
         means = [float(values.mean()) if values.size else None for values in held]
         traces.append(line(records.rounds, means, f"node {node}", clusters.colour(node)))
-    vertical = axis("accuracy", range=list(_extent(traces)), hoverformat=".3f")
+    vertical = metric_axis(records.metric, range=list(_extent(traces, records.metric)))
     return figure(traces, 340, xaxis=round_axis(records.rounds), yaxis=vertical)
 
 
@@ -124,18 +130,27 @@ def seconds(records: RunRecords) -> Figure:
     return figure(traces, 280, xaxis=round_axis(rounds), yaxis=vertical)
 
 
-def _accuracies(scores: Scores | None, members: Sequence[int] | None = None) -> NDArray[float64]:
-    """Return the known accuracies of all clients or of some."""
+def _known(scores: Scores | None, members: Sequence[int] | None = None) -> NDArray[float64]:
+    """Return the known metrics of all clients or of some."""
     if scores is None:
         return np.empty(0)
     held = scores.accuracy if members is None else scores.accuracy[np.isin(scores.client, members)]
     return held[np.isfinite(held)]
 
 
-def _extent(traces: Sequence[Figure]) -> tuple[float, float]:
-    """Return the range of an axis of accuracies, in tenths within 0 and 1."""
+def _extent(traces: Sequence[Figure], metric: MetricInfo) -> tuple[float, float]:
+    """Return the range of an axis of the metric, within what it can be: in tenths, or with some room on both sides."""
     known = [value for trace in traces for value in trace["y"] if value is not None] or [0.0, 1.0]
-    return max(0.0, np.floor(10 * min(known)) / 10), min(1.0, np.ceil(10 * max(known)) / 10 + 0.05)
+    least, most = metric.bounds
+    if isfinite(least) and isfinite(most):
+        tenths = 10 / (most - least)
+        bottom = np.floor(tenths * min(known)) / tenths
+        top = (np.ceil(tenths * max(known)) + 0.5) / tenths
+    else:
+        room = 0.05 * (max(known) - min(known)) or 0.05 * abs(known[0]) or 0.05
+        bottom = min(known) - room
+        top = max(known) + room
+    return max(least, bottom), min(most, top)
 
 
 def _splits(rounds: Sequence[Round], height: float) -> tuple[list[Figure], list[Figure]]:

@@ -53,6 +53,8 @@ def describe_clusters(clusters: Clusters) -> list[Described]:
     known = clusters.records.client_descriptions
     if known is None or not 1 < len(clusters.finals) <= MOST_CLUSTERS:
         return []
+    if not has_classes(known) and known.mean_inputs is None:
+        return []
     found = []
     for node in clusters.finals:
         own = clients_of(clusters, node)
@@ -75,7 +77,16 @@ def _sentence(known: ClientDescriptions, own: Sequence[int], others: Sequence[in
     if differences:
         return capital(f"{'; '.join(differences)}.")
     same = "Its classes are as frequent as in the other clusters"
-    return f"{same}; see the mean images." if inputs is not None and inputs.ndim == 4 else f"{same}."
+    if not has_classes(known):
+        same = "The means of its features are as in the other clusters"
+    if inputs is not None and inputs.ndim == 4:
+        return f"{same}; see the mean images." if has_classes(known) else "See the mean images."
+    return f"{same}."
+
+
+def has_classes(known: ClientDescriptions) -> bool:
+    """Return whether samples are of several classes; those with numbers as targets are recorded as of one."""
+    return bool(known.class_counts.shape[1] > 1)
 
 
 def _class_differences(known: ClientDescriptions, own: Sequence[int], others: Sequence[int]) -> list[str]:
@@ -123,7 +134,7 @@ def group_charts(clusters: Clusters) -> list[Chart]:
     known = clusters.records.client_descriptions
     if known is None or not describe_clusters(clusters):
         return []
-    charts = [class_mix(clusters, known)]
+    charts = [class_mix(clusters, known)] if has_classes(known) else []
     if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
         charts.append(mean_images(clusters, known.mean_inputs))
     elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:

@@ -1,0 +1,263 @@
+"""Runs with other metrics than accuracy, from the records to what people read."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from plotly.offline import get_plotlyjs
+
+import fedstrata as fs
+from fedstrata.cli import main
+from fedstrata.comparison import Comparison
+from fedstrata.errors import ExperimentError, InputError
+from fedstrata.runner.assign import assign
+from fedstrata.tuning import optuna_objective
+
+KEYS: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"test": 0.25, "validation": 0.2, "unit": "none"},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"loss": "mse", "lr": 0.05, "batch": 10},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+SEEDS = [0, 1]
+ALGORITHMS = ["fedavg", "local"]
+RATES = [0.0005, 0.1]
+ERRORS = {"mse": "neg_mse", "mae": "neg_mae"}
+"""Each error, and the metric that is the same with the other sign."""
+
+
+def clients(seed: int = 0) -> dict[str, Any]:
+    """Four clients of two groups whose numbers rise with the input, or fall: one model for all cannot be right."""
+    draw = np.random.default_rng(seed)
+    found = {}
+    for place, name in enumerate(("Ghent", "Lyon", "Bern", "Oslo")):
+        x = draw.normal(size=(60, 3)).astype("float32")
+        found[name] = (x, ((-1) ** place * x.sum(1) + draw.normal(scale=0.1, size=60)).astype("float32"))
+    return found
+
+
+def with_metric(metric: str, algorithm: str = "fedavg") -> dict[str, Any]:
+    return {**KEYS, "local": {**KEYS["local"], "metric": metric}, "algorithm": {"name": algorithm}}
+
+
+def texts(page: Path) -> str:
+    """A page without Plotly's own text."""
+    return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+
+
+@pytest.fixture(scope="module", params=ERRORS)
+def metric(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def both(metric: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
+    """The same comparison by an error and by its negative, of which more is better."""
+    out = tmp_path_factory.mktemp("regression")
+    return {
+        name: fs.compare(with_metric(name), ALGORITHMS, SEEDS, out / name, clients=clients(), quiet=True)
+        for name in (metric, ERRORS[metric])
+    }
+
+
+@pytest.fixture(scope="module")
+def pair(both: dict[str, Comparison], metric: str) -> tuple[Comparison, Comparison]:
+    return both[metric], both[ERRORS[metric]]
+
+
+def test_records_hold_the_error_itself_and_the_worst_client_has_the_largest(
+    pair: tuple[Comparison, Comparison],
+) -> None:
+    for one, other in zip(pair[0].runs, pair[1].runs, strict=True):
+        assert one.summary and other.summary
+        for key in ("acc_client", "acc_worst", "acc_best", "acc_validation", "acc_selected", "acc_weighted"):
+            assert one.summary[key] == pytest.approx(-other.summary[key]) and one.summary[key] > 0
+        for key in ("acc_best_round", "selected_round"):
+            assert one.summary[key] == other.summary[key]
+        last = pq.read_table(one.folder / "clients" / "00004.parquet")["accuracy"].to_pylist()
+        assert one.summary["acc_worst"] == max(last) and one.clients == dict(enumerate(last))
+
+
+def test_a_comparison_names_the_same_winner_with_the_same_lead(pair: tuple[Comparison, Comparison]) -> None:
+    one, other = pair
+    assert [row.lower_than_fedavg for row in one.table] == [row.lower_than_fedavg for row in other.table]
+    (mine,), (theirs,) = one.differences, other.differences
+    assert (mine.algorithm, mine.other, mine.above, mine.clear) == ("local", "fedavg", 2, theirs.clear)
+    assert mine.values == pytest.approx(theirs.values) and mine.mean > 0
+    means = {row.algorithm: row.figures["acc_client"] for row in one.table}
+    assert means["local"] and means["fedavg"] and means["local"].mean < means["fedavg"].mean
+
+
+def test_the_comparison_is_about_the_error_and_nowhere_about_accuracy(pair: tuple[Comparison, Comparison]) -> None:
+    folder = pair[0].folder
+    name = pair[0].metric.name
+    page, text = texts(folder / "comparison.html"), (folder / "comparison.md").read_text()
+    for said in (page, text):
+        assert "accura" not in said.lower() and "most accurate" not in said
+        assert name in said and "lower is better" in said
+    assert re.search(r"local (is better than|cannot be told from) fedavg: [\d.]+ ± [\d.]+ lower in 2 of 2 seeds", text)
+    assert "A curve further down and to the left is better." in page
+    assert json.loads((folder / "comparison.json").read_text())["metric"]["larger_is_better"] is False
+
+
+def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_largest(
+    pair: tuple[Comparison, Comparison],
+) -> None:
+    run = next(run for run in pair[0].runs if run.algorithm == "local")
+    page = texts(run.folder / "report.html")
+    name = pair[0].metric.name
+    assert "accura" not in page.lower()
+    assert f"<dt>{name.capitalize()}</dt>" in page and f"highest {name} of a client" in page
+    assert 'aria-sort="descending"' in page and f'"text":"{name}"' in page
+    rows = re.findall(r'aria-pressed="false">(\w+)</button></td><td>([\d.]+)</td>', page)
+    values = [float(value) for _, value in rows]
+    assert len(values) == 4 and values == sorted(values, reverse=True)
+    # One model for all cannot be right for both groups, so nobody is better off with it.
+    assert "of 4 clients, 4 better off and 0 worse off" in page and "How much of this is chance" in page
+
+
+def test_the_axis_shows_all_values_of_the_error(pair: tuple[Comparison, Comparison]) -> None:
+    for comparison in pair:
+        for run in comparison.runs:
+            drawn = fs.load(run.folder).plot()
+            low, high = drawn.layout.yaxis.range
+            known = [value for trace in drawn.data for value in trace.y if value is not None]
+            assert low <= min(known) < max(known) <= high
+
+
+def test_a_sweep_chooses_the_smallest_error(metric: str, tmp_path: Path) -> None:
+    for name in (metric, ERRORS[metric]):
+        keys = with_metric(name, "local")  # which learns each client's own numbers
+        swept = fs.sweep(keys, {"local.lr": RATES}, None, tmp_path / name, clients=clients(), quiet=True)
+        assert swept.best == {"local.lr": 0.1}
+    page = texts(tmp_path / metric / "comparison.html")
+    assert "on validation data, which no client trains on, is the lowest." in page and "accura" not in page.lower()
+
+
+def test_a_target_is_reached_from_above(tmp_path: Path) -> None:
+    keys = with_metric("mse", "local")
+    first, *_, last = fs.run(keys, tmp_path / "one", clients=clients(), quiet=True).rounds
+    between = (first["acc_client"] + last["acc_client"]) / 2
+    assert last["acc_client"] < first["acc_client"]
+    found = fs.run({**keys, "probe": {"target": between}}, tmp_path / "two", clients=clients(), quiet=True)
+    reached = [record["round"] for record in found.rounds if record["acc_client"] <= between]
+    assert found.summary["rounds_to_target"] == min(reached) > 1
+    with pytest.raises(ExperimentError, match=r"probe.target = -1: expected a number of at least 0, as local.metric"):
+        fs.run({**keys, "probe": {"target": -1.0}}, tmp_path / "three", clients=clients(), quiet=True)
+
+
+def test_the_terminal_and_the_lists_name_the_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fs.run(with_metric("rmse"), tmp_path / "runs" / "one", clients=clients())
+    progress = capsys.readouterr().err
+    assert "root mean squared error 1." in progress and "accura" not in progress
+    assert "<td>root mean squared error, mean over clients</td>" in run._repr_html_()
+    monkeypatch.chdir(tmp_path)
+    for command in (["runs"], ["runs", "--json"]):
+        with pytest.raises(SystemExit):
+            main(command)
+        assert "root mean squared error" in capsys.readouterr().out
+    assert run.metric == fs.load(run.folder).metric and not run.metric.larger_is_better
+
+
+def test_macro_f1_has_its_name_and_is_no_percentage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = {**KEYS, "data": {"name": "digits", "clients": 4, "samples": 60}, "local": {"metric": "f1_macro", "lr": 0.5}}
+    compared = fs.compare(keys, ["fedavg", "local"], out=tmp_path / "both", quiet=True)
+    with pytest.raises(SystemExit):
+        main(["run", "--resume", "--out", str(compared.runs[0].folder), "--quiet"])
+    said = capsys.readouterr().out
+    summary = compared.runs[0].summary
+    assert summary and re.search(rf"acc_client +{summary['acc_client']:.3f} +macro F1, mean over clients", said)
+    for name in ("both/comparison.html", "both/comparison.md", "both/fedavg-0/report.html"):
+        text = texts(tmp_path / name)
+        assert "macro F1" in text and "accura" not in text.lower()
+        assert f"{summary['acc_client']:.3f}" in text and "higher is better" in text
+    (difference,) = compared.differences
+    best = max((run.summary or {})["acc_client"] for run in compared.runs)
+    leader = next(run for run in compared.runs if run.algorithm == difference.algorithm)
+    assert (leader.summary or {})["acc_client"] == best
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A metric of the user's own of which less is better."""
+    (tmp_path / "spread_metric.py").write_text(
+        "import fedstrata as fs\n"
+        '@fs.describe_metric("largest <error>", "in metres", larger_is_better=False, least=0.0)\n'
+        "def largest(outputs, targets):\n    return float((outputs - targets).abs().max())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "spread_metric:largest"
+    sys.modules.pop("spread_metric", None)
+
+
+def test_a_metric_of_ones_own_says_that_less_is_better(mine: str, tmp_path: Path) -> None:
+    compared = fs.compare(with_metric(mine), ALGORITHMS, out=tmp_path / "both", clients=clients(), quiet=True)
+    (difference,) = compared.differences
+    means = {run.algorithm: (run.summary or {})["acc_client"] for run in compared.runs}
+    assert difference.algorithm == min(means, key=means.__getitem__)
+    page = texts(compared.runs[1].folder / "report.html")
+    assert "Largest &lt;error&gt; is in metres; at least 0, lower is better." in page and "<error>" not in page
+    kept = json.loads((compared.runs[0].folder / "metric.json").read_text())
+    assert (kept["name"], kept["larger_is_better"]) == ("largest <error>", False)
+    assert fs.load(compared.runs[0].folder).metric == compared.metric
+
+
+def test_runs_whose_metric_is_described_otherwise_are_not_compared(tmp_path: Path) -> None:
+    runs = [fs.run(with_metric("mse"), tmp_path / f"{seed}", clients=clients(), sets=[f"seed={seed}"], quiet=True)
+            for seed in SEEDS]  # fmt: skip
+    other = json.loads((runs[1].folder / "metric.json").read_text()) | {"larger_is_better": True}
+    (runs[1].folder / "metric.json").write_text(json.dumps(other))
+    with pytest.raises(InputError, match=r"expected runs with one metric, found another metric\.json in"):
+        runs[0].compare(runs[1])
+
+
+def test_a_damaged_entry_leaves_the_metric_that_the_experiment_names(tmp_path: Path) -> None:
+    run = fs.run(with_metric("mse"), tmp_path / "run", clients=clients(), quiet=True)
+    (run.folder / "metric.json").write_text("{}")
+    from fedstrata.report import build
+
+    page = texts(build(run.folder))
+    assert "metric.json cannot be read, so this page is without it." in page and "Mean squared error" in page
+
+
+def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:
+    x, y = clients()["Ghent"]
+    np.savez(tmp_path / "all.npz", x=np.concatenate([x] * 2), y=np.concatenate([y] * 2))
+    np.savez(tmp_path / "new.npz", x=x, y=y)
+    keys = {**with_metric("mse"), "data": {"name": str(tmp_path / "all.npz"), "clients": 2, "samples": 30}}
+    run = fs.run({**keys, "algorithm": {"name": "ifca", "k": 1}}, tmp_path / "run", quiet=True)
+    (placed,) = assign(run.folder, [tmp_path / "new.npz"])
+    assert placed["mse"] >= 0 and "accuracy" not in placed
+
+
+def test_a_study_that_would_choose_the_largest_error_is_refused(tmp_path: Path) -> None:
+    class Study:
+        class direction:
+            name = "MAXIMIZE"
+
+    class Trial:
+        number = 0
+        study = Study
+
+        def report(self, value: float, step: int) -> None:
+            raise AssertionError
+
+        def should_prune(self) -> bool:
+            raise AssertionError
+
+        def set_user_attr(self, key: str, value: Any) -> None:
+            raise AssertionError
+
+    keys = {**KEYS, "data": {"name": "digits", "clients": 2}, "local": {"loss": "mse", "metric": "mse"}}
+    with pytest.raises(ExperimentError, match=r"direction = 'maximize': expected 'minimize', as lower is better of"):
+        optuna_objective(keys, lambda trial: {}, out=tmp_path)(Trial())
