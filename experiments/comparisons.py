@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from statistics import mean
 
-from descriptions import clustering
+from descriptions import clustering, title_of
 from outcomes import (
     MISSING,
     Result,
@@ -226,7 +226,7 @@ def identical(name: str = "") -> str:
     rows = list[tuple[str, ...]]()
     for algorithm in [name] if name else clustering():
         variants = sorted({variant for variant in found if _algorithm(variant) == algorithm}, key=len)
-        rows += [_alike(variant) for variant in variants] or [(algorithm, "", MISSING)]
+        rows += [_alike(variant) for variant in variants] or [(title_of(algorithm), "", MISSING)]
     rounds = " | ".join(f"clusters in round {round}" for round in ROUNDS)
     return table(f"algorithm | seeds | {rounds} | acted in | accuracy | minus FedAvg | {LOSERS}", rows)
 
@@ -258,7 +258,7 @@ def _titled(variant: str) -> str:
     name, _, thresholds = name.partition(":")
     if thresholds:
         changes = [f"eps1={thresholds}", f"eps2={thresholds}", *changes]
-    return ", ".join([name, *(f"`{change.removeprefix('algorithm.')}`" for change in changes)])
+    return ", ".join([title_of(name), *(f"`{change.removeprefix('algorithm.')}`" for change in changes)])
 
 
 def precision() -> str:

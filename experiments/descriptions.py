@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import fedstrata.limits
+from fedstrata.algorithms import ALGORITHMS
 
 FACTS = Path(__file__).parent.parent / "docs" / "algorithms" / "facts.toml"
 PAPERS = FACTS.with_name("papers.toml")
@@ -64,6 +65,12 @@ def papers() -> dict[str, dict[str, list[str]]]:
 def clustering() -> list[str]:
     """The algorithms that look for clusters."""
     return [name for name, told in facts().items() if told["decides"] != "nothing"]
+
+
+def title_of(name: str) -> str:
+    """What an algorithm is called: what its docstring says before the colon, if that is a name."""
+    called, colon, _ = paragraphs(ALGORITHMS[name].__doc__)[0].partition(":")
+    return called if colon and len(called.split()) <= 2 else ALGORITHMS[name].__name__
 
 
 def paragraphs(text: str | None) -> list[str]:
@@ -118,29 +125,31 @@ def _limit(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and value < 10**15 else f"{value:.2g}"
 
 
-def words(kind: Any) -> tuple[str, str, bool]:
-    """The type of a key, what it allows beside that, and whether it may be "auto"."""
+def values_of(kind: Any) -> str:
+    """What a key may be, in words: its types with their bounds, and the words that it takes."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    types, allowed, auto = list[str](), list[str](), False
-    for part in parts:
-        inner, *bounds = get_args(part) if get_origin(part) is Annotated else (part,)
-        if inner is NoneType:
-            continue
-        if get_origin(inner) is Literal:
-            auto = auto or AUTO in get_args(inner)
-            if values := _values(inner):
-                types.append("word")
-                allowed.append(values)
-            continue
-        types.append(_type(inner))
-        allowed.append(_values(_element(inner)) or _bounds(bounds))
-    return " or ".join(dict.fromkeys(types)), "; ".join(filter(None, allowed)), auto
+    said = [_allowed(part) for part in parts if part is not NoneType]
+    # "auto" stands in place of any other value, so it comes last.
+    return ", or ".join(sorted(dict.fromkeys(said), key=lambda one: one == _quoted(AUTO)))
 
 
-def _values(kind: Any) -> str:
-    """The words that a key may be, beside auto."""
-    values = get_args(kind) if get_origin(kind) is Literal else ()
-    return ", ".join(f"`{value}`" for value in values if value != AUTO)
+def _allowed(part: Any) -> str:
+    """One of the types of a key, with what it allows."""
+    inner, *bounds = get_args(part) if get_origin(part) is Annotated else (part,)
+    if get_origin(inner) is Literal:
+        return _choice(get_args(inner))
+    return ", ".join(filter(None, (_type(inner), _bounds(bounds))))
+
+
+def _choice(words: Sequence[str]) -> str:
+    """Words of which a key is one."""
+    *first, last = map(_quoted, words)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _quoted(word: str) -> str:
+    """A word as the file has it."""
+    return f'`"{word}"`'
 
 
 def _element(kind: Any) -> Any:
@@ -156,7 +165,7 @@ def _type(kind: Any) -> str:
     if element is None:
         return KINDS.get(kind, "table")
     if get_origin(element) is Literal:
-        return "list of words"
+        return f"list of {_choice(get_args(element))}"
     return f"list of {KINDS[element]}s" if element in KINDS else "list of lists"
 
 
@@ -165,21 +174,27 @@ def _bounds(bounds: Sequence[Any]) -> str:
     said = []
     for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         values = [value for bound in bounds if (value := getattr(bound, name, None)) is not None]
-        said += [f"{words} {value:,.10g}" for value in values]
+        said += [f"{words} {_number(value)}" for value in values]
     return ", ".join(said)
 
 
+def _number(value: float) -> str:
+    """A bound; the largest number of so many bits as a power of two."""
+    bits = value.bit_length() if isinstance(value, int) else 0
+    return f"2^{bits} - 1" if bits > 63 and value == 2**bits - 1 else f"{value:,.10g}"
+
+
 def key_table(keys: list[Key]) -> str:
-    """Every key: type, default, allowed values, whether it may be "auto", and what it is."""
+    """Every key: what it may be, its default, and what it is."""
     rows = []
     for key in sorted(keys, key=lambda key: key.name == "inside"):
-        kind, allowed, auto = words(key.kind)
+        values = values_of(key.kind)
         if key.name in SELECTED:
-            kind, auto = "selector or list of selectors", auto or "; auto is" in key.sentence
-        default = "none: required" if key.default is REQUIRED else _value(key.default)
-        sentence = key.sentence.replace("|", "\\|")
-        rows.append((f"`{key.name}`", kind, default, allowed, "yes" if auto else "", sentence))
-    return table("key | type | default | allowed | auto | meaning", rows)
+            auto = values.endswith(_quoted(AUTO)) or "; auto is" in key.sentence
+            values = "selector or list of selectors" + (f", or {_quoted(AUTO)}" if auto else "")
+        default = "required" if key.default is REQUIRED else _value(key.default)
+        rows.append((f"`{key.name}`", values, default, key.sentence.replace("|", "\\|")))
+    return table("key | values | default | meaning", rows)
 
 
 def _value(value: Any) -> str:

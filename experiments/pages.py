@@ -1,4 +1,4 @@
-"""Write ``docs/algorithms`` and ``docs/keys.md`` from what the code says about itself, and fill all tables.
+"""Write the pages of algorithms and keys from what the code says about itself, and fill all tables.
 
 python experiments/pages.py
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from comparisons import COMPARED
-from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, papers, paragraphs
+from descriptions import FACTS, clustering, facts, key_table, keys_of, limits, papers, paragraphs, title_of
 from outcomes import table
 from tables import ROOT, filled, renewed
 from tables import main as fill
@@ -48,6 +48,10 @@ share of every class.""",
 
 BESIDE = """[Comparisons](../comparisons.md) has this algorithm beside others, on clients in groups and on clients that
 all differ."""
+
+CALLED = """An experiment selects it by `algorithm.name = "{name}"`. In Python, it is the class
+[`{kind}`](../reference/algorithms.md). This page has what it needs and decides, its keys, its source, and what was
+measured."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
@@ -92,18 +96,49 @@ to FedAvg on the same seeds has its 95 % t-interval."""
 
 INDEX = """# Algorithms
 
-The key `algorithm.name` of an experiment selects one of these. Each has a page with its keys; [one list](../keys.md)
-has all keys. [Choosing an algorithm](../choosing.md) compares what they need, send and decide, and
-[Semantics](../semantics.md) says what exactly they compute. [Comparisons](../comparisons.md) has their accuracy on the
-same clients. The tables are made from [results](../../experiments/results). Each [experiment](../../experiments) has
-its command in its first lines.
+This page lists all algorithms. The key `algorithm.name` of an experiment selects one by its name, and so does
+`fs.run(..., algorithm="strata")` in Python. Each algorithm has a page with its keys and its source.
+
+- To select one, read [Choosing an algorithm](../choosing.md). It compares what they need, send and decide.
+- To know what exactly they compute, read [Semantics](../semantics.md).
+- To know how accurate they are on the same clients, read [Comparisons](../comparisons.md).
+
+The tables are made from [results](../../experiments/results). Each [experiment](../../experiments) has its command in
+its first lines.
 """
+
+REFERENCE = """# fedstrata.algorithms
+
+This page has the class of each algorithm. An object of it is an algorithm with its keys, which are checked when the
+object is made:
+
+```python
+import fedstrata as fs
+from fedstrata.algorithms.ifca import IFCA
+
+run = fs.run("experiment.toml", algorithm=IFCA(k=3))
+```
+
+The name in an experiment file, such as `"ifca"`, means the same class. `fs.ALGORITHMS` maps all names to classes, and
+`fs.Strata` is `fedstrata.algorithms.strata.Strata`. All classes have the functions of
+[`Algorithm`](core.md#protocols). [Choosing an algorithm](../choosing.md) compares them.
+"""
+
+KINDS_OF_ALGORITHM: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "Clusters of clients": lambda told: told["decides"] != "nothing",
+    "Personal models and layers": lambda told: told["keeps"] != "nothing",
+    "One model, and references": lambda told: True,
+}
+"""The sections of the reference. An algorithm is in the first one that its facts fit."""
 
 KEYS = """# Keys
 
-This page lists all keys of an experiment file. Unknown keys, wrong types and values out of range are errors before any
-data is read. `--set table.key=value` changes a key on the command line. Where "auto" is yes, the key also takes
-`"auto"`.
+This page lists all keys of an experiment file. Look here for what a key means, which values it takes, and what it is by
+default. A key without a default is left out unless you set it.
+
+- `--set table.key=value` changes a key on the command line.
+- Where `"auto"` is a value, the library chooses, as the meaning says.
+- Unknown keys, wrong types and values out of range are errors before any data is read.
 
 Selectors name layers: `conv`, `linear`, `head` (the last linear layer), `first_linear`, `smallest_linear`, `all` (conv
 and linear), the name of a layer, or a pattern such as `conv*`. A list of selectors selects all of their layers.
@@ -157,6 +192,7 @@ def pages() -> dict[Path, str]:
     folder = ROOT / "docs" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "keys.md": every_key()}
+    made[ROOT / "docs" / "reference" / "algorithms.md"] = reference()
     choosing = ROOT / "docs" / "choosing.md"
     return {choosing: compared(choosing.read_text()), **{path: filled(MADE + text) for path, text in made.items()}}
 
@@ -164,7 +200,8 @@ def pages() -> dict[Path, str]:
 def page(name: str) -> str:
     """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
-    text = [f"# {title(name)}", *paragraphs(kind.__doc__)]
+    first, *more = paragraphs(kind.__doc__)
+    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *more]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)
@@ -187,18 +224,33 @@ def compared_algorithms() -> set[str]:
     return {variant.split("+")[0] for comparison in COMPARED.values() for variant, _ in comparison.methods}
 
 
-def title(name: str) -> str:
-    """What an algorithm is called: what its docstring says before the colon, if that is a name."""
-    called, colon, _ = paragraphs(ALGORITHMS[name].__doc__)[0].partition(":")
-    return called if colon and len(called.split()) <= 2 else ALGORITHMS[name].__name__
-
-
 def index() -> str:
     """All algorithms, and how they differ."""
-    rows = [(_link(name), paragraphs(kind.__doc__)[0], kind.source) for name, kind in ALGORITHMS.items()]
-    text = [INDEX.strip(), table("algorithm | what it is | source", rows).strip()]
+    rows = [(_link(name), f"`{name}`", _what_it_is(name), kind.source) for name, kind in ALGORITHMS.items()]
+    text = [INDEX.strip(), table("algorithm | name | what it is | source", rows).strip()]
     text += ["## Clients that are alike", ALIKE, "<!-- table iid -->\n<!-- end -->"]
     return "\n\n".join(text) + "\n"
+
+
+def reference() -> str:
+    """The class of every algorithm, for mkdocstrings."""
+    text = [REFERENCE.strip()]
+    left = dict(facts())
+    for heading, fits in KINDS_OF_ALGORITHM.items():
+        text.append(f"## {heading}")
+        for name in [name for name in ALGORITHMS if name in left and fits(left[name])]:
+            del left[name]
+            kind = ALGORITHMS[name]
+            text.append(f"::: {kind.__module__}.{kind.__name__}\n    options:\n      members: false")
+            text.append(f"The page [{title_of(name)}](../algorithms/{name}.md) has its facts, its source and results.")
+    return "\n\n".join(text) + "\n"
+
+
+def _what_it_is(name: str) -> str:
+    """The first sentence about an algorithm, without its title."""
+    sentence = paragraphs(ALGORITHMS[name].__doc__)[0].removeprefix(f"{title_of(name)}:").strip()
+    # A symbol, such as the k of "k models", keeps its case.
+    return sentence if sentence[1] == " " else sentence[0].upper() + sentence[1:]
 
 
 def every_key() -> str:
@@ -231,7 +283,7 @@ def compared(text: str) -> str:
 
 
 def _link(name: str, folder: str = "") -> str:
-    return f"[`{name}`]({folder}{name}.md)"
+    return f"[{title_of(name)}]({folder}{name}.md)"
 
 
 def _of_all(wanted: Sequence[str], folder: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import federations
 import outcomes
+from descriptions import title_of
 from null_federations import FOLLOWED, PAPERS
 from outcomes import MISSING, Result, counted, difference, lower_than, results, spread, table
 from scipy.stats import binomtest
@@ -196,7 +197,7 @@ def _exact_keys(given: Mapping[str, Any]) -> str:
     name = str(given["name"])
     algorithm = algorithm_from(name, {key: value for key, value in given.items() if key != "name"})
     told = STABILITY_KEYS if given.get("trigger") == "stability" else TOLD_KEYS[name]
-    return f"`{name}`: " + ", ".join(f"{key} = {getattr(algorithm, key)}" for key in told)
+    return f"{title_of(name)}: " + ", ".join(f"{key} = {getattr(algorithm, key)}" for key in told)
 
 
 def power() -> str:

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from published import html_pages, published
+from readable_tables import ReadableTables
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -24,7 +27,6 @@ SHOWN = {".py": "python", ".toml": "toml"}
 """Sources that are shown as pages, and their language."""
 
 CODE = re.compile(r"^( *)(`{3,}).*?^\1\2|`[^`]+`", re.DOTALL | re.MULTILINE)
-PICTURE = re.compile(r"(?<=<td>)((?:(?!</td>).)*?<img)", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=\))")
 
 
@@ -52,9 +54,13 @@ def targets(page: Path) -> set[Path]:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put every algorithm into the navigation."""
-    section: list[Any] = next(item["Algorithms"] for item in config.nav or [] if "Algorithms" in item)
-    section += [_place(page) for page in pages() if page.parent.name == "algorithms" and page.stem != "README"]
+    """Put every algorithm into the navigation, and let tables be read on any screen."""
+    methods = next(item["Methods"] for item in config.nav or [] if "Methods" in item)
+    section: list[Any] = next(item["Algorithms"] for item in methods if "Algorithms" in item)
+    own = [page for page in pages() if page.parent.name == "algorithms" and page.stem != "README"]
+    section += sorted(({_title(page): _place(page)} for page in own), key=lambda entry: str(*entry).lower())
+    # As an object, because Python-Markdown imports names from installed packages only.
+    config.markdown_extensions.append(ReadableTables())  # type: ignore[arg-type]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -67,6 +73,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in pages():
         files.append(File.generated(config, _place(page), abs_src_path=str(page)))
     linked = {target for page in pages() for target in targets(page)} - set(pages())
+    if any(published(target) for target in linked):
+        linked = {target for target in linked if not published(target)}
+        for page, text in html_pages().items():
+            files.append(File.generated(config, _place(page), content=text))
     folders = {target for target in linked if target.is_dir()}
     linked |= {source for folder in folders for source in folder.iterdir() if source.suffix in SHOWN}
     for target in sorted(linked):
@@ -80,27 +90,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to sources and folders lead to their pages."""
+    """Let links to sources, folders and runs lead to their pages; searches leave sources out."""
     origin = ROOT / page.file.src_uri
     if origin not in pages():
+        page.meta["search"] = {"exclude": True}
         return markdown
+    if origin == ROOT / "README.md":
+        page.meta["template"] = "home.html"
 
     def led(link: re.Match[str]) -> str:
+        if not link[1] or is_external(link[1]):
+            return link[0]
         target = (origin.parent / link[1]).resolve()
-        outside = link[1] and not is_external(link[1]) and _shown(target) is not None
-        return f"{os.path.relpath(ROOT / _page_of(target), origin.parent)}{link[2] or ''}" if outside else link[0]
+        shown = published(target) or (ROOT / _page_of(target) if _shown(target) is not None else None)
+        return f"{os.path.relpath(shown, origin.parent)}{link[2] or ''}" if shown else link[0]
 
     return LINK.sub(led, markdown)
 
 
-def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make pictures in tables large enough."""
-    return widened(html)
-
-
-def widened(html: str) -> str:
-    """Give the first picture of each cell of a table a width: its column would make it too small to read."""
-    return PICTURE.sub(r'\1 style="min-width: 20rem"', html)
+def _title(page: Path) -> str:
+    """The first heading of a page."""
+    found = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else page.stem
 
 
 def _place(path: Path) -> str:

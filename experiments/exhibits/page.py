@@ -1,14 +1,17 @@
-"""Write ``docs/exhibits.md``: a row for every exhibit, with the paper's figures beside ours."""
+"""Write ``docs/exhibits.md``: a section for every exhibit, with the paper's figures beside ours."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from outcomes import table
+
 from .catalogue import EXHIBITS, PAPERS
-from .exhibit import HERE, Exhibit, Measured, Verdict
+from .exhibit import DOES_NOT_HOLD, HERE, HOLDS, IN_PART, NOT_COMPARABLE, Exhibit, Measured, Verdict
 from .pictures import FOLDER as PICTURES
 from .pictures import embedded
 from .running import command, measured
@@ -16,29 +19,36 @@ from .running import command, measured
 PAGE = HERE.parents[1] / "docs" / "exhibits.md"
 
 SHOWN = 18
-"""A row names at most so many quantities; the rest is in the file of the result."""
+"""A section names at most so many quantities; the rest is in the file of the result."""
+
+KINDS = {"F": "Figure", "T": "Table", "H": "Headline number"}
+"""What the letter of an exhibit's id stands for."""
 
 HEAD = """<!-- made by python -m experiments.reproduce --page; to change it, change experiments/exhibits -->
 # The papers' exhibits
 
-This page answers one question for every table, figure and headline number of the four papers that the library
-implements: what does the paper claim, and what comes out here? A row has the paper's figures beside ours, which are
-means over seeds with their standard deviation behind ±. Pictures are of seed 0; a click shows one in full size. "-"
-stands for no number, such as the round of a split that never came.
-
-The verdict follows from the measured quantities alone. It is "{not_comparable}" where a method that the claim is about
-never acted; how the conditions differ from the paper's is in the column "reduction". A claim holds when it does in the
-mean and for two thirds of the seeds at least. A verdict on one seed says so. [Semantics](semantics.md) says how the
-library reads what the papers leave open.
-
-To make an exhibit again, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
-Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
-Each result is a file in [`experiments/results/exhibits`](../experiments/results/exhibits), and each setting an
-experiment file in [`experiments/exhibits`](../experiments/exhibits). A row names the revision of the library that made
-it. A later one repeats its digits unless the changelog says what changed; to be sure, put the `src` of that revision
-first on `PYTHONPATH`.
+This page holds the library against the four papers that it implements. For every table, figure and headline number it
+answers: what does the paper claim, and what comes out here? An exhibit is named after its paper and its place there:
+L-F4 is Figure 4 of the LayerCFL paper, T stands for a table, and L-H for its headline number.
 
 {counts}
+
+## How to read an exhibit
+
+- **The verdict** follows from the measured quantities alone. A claim is written as conditions. A condition holds when
+  it does in the mean and for two thirds of the seeds at least. The verdict is "{not_comparable}" where a method that
+  the claim is about never acted. A verdict on one seed says so.
+- **The figures here** are means over seeds, with their standard deviation behind ±. "-" stands for no number, such as
+  the round of a split that never came. Pictures are of seed 0; a click shows one in full size.
+- **The reduction** says how the conditions differ from the paper's. [Semantics](semantics.md) says how the library
+  reads what the papers leave open.
+- **To make it again**, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
+  Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
+- **The revision** of the library that made it repeats it. A later one repeats its digits unless the changelog says what
+  changed; to be sure, put the `src` of that revision first on `PYTHONPATH`.
+
+Each result is a file in [`experiments/results/exhibits`](../experiments/results/exhibits), and each setting an
+experiment file in [`experiments/exhibits`](../experiments/exhibits).
 """
 
 
@@ -51,20 +61,15 @@ def page_text(results: Path, pictures: Path = PICTURES) -> str:
     """The page, from the results and pictures that there are."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     verdicts = {name: verdict_of(exhibit, found.get(name)) for name, exhibit in EXHIBITS.items()}
-    counts: dict[str, int] = {}
-    for verdict in verdicts.values():
-        counts[verdict.kind] = counts.get(verdict.kind, 0) + 1
-    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items(), key=lambda each: -each[1]))
-    parts = [HEAD.format(counts=f"Of {len(EXHIBITS)} rows: {told}.", not_comparable="not comparable yet")]
+    counts = Counter(verdict.kind for verdict in verdicts.values())
+    told = ", ".join(f'{count} "{kind}"' for kind, count in counts.most_common())
+    parts = [HEAD.format(counts=f"The verdicts on {len(EXHIBITS)} exhibits: {told}.", not_comparable=NOT_COMPARABLE)]
     for paper, title in PAPERS.items():
-        rows = [
-            row(each, found.get(each.id), verdicts[each.id], pictures)
-            for each in EXHIBITS.values()
-            if each.paper == paper
-        ]
-        head = "| exhibit | the paper's claim | verdict | paper and here | reduction | command |"
-        parts.append("\n".join([f"\n## {title}\n", head, "| --- | --- | --- | --- | --- | --- |", *rows]) + "\n")
-    return "".join(parts)
+        shown = [each for each in EXHIBITS.values() if each.paper == paper]
+        rows = [(f"[{each.id}](#{anchor(each)})", each.claim, verdicts[each.id].kind) for each in shown]
+        parts.append(f"## {title}\n\n{table('exhibit | the paper claims | verdict', rows)}")
+        parts += [section(each, found.get(each.id), verdicts[each.id], pictures) for each in shown]
+    return "\n".join(parts)
 
 
 def verdict_of(exhibit: Exhibit, result: Mapping[str, Any] | None) -> Verdict:
@@ -74,25 +79,47 @@ def verdict_of(exhibit: Exhibit, result: Mapping[str, Any] | None) -> Verdict:
     return exhibit.verdict(measured(result["seeds"]))
 
 
-def row(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pictures: Path = PICTURES) -> str:
-    """The row of an exhibit."""
-    figures, made, reduction = "", "", exhibit.reduction or "none"
-    if exhibit.measure is None:
-        reduction = ""
-    elif result is None:
-        made = f"`{command(exhibit, ['0', '1', '2'])}`, {hours(exhibit.hours)} on two cores"
-    else:
-        told = quantities(exhibit, measured(result["seeds"]))
-        figures = "<br>".join(filter(None, [embedded(exhibit.id, pictures), told]))
-        spent = sum(each["hours"] for each in result["seeds"].values())
-        machines = ", ".join(dict.fromkeys(made_on(each) for each in result["seeds"].values()))
-        sources = ", ".join(dict.fromkeys(each["source"] for each in result["seeds"].values() if each["source"]))
-        made = f"`{result['command']}`, {hours(spent)} ({machines}), revision {sources}"
-    alone = ", one seed" if result is not None and len(result["seeds"]) == 1 else ""
-    told = f"**{verdict.kind}{alone}**" + (f". {verdict.why}" if verdict.why else "")
-    told += f" {exhibit.remark}" if exhibit.remark and result is not None else ""
-    cells = [exhibit.id, exhibit.claim, told, figures, reduction, made]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def heading(exhibit: Exhibit) -> str:
+    """The heading of an exhibit: its id, and where it is in its paper."""
+    place = exhibit.id.partition("-")[2]
+    return f"{exhibit.id}: {KINDS[place[0]]} {place[1:]}".rstrip()
+
+
+def anchor(exhibit: Exhibit) -> str:
+    """The anchor of that heading."""
+    return heading(exhibit).lower().replace(":", "").replace(" ", "-")
+
+
+def section(exhibit: Exhibit, result: Mapping[str, Any] | None, verdict: Verdict, pictures: Path = PICTURES) -> str:
+    """All about an exhibit: the claim, the verdict, the figures of the paper beside ours, and how they were made."""
+    seeds = result["seeds"] if result else {}
+    parts = [f"### {heading(exhibit)}", f"**Claim.** {exhibit.claim}"]
+    parts += judgement(verdict, ", one seed" if len(seeds) == 1 else "", exhibit.remark if result else "")
+    if result is not None:
+        parts += [embedded(exhibit.id, pictures), quantities(exhibit, measured(seeds))]
+    if exhibit.measure is not None:
+        parts += [f"**Reduction.** {exhibit.reduction or 'None'}.".replace("..", "."), how_made(exhibit, result)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def judgement(verdict: Verdict, seeds: str, remark: str) -> list[str]:
+    """A verdict with what it rests on: its conditions, or why there is none, and what explains the outcome."""
+    if verdict.kind in (HOLDS, IN_PART, DOES_NOT_HOLD):
+        rows = [(condition, "yes" if holds else "no") for condition, holds in verdict.conditions.items()]
+        told = table("condition of the claim | holds here", rows).strip()
+        return [f"**Verdict: {verdict.kind}{seeds}.** {remark}".strip(), told]
+    return [f"**Verdict: {verdict.kind}{seeds}.** {verdict.why} {remark}".strip()]
+
+
+def how_made(exhibit: Exhibit, result: Mapping[str, Any] | None) -> str:
+    """The command that makes an exhibit, and what it took."""
+    if result is None:
+        return f"To make it: `{command(exhibit, ['0', '1', '2'])}`, {hours(exhibit.hours)} on two cores."
+    seeds = result["seeds"].values()
+    machines = ", ".join(dict.fromkeys(made_on(each) for each in seeds))
+    sources = ", ".join(dict.fromkeys(each["source"] for each in seeds if each["source"]))
+    spent = hours(sum(each["hours"] for each in seeds))
+    return f"Made by `{result['command']}` in {spent} ({machines}), revision {sources}."
 
 
 def made_on(result: Mapping[str, Any]) -> str:
@@ -106,17 +133,16 @@ def made_on(result: Mapping[str, Any]) -> str:
 
 
 def quantities(exhibit: Exhibit, found: Measured) -> str:
-    """The paper's figures and ours, a line for each quantity."""
+    """The figures of the paper and ours, a row for each quantity; without a column that would be empty."""
     names = list(exhibit.shown or found.values)
-    lines = []
-    for name in names[:SHOWN]:
-        published = exhibit.published.get(name)
-        ours = figure(found.mean(name), found.spread(name))
-        lines.append(f"{name}: {ours}" + (f" (paper {figure(published, None)})" if published is not None else ""))
-    if len(names) > SHOWN:
-        lines.append(f"and {len(names) - SHOWN} more in its file")
     seeds = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else f"seed {found.seeds[0]}"
-    return "<br>".join([*lines, f"({seeds})"])
+    published = [name for name in names[:SHOWN] if name in exhibit.published]
+    rows = []
+    for name in names[:SHOWN]:
+        theirs = (figure(exhibit.published[name], None) if name in published else "",) if published else ()
+        rows.append((name, *theirs, figure(found.mean(name), found.spread(name))))
+    more = f"\nThe file of the result has {len(names) - SHOWN} more.\n" if len(names) > SHOWN else ""
+    return table(f"quantity |{' paper |' if published else ''} here ({seeds})", rows).strip() + more.rstrip()
 
 
 def figure(mean: float | None, spread: float | None) -> str:

@@ -14,14 +14,31 @@ from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:
-    """A layout of two layers, ``conv.weight`` and ``fc.weight``, with the given numbers of columns."""
+    """Make a layout of two layers, ``conv.weight`` and ``fc.weight``.
+
+    Args:
+        conv: The number of columns of the first.
+        linear: The number of columns of the second.
+
+    Returns:
+        The layout.
+    """
     return Layout(
         (TensorSpec("conv.weight", "conv", "conv", (conv,)), TensorSpec("fc.weight", "fc", "linear", (linear,)))
     )
 
 
 def toy_problem(clients: int, layout: Layout | None = None, truth: Sequence[int] | None = None) -> Problem:
-    """A problem whose models start at zero."""
+    """Make a problem whose models start at zero.
+
+    Args:
+        clients: The number of clients, n.
+        layout: The tensors of the network; by default `toy_layout`.
+        truth: The true group of each client, (n,).
+
+    Returns:
+        The problem.
+    """
     layout = layout or toy_layout()
     return Problem(
         layout=layout,

@@ -329,14 +329,19 @@ def test_an_exhibit_is_run_once_and_its_finished_run_is_kept(tmp_path: Path) -> 
     assert RunFolder(made.parent).weights() == {"linear1": 256, "linear2": 40}
 
 
-def test_the_page_has_a_row_for_every_exhibit_and_the_papers_figure_beside_ours(tmp_path: Path) -> None:
+def test_the_page_has_a_section_for_every_exhibit_and_the_papers_figure_beside_ours(tmp_path: Path) -> None:
     for seed, count in ((0, 33500.0), (1, 33500.0)):
         result = {"measured": {"MNIST-CNN": count}, "hours": 0.5, "machine": "2 cores", "source": "0abc123"}
         running.keep(EXHIBITS["H-T1"], seed, result, tmp_path)
     page = page_text(tmp_path)
-    assert all(f"\n| {name} |" in page for name in EXHIBITS)
-    (row,) = [line for line in page.splitlines() if line.startswith("| H-T1 |")]
-    assert "MNIST-CNN: 33500 ± 0 (paper 33500)" in row and "**holds in part**" in row and "1.0 hours (2 cores)" in row
+    sections = dict(part.split(": ", 1) for part in page.split("\n### ")[1:])
+    assert list(sections) == list(EXHIBITS)
+    assert all(f"\n| [{name}](#{name.lower()}-" in page for name in EXHIBITS)
+    shown = sections["H-T1"]
+    assert (
+        "| MNIST-CNN | 33500 | 33500 ± 0 |" in shown and "**Verdict: holds in part.**" in shown and " | no |" in shown
+    )
+    assert "1.0 hours (2 cores)" in shown
 
 
 def test_the_page_and_the_verdicts_are_those_of_the_committed_results() -> None:

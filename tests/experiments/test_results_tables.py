@@ -86,16 +86,16 @@ def test_identical_clients_are_compared_with_fedavg_on_the_same_seeds(folder: Pa
         run("local", 0, [0.4, 0.8]),
     )
     plain, other = rows(identical("hicfl"))
-    assert plain[:7] == ["hicfl", "2", *["1 in 1, 2 in 1"] * 4, "1 of 2"]
+    assert plain[:7] == ["HiCFL", "2", *["1 in 1, 2 in 1"] * 4, "1 of 2"]
     assert plain[7:] == ["0.600 ± 0.000", "+0.000 (+0.000 to +0.000)", "1 of 4", "1 of 2"]
-    assert other[0] == "hicfl, `rho=0.5`" and other[-2:] == ["0 of 2", "0 of 2"]
+    assert other[0] == "HiCFL, `rho=0.5`" and other[-2:] == ["0 of 2", "0 of 2"]
 
 
 def test_the_table_of_all_algorithms_names_those_that_are_still_to_be_run(folder: Path) -> None:
     write(folder, "iid_mnist", run("cfl", 0, [0.5]))
     names = {row[0]: row[-1] for row in rows(identical())}
-    assert names["cfl"] == MISSING and names["hicfl"] == MISSING  # cfl has nobody to be compared with
-    assert "fedavg" not in names
+    assert names["CFL"] == MISSING and names["HiCFL"] == MISSING  # cfl has nobody to be compared with
+    assert "FedAvg" not in names
 
 
 def test_a_comparison_names_what_is_missing_and_leaves_a_method_against_itself_out(folder: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_method_stands_against_all_others_on_every_federation_that_it_ran_on(f
 
 def test_thresholds_that_were_tried_are_listed_with_their_seed(folder: Path) -> None:
     write(folder, "tuning_usc_had", run("cfl+algorithm.eps1=0.3", 10, [0.5]), run("fedavg", 10, [0.25]))
-    assert rows(tuned())[-1] == ["USC-HAD, 14 people", "10", "cfl, `eps1=0.3`", "0.500", "1", "1.00"]
+    assert rows(tuned())[-1] == ["USC-HAD, 14 people", "10", "CFL, `eps1=0.3`", "0.500", "1", "1.00"]
 
 
 def test_the_scouted_layer_stands_beside_the_given_ones(folder: Path) -> None:

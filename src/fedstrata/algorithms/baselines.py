@@ -30,7 +30,7 @@ from fedstrata.lazy_torch import torch
 
 @dataclass(frozen=True, config=STRICT)
 class Local:
-    """Local: every client trains a model of its own from the common start, and shares nothing.
+    """Local training: every client trains a model of its own from the common start, and shares nothing.
 
     A federation has to beat this. The start is sent down once and nothing is sent up. Nothing is decided: the one
     cluster of the records is only where all start from. A client trains in the rounds in which it takes part.
@@ -47,7 +47,7 @@ class Local:
         return personal_plan(problem, state, cohort, problem.layout.everything)
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """PositiveInteger the round; nothing has arrived, so the start stays as it is."""
+        """Count the round; nothing has arrived, so the start stays as it is."""
         return aggregate(problem, state, report, self.assign(problem, state, report))
 
     def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:

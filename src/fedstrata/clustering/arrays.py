@@ -10,7 +10,11 @@ import numpy as np
 from fedstrata.lazy_torch import torch
 
 Array: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
+"""A tensor of torch or an array of numpy."""
+
 Numbers: TypeAlias = "Array | Sequence[int] | Sequence[float]"
+"""One number for each client: a tensor, an array or a list, (m,)."""
+
 FloatMatrix: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 GroupLabels: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 

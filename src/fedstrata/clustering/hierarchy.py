@@ -16,6 +16,7 @@ from fedstrata.clustering.arrays import Array, FloatMatrix, as_precise, distance
 from fedstrata.lazy_torch import torch
 
 Linkage = Literal["single", "complete", "average"]
+"""How far apart two groups are: as their closest pair of rows, as their farthest one, or as the mean of all pairs."""
 
 Group = tuple[int, ...]
 """The rows of a group, ascending."""

@@ -120,14 +120,30 @@ def euclidean(rows: Array, views: Views | None = None) -> torch.Tensor:
 
 
 def manhattan(rows: Array, views: Views | None = None) -> torch.Tensor:
-    """Manhattan (l1) distance of every pair of rows; arguments, result and errors are those of `euclidean`."""
+    """Manhattan (l1) distance of every pair of rows; everything else is as in `euclidean`.
+
+    Args:
+        rows: The rows, (m, p), of any floating or integer type.
+        views: The columns of each view, such as those of every layer.
+
+    Returns:
+        (m, m) float64, exactly symmetric, at least 0, the diagonal 0; with views (v, m, m).
+    """
     square, apart = summed(rows, views, squares, lambda block, _: torch.nn.functional.pdist(block, p=1))
     _lengths(square)
     return _matrix(apart, len(rows))
 
 
 def norms(rows: Array, views: Views | None = None) -> torch.Tensor:
-    """Euclidean norm of every row (m, p), over all columns or those of several views: (m,) or (v, m) float64."""
+    """Euclidean norm of every row, over all columns or those of several views.
+
+    Args:
+        rows: The rows, (m, p), of any floating or integer type.
+        views: The columns of each view, such as those of every layer.
+
+    Returns:
+        (m,) float64; with views (v, m).
+    """
     return summed(rows, views, squares)[0].sqrt()
 
 

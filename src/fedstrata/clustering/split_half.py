@@ -107,7 +107,17 @@ class PermutationResult:
 
 
 def not_tested(m: int, level: float, reason: str, floor: float = 1.0) -> PermutationResult:
-    """The result without a test of m clients."""
+    """Make the result of clients that were not tested.
+
+    Args:
+        m: The number of clients.
+        level: The level that the test would have had.
+        reason: Why there was no test, as a name.
+        floor: The p that two clear groups are sure to reach; 1 where it is unknown.
+
+    Returns:
+        A result that rejects nothing.
+    """
     return PermutationResult(torch.zeros(m, dtype=torch.bool), floor, level, reason=reason)
 
 
@@ -452,12 +462,27 @@ def stop_after(level: float) -> int:
 
 
 def smallest_sure_p(m: int) -> float:
-    """The p that two clear groups of the best sizes are sure to reach: the share of permutations that keep them."""
+    """Compute the p that two clear groups of the best sizes are sure to reach.
+
+    Args:
+        m: The number of clients.
+
+    Returns:
+        The share of permutations of the clients that keep the two groups.
+    """
     return (1 if m % 2 else 2) / comb(m, m // 2)  # two groups of one size may change places
 
 
 def unusable_updates(updates: Array, views: Views) -> str:
-    """Why updates (m, p) say nothing about their clients in one of the views, as a name; empty if they do in all."""
+    """Say why updates say nothing about their clients in one of the views.
+
+    Args:
+        updates: The updates, (m, p).
+        views: The columns of each view, such as those of every layer.
+
+    Returns:
+        ``"updates_not_finite"``, ``"updates_are_zero"``, or empty where all updates can be compared.
+    """
     lengths = norms(updates, views)
     if not bool(lengths.isfinite().all()):
         return "updates_not_finite"
@@ -602,7 +627,15 @@ def propose(similarity: Array) -> torch.Tensor:
 
 
 def contrast(similarity: Array, sides: torch.Tensor) -> float:
-    """The mean similarity within two sides minus that across, over pairs of different clients."""
+    """Compute how much more similar clients are within two sides than across.
+
+    Args:
+        similarity: The similarities, (m, m). The diagonal is not read.
+        sides: The side of each client, (m,) bool.
+
+    Returns:
+        The mean similarity within the sides minus that across.
+    """
     left, right = torch.triu_indices(len(sides), len(sides), offset=1)
     within = sides[left] == sides[right]
     values = tensor(similarity)[left, right].double()

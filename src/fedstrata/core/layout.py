@@ -12,6 +12,8 @@ from fedstrata.errors import LayoutError
 from fedstrata.lazy_torch import torch
 
 Kind = Literal["conv", "linear", "norm", "buffer"]
+"""What a tensor is part of: a convolution, a linear layer, a normalisation layer, or buffers (running statistics)."""
+
 Mask = tuple[bool, ...]
 """One bool per tensor of a layout, (l,)."""
 

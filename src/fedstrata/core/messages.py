@@ -202,7 +202,15 @@ class Report:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A client-by-client matrix behind a decision: tree node, layers, measure, ids (m,) and values (m, m)."""
+    """A matrix of all pairs of clients that a decision rests on.
+
+    Attributes:
+        node: The tree node that the decision is about.
+        layer: The layers that were compared.
+        measure: The name of what the clients were compared by, such as ``"dcos"``.
+        clients: The client of each row and column, (m,) int64.
+        values: The value of each pair, (m, m).
+    """
 
     node: int
     layer: str
@@ -245,7 +253,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What a round's decision leaves behind for people; no part of equality or resume."""
+    """What a round's decision leaves behind for people; no part of equality or resume.
+
+    Attributes:
+        events: What happened, such as a split; each has a ``kind`` and values.
+        metrics: The numbers that the algorithm looked at.
+        matrices: The matrices that decisions rest on.
+    """
 
     events: tuple[Mapping[str, Any], ...] = ()
     metrics: tuple[Metric, ...] = ()

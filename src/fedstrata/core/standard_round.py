@@ -24,7 +24,14 @@ from fedstrata.lazy_torch import torch
 
 
 def initial_state(problem: Problem) -> State:
-    """All clients in one cluster, whose model is ``problem.fresh(0)``."""
+    """Put all clients into one cluster, whose model is ``problem.fresh(0)``.
+
+    Args:
+        problem: What is fixed for the run.
+
+    Returns:
+        The state before round 1.
+    """
     n = problem.clients
     return State(
         models=problem.fresh(0)[None],
@@ -44,6 +51,9 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, kind: str) ->
         labels: The cluster of each client, (n,) in 0..k-1, or -1 for a pending client, which waits at the root.
         k: The number of clusters.
         kind: The kind of the decision in the tree that says where they come from.
+
+    Returns:
+        The state before round 1.
     """
     state = initial_state(problem)
     tree, nodes = with_children(state.tree, [0] * k, round=0)
@@ -59,9 +69,16 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, kind: str) ->
 
 
 def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
-    """The models that each client may start from, (m, c), padded with -1.
+    """List the models that each client may start from.
 
     A client has the model of its cluster. A pending client has the models of all leaves below the node where it waits.
+
+    Args:
+        state: The state before the round.
+        clients: The ids of the clients, (m,) int64.
+
+    Returns:
+        The indices of the models, (m, c), padded with -1.
     """
     rows = list[list[int]]()
     for client in clients.tolist():
@@ -84,7 +101,16 @@ def leaves_below(state: State, node: int) -> list[int]:
 
 
 def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-    """Every client trains the whole model of its cluster and sends the whole update (FedAvg)."""
+    """Let every client train the whole model of its cluster and send the whole update (FedAvg).
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        cohort: The clients that take part, ascending ids (m,) int64.
+
+    Returns:
+        The plan of the round, with the task `TRAIN`.
+    """
     round = state.round + 1
     layout = problem.layout
     task = LocalTask(
@@ -99,7 +125,16 @@ def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
 
 
 def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-    """Every client uses the model of its cluster."""
+    """Let every client use the model of its cluster.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state after a round.
+        clients: The clients that score, (s,) int64.
+
+    Returns:
+        One evaluation, `CLIENT`.
+    """
     return {CLIENT: Evaluation(clients, candidate_models(state, clients), problem.layout.nothing)}
 
 
@@ -119,7 +154,15 @@ def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
 
 
 def assign_pending(state: State, report: Report) -> torch.Tensor:
-    """The labels (n,) after every pending client that answered has joined the leaf whose model it chose."""
+    """Let every pending client that answered join the leaf whose model it chose.
+
+    Args:
+        state: The state before the round.
+        report: Its result of the task `TRAIN` says what the clients chose.
+
+    Returns:
+        The cluster of each client, (n,); -1 for clients that stay pending.
+    """
     result = report.results[TRAIN]
     labels = state.labels.clone()
     clients = result.updates.clients

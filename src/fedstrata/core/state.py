@@ -53,7 +53,16 @@ Tree = tuple[Node, ...]
 
 
 def descends(tree: Tree, node: int, ancestor: int) -> bool:
-    """Whether a node is an ancestor itself or one of its descendants."""
+    """Tell whether a node is an ancestor itself or one of its descendants.
+
+    Args:
+        tree: The cluster tree.
+        node: The id of the node.
+        ancestor: The id of the node that may be above it.
+
+    Returns:
+        Whether it is.
+    """
     while node > ancestor:
         parent = tree[node].parent
         if parent is None:
@@ -143,7 +152,16 @@ StateT = TypeVar("StateT", bound=State)
 
 
 def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
-    """The state of an algorithm that remembers more: a plain state, and parts of its own by name."""
+    """Make the state of an algorithm that remembers more than a plain state.
+
+    Args:
+        state: The plain state, such as that of `initial_state`.
+        kind: The class of the new state, a frozen subclass of `State`.
+        parts: The fields that the class adds, by their names.
+
+    Returns:
+        A state of that class.
+    """
     return kind(
         models=state.models,
         labels=state.labels,
@@ -164,6 +182,9 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
         clients: The ids of the clients.
         node: The node where they wait. None is the present node of each client. Newcomers and clients whose data
             changed wait at 0, because every cluster below it may fit them.
+
+    Returns:
+        The state with these clients pending.
     """
     ids = torch.tensor(list(clients), dtype=torch.int64)
     here = torch.where(state.labels[ids] >= 0, state.nodes[state.labels[ids]], state.waiting[ids])
@@ -172,7 +193,15 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
 
 
 def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
-    """Move clients to given clusters, by client id (misplaced clients of HiCFL, Fig. 11)."""
+    """Move clients to given clusters (misplaced clients of HiCFL, Fig. 11).
+
+    Args:
+        state: The state between two rounds.
+        clusters: The new cluster of some clients, 0..k-1, by client id.
+
+    Returns:
+        The state with these clients in their new clusters.
+    """
     ids = torch.tensor(list(clusters))
     targets = torch.tensor(list(clusters.values()))
     labels = state.labels.index_copy(0, ids, targets)
