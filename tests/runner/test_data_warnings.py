@@ -162,6 +162,15 @@ def test_a_class_with_one_unit_is_trained_on(file: Path) -> None:
     assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
 
 
+def test_no_share_is_recommended_that_is_set_already(file: Path) -> None:
+    """The first sample of each unit is of a class that two units have: half of the units may miss it."""
+    columns = arrays()
+    for trial in np.unique(columns["trial"]):
+        columns["y"][np.flatnonzero(columns["trial"] == trial)[0]] = 2 + trial % 6 // 2
+    told = {share: built(file, columns, unit="trial", test=share).warnings for share in (0.2, 0.5)}
+    assert "Set data.test = 0.5" in told[0.2][0] and "Raise data.test" in told[0.5][0]
+
+
 # Test samples of the data set's own
 
 

@@ -50,8 +50,9 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     train = _fitting(data.load_dataset(str(path.resolve())), path, config)
     if not data.has_own_test(data.find(str(path.resolve()))):
-        # It is drawn as that of a simulated client.
-        held = hold_out(train.labels.numpy(), config.samples.test, holdout_rng(config.seed, client), train.units)
+        # It is drawn as that of a simulated client with data of a user's own.
+        draw = holdout_rng(config.seed, client)
+        held = hold_out(train.labels.numpy(), config.samples.test, draw, train.units, spread=True)
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
     test = _fitting(data.load_dataset(str(path.resolve()), split="test"), path, config)
     columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}

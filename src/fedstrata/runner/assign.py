@@ -191,7 +191,7 @@ class _Newcomer:
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
         share = experiment.data.held_out_share
-        held = hold_out(own.labels.numpy(), share, rng, own.units)
+        held = hold_out(own.labels.numpy(), share, rng, own.units, spread=True)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]

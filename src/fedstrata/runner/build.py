@@ -246,6 +246,8 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
 
 def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
     wanted = experiment.data
+    # The splits of known data sets are those of all published results.
+    spread_units = wanted.name not in data.DATASETS
     try:
         partition = partition_samples(
             experiment.scheme,
@@ -258,12 +260,13 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             columns=dataset.columns,
             unit=dataset.units,
             own_test=own_test,
-            # The splits of known data sets are those of all published results.
-            spread_units=experiment.data.name not in data.DATASETS,
+            spread_units=spread_units,
         )
         if wanted.validation:
             labels = dataset.labels.numpy()
-            partition = with_validation(partition, labels, wanted.validation, experiment.seed, dataset.units)
+            partition = with_validation(
+                partition, labels, wanted.validation, experiment.seed, dataset.units, spread_units=spread_units
+            )
     except PartitionError as error:
         if str(error).startswith(("partition.", "data.validation")):
             raise

@@ -198,12 +198,15 @@ def _untested_classes(experiment: Experiment, dataset: Dataset, partition: Parti
                 lacking.append(partition.names[client] if partition.names else str(client))
                 needed = max(needed, 1 / of_class)
     clients = list(dict.fromkeys(lacking))
+    enough = ceil(100 * needed) / 100
+    # Where units have samples of several classes, no share promises that each class is among the held-out ones.
+    remedy = f"Set data.test = {enough}" if enough > experiment.data.held_out_share else "Raise data.test"
     if clients:
         yield (
             f"{len(clients)} of {len(partition.train)} clients ({_some(np.array(clients))}) are not tested on some "
             f"classes that they train on: data.test = {experiment.data.test} holds out few whole values of "
-            f"data.unit = {dataset.unit!r}. Their accuracies are about the other classes. Set data.test = "
-            f"{min(ceil(100 * needed) / 100, 0.5)}, or supply test samples of your own"
+            f"data.unit = {dataset.unit!r}. Their accuracies are about the other classes. {remedy}, or supply test "
+            "samples of your own"
         )
 
 
