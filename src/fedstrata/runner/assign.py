@@ -62,6 +62,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         keys = experiment.model_dump(mode="json", exclude_none=True)
         state = last_state(record, keys, algorithm.init(setup.problem))
         problem, state = _admit(algorithm, setup.problem, state)
+        trained = setup.client_data.dataset
+        newcomers = [replace(new, mean=trained.mean, std=trained.std) for new in newcomers]
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     names = dict(enumerate(setup.names))
     found = []

@@ -23,6 +23,7 @@ from fedstrata.core import (
     Problem,
     ServerOptimizer,
 )
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.engine import (
     ENGINES,
     ClientData,
@@ -120,6 +121,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     check_probes(experiment, algorithm, problem)
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
+    dataset = _normalised_by_training(experiment, dataset, partition)
     warnings = data_warnings(experiment, dataset, partition, own_test)
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
@@ -147,11 +149,17 @@ def build_run(experiment: Experiment) -> RunSetup:
 
 
 def _inputs(dataset: data.Dataset) -> str:
-    """Which columns of a table are features and which are not, in one line."""
-    if not dataset.feature_names:
-        return ""
-    others = f"; not read: {', '.join(dataset.columns)}" if dataset.columns else ""
-    return f"{', '.join(dataset.feature_names)}{others}"
+    """What the networks read of a table or of recordings, in one line; empty for other data."""
+    if dataset.feature_names:
+        # The library makes these two itself where files or arguments say the same.
+        others = [name for name in dataset.columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
+        return ", ".join(dataset.feature_names) + (f"; no inputs: {', '.join(others)}" if others else "")
+    if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
+        channels, readings = dataset.shape
+        recordings = len(np.unique(dataset.columns[TRIAL_COLUMN]))
+        windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
+        return f"{windows}, of {recordings:,} recordings"
+    return ""
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:
@@ -280,6 +288,19 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
     return partition
 
 
+def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
+    """Data of a user's own with the mean and deviation of the samples that clients train on, and of no others.
+
+    Test samples, samples for validation and clients that take no part have no say. Known data sets have constants.
+    """
+    own = experiment.data.name not in data.DATASETS
+    if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
+        return dataset
+    rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
+    mean, std = data.channel_statistics(dataset.inputs, rows)
+    return replace(dataset, mean=mean, std=std)
+
+
 def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
     """Unlabelled samples for the server, from the test file or else from the samples that no client holds."""
     count = experiment.data.public
@@ -287,7 +308,7 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
         return None
     has_test = data.has_own_test(data.find(experiment.data.name, experiment.data.root))
     if has_test and experiment.data.test != OWN_TEST:
-        dataset = _load(experiment, "test")
+        dataset = replace(_load(experiment, "test"), mean=dataset.mean, std=dataset.std)
         free = torch.arange(len(dataset))
     else:
         held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
