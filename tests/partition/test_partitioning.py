@@ -163,7 +163,7 @@ def test_natural_clients_are_subjects_and_no_trial_is_on_both_sides() -> None:
 
 def test_a_client_of_one_trial_cannot_be_split() -> None:
     labels, columns = recordings()
-    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent units and needs 2"):
+    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent unit and needs 2"):
         partition_samples(
             IID(),
             labels,

@@ -49,6 +49,7 @@ class Dataset:
         targets: What networks learn in place of the classes: numbers, or labels of 0 and 1, (samples, outputs)
             float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
         answer: What networks say about the samples.
+        notes: What looked wrong while the files were read, in a line each.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -67,6 +68,7 @@ class Dataset:
     stored_shape: tuple[int, ...] = ()
     targets: Tensor | None = None
     answer: Answer = "classes"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""

@@ -335,7 +335,7 @@ def _numbered_units(units: NDArray[Any]) -> tuple[IntArray, IntArray]:
     _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
     if len(sizes) < 2:
         raise PartitionError(
-            f"it has {len(sizes)} independent units and needs 2, one to train and one to test; "
-            f"ask for fewer clients or more samples"
+            f"it has {len(sizes)} independent unit and needs 2, one to train and one to test; name a finer column in "
+            "data.unit, supply test samples of your own, or ask for fewer clients or more samples"
         )
     return unit, sizes

@@ -278,7 +278,10 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
     except PartitionError as error:
         if str(error).startswith(("partition.", "data.validation")):
             raise
-        raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
+        # What was left out of the files may be why too little is there.
+        notes = "".join(f". {note}" for note in dataset.notes)
+        found = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}{notes}"
+        raise PartitionError(found) from None
     for key, value in (("gap", list(experiment.probe.gap)), ("bipartition", experiment.probe.bipartition)):
         if value and partition.truth is None:
             raise ExperimentError(
