@@ -65,6 +65,7 @@ class RunSetup:
         why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data, in a line each.
+        public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         objective: What the networks learn.
     """
@@ -78,6 +79,7 @@ class RunSetup:
     why: str = ""
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    public: torch.Tensor | None = None
     inputs: str = ""
     objective: Objective = field(default_factory=Objective)
 
@@ -132,7 +134,9 @@ def build_run(experiment: Experiment) -> RunSetup:
     engine, why = _engine(experiment, spec, members, problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
-    problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
+    public = _public(experiment, dataset, partition)
+    normalised = None if public is None else dataset.normalise(public)
+    problem = replace(problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
         problem=problem,
         algorithm=algorithm,
@@ -143,6 +147,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         why=why,
         names=names,
         warnings=warnings,
+        public=public,
         inputs=_inputs(dataset),
         objective=spec.objective,
     )
@@ -305,13 +310,13 @@ def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, parti
 
 
 def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
-    """Unlabelled samples for the server, from the test file or else from the samples that no client holds."""
+    """Unlabelled samples for the server, not normalised: of the test file, or else of what no client holds."""
     count = experiment.data.public
     if not count:
         return None
     has_test = data.has_own_test(data.find(experiment.data.name, experiment.data.root))
     if has_test and experiment.data.test != OWN_TEST:
-        dataset = replace(_load(experiment, "test"), mean=dataset.mean, std=dataset.std)
+        dataset = _load(experiment, "test")
         free = torch.arange(len(dataset))
     else:
         held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
@@ -319,7 +324,7 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
     order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))
-    return dataset.prepare(free[order[:count]])
+    return dataset.gather(free[order[:count]])
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -346,10 +351,7 @@ def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
     objective = objective_of(experiment)
     objective.check()
     targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
-    answer: Literal["classes", "labels", "numbers"] = "classes"
-    if targets is not None and targets.is_floating_point():
-        answer = "labels" if experiment.local.loss == "bce" else "numbers"
-    return replace(dataset, targets=targets, answer=answer)
+    return replace(dataset, targets=targets, answer=objective.answer(targets))
 
 
 def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:
