@@ -1,6 +1,8 @@
 """The models of every algorithm, taken home: their predictions on raw samples are those that the run has scored."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import fedstrata
 from fedstrata.algorithms import ALGORITHMS
@@ -22,17 +25,55 @@ from test_every_algorithm import EAGER
 ROUNDS = 3
 
 
-def keys(algorithm: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Case:
+    """An algorithm with keys of its own.
+
+    Attributes:
+        algorithm: Its name.
+        keys: Its keys.
+        model: The table of its network.
+        rounds: The rounds that it needs until clients have what is tested.
+        cohort: Who takes part.
+    """
+
+    algorithm: str
+    keys: Mapping[str, Any]
+    model: Mapping[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [16]})
+    rounds: int = ROUNDS
+    cohort: Mapping[str, Any] = field(default_factory=lambda: {"fraction": 0.7, "dropout": 0.2})
+
+
+def normalised(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """A network with batch normalisation, whose running statistics belong to a model as its weights do."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+
+
+NORMALISED = {"name": f"{__name__}:normalised"}
+PERSONAL = ("ditto", "fedper", "fedrep", "finetune", "lg_fedavg", "local")
+"""Algorithms by which each client ends with a model of its own."""
+
+CASES = {name: Case(name, EAGER.get(name, {})) for name in ALGORITHMS} | {
+    "hicfl, every client alone at the end": Case(
+        "hicfl", {"epsilon": 2.0, "rho": 1.0, "ending": "personal", "patience": 1}, rounds=30, cohort={}
+    ),
+    **{
+        f"{name} with batch normalisation": Case(name, {}, NORMALISED) for name in ("fedavg", "fedbn", "ditto", "local")
+    },
+}
+
+
+def keys(case: Case) -> dict[str, Any]:
     """Digits turned by four angles. Some clients never answer, and some that wait for a cluster are left over."""
     return {
-        "rounds": ROUNDS,
+        "rounds": case.rounds,
         "data": {"name": "digits", "clients": 12, "samples": 40, "test": 0.3, "public": 32},
         "partition": {"scheme": "rotation", "groups": 4},
-        "model": {"name": "mlp", "hidden": [16]},
+        "model": case.model,
         "local": {"lr": 0.2, "batch": 8},
-        "cohort": {"fraction": 0.7, "dropout": 0.2},
+        "cohort": case.cohort,
         "engine": {"name": "loop"},
-        "algorithm": {"name": algorithm, **EAGER.get(algorithm, {})},
+        "algorithm": {"name": case.algorithm, **case.keys},
     }
 
 
@@ -45,16 +86,16 @@ def raw_test_samples(data: ClientData, client: int) -> tuple[np.ndarray, np.ndar
 
 def recorded(folder: Path) -> dict[int, float]:
     """The accuracy of each client at the end, as the run has recorded it."""
-    table = pq.read_table(folder / "clients" / f"{ROUNDS:05d}.parquet").to_pydict()
+    table = pq.read_table(max((folder / "clients").glob("*.parquet"))).to_pydict()
     return dict(zip(table["client"], table["accuracy"], strict=True))
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
-def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(case: Case, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    fedstrata.run(keys(algorithm), folder, quiet=True)
+    fedstrata.run(keys(case), folder, quiet=True)
     run = fedstrata.load(folder)
-    data = build_run(load_experiment(keys(algorithm))).client_data
+    data = build_run(load_experiment(keys(case))).client_data
     scores = recorded(folder)
     assert list(run.clients) == [str(client) for client in scores]
     for client, accuracy in scores.items():
@@ -65,6 +106,8 @@ def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(algorithm:
 
     run.export(tmp_path / "models")
     index = json.loads((tmp_path / "models" / INDEX).read_text())
+    if case.algorithm in PERSONAL or "ending" in case.keys:
+        assert len(index["models"]) == len(scores), "each client has a model of its own"
     exported = set[int]()
     for model in index["models"]:
         network = make(index["network"]["name"], (1, 8, 8), 10, 0, **index["network"]["options"]).eval()

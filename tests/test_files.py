@@ -197,6 +197,7 @@ def test_json_that_is_safe_is_read_as_it_is() -> None:
     text = '{"a": [1, -2.5, 1e16, 0.12345678901234567, 3.0000000000000000004, true, null, "\\ud83d\\ude00"]}'
     assert parse_json(text) == {"a": [1, -2.5, 1e16, 0.12345678901234567, 3.0, True, None, "\U0001f600"]}
     assert parse_json("999999999999999999") == 10**18 - 1
+    assert parse_json('{"node": "18446744073709551615", "a": -1}') == {"node": "18446744073709551615", "a": -1}
 
 
 @pytest.mark.parametrize(

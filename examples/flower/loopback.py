@@ -83,8 +83,7 @@ def compare(real: Path, simulated: Path) -> int:
     for one, other in zip(here, there, strict=True):
         verdict = "equal" if one["labels"] == other["labels"] else f"simulated {other['labels']}"
         print(f"round {one['round']}: tree node of each client {one['labels']}, {verdict}")
-    # clients.json says what raw samples look like, and those on the devices are normalised already.
-    files = [path for path in sorted((simulated / "models").iterdir()) if path.name != "clients.json"]
+    files = sorted((simulated / "models").iterdir())
     pairs = [(path, real / "models" / path.name) for path in files]
     alike = [other.exists() and path.read_bytes() == other.read_bytes() for path, other in pairs]
     labels = [one["labels"] == other["labels"] for one, other in zip(here, there, strict=True)]

@@ -33,6 +33,9 @@ MOST_BYTES_OF_EXPERIMENT = 4 * 2**20
 _DRAFT = ".draft"
 """The end of the names of files that are not whole yet. A process that dies while it writes leaves one behind."""
 
+_MOST_DIGITS = 18
+"""The digits of a whole number in JSON that fits 64 bits for certain."""
+
 _REMEDY = "remove it, or take another folder"
 
 _FOUND = {
@@ -198,6 +201,13 @@ def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
         return file.read()
 
 
+def _short_int(digits: str) -> int:
+    """Convert a whole number of JSON."""
+    if len(digits.removeprefix("-")) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(digits)
+
+
 def parse_json(content: bytes | str) -> Any:
     """Read JSON that is safe to work with: every number is finite and in range, every text is Unicode.
 
@@ -206,10 +216,10 @@ def parse_json(content: bytes | str) -> Any:
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     # No number of ours is as long: 64 bits are 19 digits. Longer ones do not fit the arrays that they are put in.
-    if re.search(r"(?<![\d.eE+\-])-?\d{19,}", text):
-        raise ValueError("a number has more than 18 digits")
+    # So many digits may be in a text as well. Only then each number is looked at, which takes longer.
+    parse_int = _short_int if re.search(r"(?<![\d.eE+\-])-?\d{19,}", text) else None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=parse_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if re.search(r"\\u[dD][89a-fA-F]", text):

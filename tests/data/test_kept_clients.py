@@ -52,6 +52,37 @@ def test_lists_of_arrays_are_pairs_as_tuples_are() -> None:
     assert (len(read(clients)), len(read(clients, "test"))) == (4, 2)
 
 
+def test_rows_of_a_frame_of_pandas_are_samples_whatever_their_numbers() -> None:
+    """A part of a frame keeps the row numbers of the whole; they are no column, and change nothing."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [1.0, 2, 3, 4], "site": list("abab"), "label": list("xyyx")})
+    parts = dict(list(frame.groupby("site")))
+    found = read(parts)
+    assert found.feature_names == ("age",) and set(found.columns) == {"site", "client", "split"}
+    assert found.inputs[:, 0].tolist() == [1, 3, 2, 4] and found.labels.tolist() == [0, 1, 1, 0]
+    assert keep({site: part.reset_index(drop=True) for site, part in parts.items()}) == keep(parts)
+
+
+def test_an_index_of_a_frame_that_has_a_name_is_a_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [1.0, 2], "patient": [7, 8], "label": [0, 1]}).set_index("patient")
+    assert read({"a": frame}).columns["patient"].tolist() == [7, 8]
+
+
+def test_a_frame_of_polars_is_a_table() -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"age": [1.0, 2, 3, 4], "site": list("abab"), "label": list("xyyx")})
+    found = read({name: part for (name,), part in frame.group_by("site", maintain_order=True)})
+    assert found.feature_names == ("age",) and found.class_names == ("x", "y")
+    assert found.inputs[:, 0].tolist() == [1, 3, 2, 4] and owners(found) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize("data", [X, TensorDataset(torch.from_numpy(X)), pa.table({"a": [1]})])
+def test_the_data_of_all_clients_in_one_are_refused(data: Any) -> None:
+    with pytest.raises(DataError, match="mapping or list with the data of each client"):
+        keep(data)
+
+
 def test_features_may_be_a_table_beside_their_classes() -> None:
     features = table().drop_columns(["label"])
     clients = {"Ghent": (features, ["ill", "well"]), "Lyon": ((features, ["ill", "ill"]), (features, ["well", "ill"]))}

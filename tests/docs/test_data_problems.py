@@ -22,12 +22,17 @@ TESTED_BY = {
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
     "Images have other sizes": "data/test_own_files.py::resized_or_must_have_one_size",
-    "A recording is shorter than a window": "data/test_recordings.py::all_shorter_than_a_window",
+    "A recording is shorter than a window": "runner/test_data_warnings.py::too_short_are_counted",
+    "All recordings of a subject": "runner/test_data_warnings.py::all_too_short_is_named",
+    "All recordings are shorter": "data/test_recordings.py::all_shorter_than_a_window",
     # Samples that depend on each other
     "A column has a name like `trial`": "runner/test_data_warnings.py::looks_like_a_unit",
+    "Recordings have such a column": "runner/test_data_warnings.py::of_coarser_ones",
     "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
     "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
     "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",
+    "A client has one unit of a class": "runner/test_data_warnings.py::class_of_one_unit_are_told",
+    "A client has one unit in all": "partition/test_partitioning.py::of_one_trial_cannot_be_split",
     "A value of `data.unit` is both": "runner/test_data_warnings.py::units_on_both_sides",
     # Test samples of your own
     "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",

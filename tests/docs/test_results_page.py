@@ -9,14 +9,6 @@ from blocks import agree, blocks, run
 
 BLOCKS = blocks("results.md")
 
-RECIPE_LINES = 15
-"""The lines that a recipe has at most."""
-
-
-def test_recipes_are_short() -> None:
-    for block in BLOCKS:
-        assert len(block.text.splitlines()) <= RECIPE_LINES, block.text
-
 
 @pytest.mark.slow
 def test_every_block_does_what_it_says(

@@ -141,7 +141,7 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     experiment = load_experiment({**keys, "engine": {"name": "loop"}})
     setup, n = build_run(experiment), experiment.data.clients
     paths = [folder / f"{client}.npz" for client in range(n)]
-    samples: Samples = export_client_data(experiment, setup, paths)
+    samples: Samples = export_client_data(setup, experiment.data.held_out_share, paths)
     model = experiment.model
     options = json.dumps(model.options)
     objective = objective_of(experiment)

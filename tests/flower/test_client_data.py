@@ -100,14 +100,17 @@ def test_a_server_holds_nothing(dtype: str) -> None:
 
 
 def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_path: Path) -> None:
-    x, y = RNG.normal(size=(48, 2, 6)).astype("float32"), np.arange(48) % 3
+    x, y = RNG.normal(3, 2, size=(48, 2, 6)).astype("float32"), np.array(["lie", "sit", "walk"] * 16)
     source = write(tmp_path / "set.npz", x=x, y=y, trial=np.arange(48) // 4)
     data = {"name": str(source), "clients": 2, "samples": 16, "test": 0.25, "unit": "trial"}
     experiment = load_experiment({"data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}})
     setup, paths = build_run(experiment), [tmp_path / "nodes" / f"{client}.npz" for client in range(2)]
-    samples = export_client_data(experiment, setup, paths)
+    samples = export_client_data(setup, 0.25, paths)
     assert samples.unit == "trial" and export_public_data(setup, tmp_path / "public.npz") == ""
+    assert samples.names == ("lie", "sit", "walk")
+    assert no_client_data(replace(CONFIG, samples=samples)).sample_format == setup.client_data.sample_format
     for client, path in enumerate(paths):
+        assert np.isin(np.load(path)["x"], x).all(), "a device holds samples as they were"
         own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
         for part in FOLDS:
             pairs = [each.samples(each.train(client, part)) for each in (setup.client_data, own)]

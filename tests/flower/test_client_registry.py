@@ -141,11 +141,14 @@ def test_keys_that_cannot_be_clients_are_refused(known: tuple[str, ...]) -> None
         ClientRegistry(known, 3)
 
 
-def test_who_was_met_is_kept_in_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node", [1, 2**64 - 1])
+def test_who_was_met_is_kept_in_a_file(node: int, tmp_path: Path) -> None:
+    """Flower draws the ids of nodes from all numbers of 64 bits."""
     path = tmp_path / "clients.json"
     assert load_registry(path, EMPTY) == EMPTY
-    save_registry(path, MET)
-    assert load_registry(path, EMPTY) == MET
+    met = claimed(EMPTY, replace(FIRST, node=node))
+    save_registry(path, met)
+    assert load_registry(path, EMPTY) == met and met.registrations["a"].node == node
     for damaged in ("{", '{"a": {"client": 1}}', "[]"):
         path.write_text(damaged)
         with pytest.raises(RecordError, match="expected the registered clients, found"):

@@ -109,7 +109,8 @@ def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
     if personal:
         with pytest.raises(InputError, match=r"client site-2 keeps linear2.weight, linear2.bias on its own device"):
             finished.model(2)
-        assert finished.cluster_model(0).predict(np.zeros((3, 1, 8, 8))).shape == (3,)
+        assert finished.cluster_model(0).predict(np.zeros((3, 1, 8, 8), np.uint8)).shape == (3,)
+    assert finished.sample_format == simulated.sample_format, "models take samples as the devices hold them"
     assert {key: finished.summary[key] for key in ("ari", "acc_client", "bytes_up")} == {
         key: simulated.summary[key] for key in ("ari", "acc_client", "bytes_up")
     }
@@ -514,7 +515,7 @@ def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
     drive(grid, load_experiment(changes), fewer, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
     said = capsys.readouterr().err
     assert "node 102 does not speak for site-2 any more: its public key has changed" in said
-    assert json.loads((tmp_path / "run/network/clients.json").read_text())["site-2"]["node"] == 0
+    assert json.loads((tmp_path / "run/network/clients.json").read_text())["site-2"]["node"] == "0"
 
 
 def test_a_client_without_a_public_key_in_the_operators_folder_is_named(

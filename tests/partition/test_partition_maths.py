@@ -200,5 +200,5 @@ def test_one_unit_is_left_on_each_side() -> None:
     ten = zeros(10)
     assert hold_out(ten, 0.5, rng(), units).sum() in (1, 9)
     assert hold_out(ten, 0.001, rng(), units).sum() == 1 and hold_out(ten, 0.999, rng(), units).sum() == 9
-    with pytest.raises(PartitionError, match="it has 1 independent units and needs 2"):
+    with pytest.raises(PartitionError, match="it has 1 independent unit and needs 2"):
         hold_out(zeros(9), 0.2, rng(), np.zeros(9, dtype=np.int64))

@@ -163,7 +163,7 @@ def test_natural_clients_are_subjects_and_no_trial_is_on_both_sides() -> None:
 
 def test_a_client_of_one_trial_cannot_be_split() -> None:
     labels, columns = recordings()
-    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent units and needs 2"):
+    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent unit and needs 2"):
         partition_samples(
             IID(),
             labels,
@@ -252,3 +252,15 @@ def test_every_class_keeps_a_unit_to_train_on_where_it_has_two() -> None:
     units = np.repeat(np.arange(5), [30, 30, 5, 5, 50])
     held = hold_out(labels, 0.9, np.random.default_rng(0), units, spread=True)
     assert class_counts(labels[~held], 3).tolist() == [30, 5, 50]
+
+
+def test_every_class_gives_the_whole_units_in_its_share_however_long_they_are() -> None:
+    """A fifth of five recordings is one of each class, though one class has recordings that fill the share alone."""
+    lengths = np.array([[40, 10, 10, 10, 10], [2, 2, 2, 2, 2], [3, 1, 3, 1, 3], [90, 90, 90, 90, 90]])
+    labels = np.repeat(np.repeat(np.arange(4), 5), lengths.flatten())
+    units = np.repeat(np.arange(20), lengths.flatten())
+    for seed in range(20):
+        held = hold_out(labels, 0.2, np.random.default_rng(seed), units, spread=True)
+        chosen = np.unique(units[held])
+        assert np.isin(np.arange(4), chosen // 5).all()
+        assert len(np.intersect1d(chosen, units[~held])) == 0

@@ -1,6 +1,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tomli_w
 from own_data import SITES, Arrays, arrays, as_test, keys, save, without
@@ -97,6 +99,55 @@ def windows(step: int) -> Arrays:
     return without(arrays(), "trial") | {"x": x[:, None]}
 
 
+def motion(folder: Path, rows: list[dict[str, object]], **data: object) -> tuple[str, ...]:
+    """The warnings about recordings of a user's own, of which each subject is a client."""
+    pq.write_table(pa.Table.from_pylist(rows), folder / "motion.parquet")
+    keys = {
+        "data": {"name": str(folder / "motion.parquet"), "window": 8, **data},
+        "partition": {"scheme": "natural", "column": "subject"},
+        "model": {"name": "mlp"},
+        "engine": {"name": "loop"},
+    }
+    return build_run(load_experiment(keys)).warnings
+
+
+def takes(readings: int = 24) -> list[dict[str, object]]:
+    """Five trials of two activities of three subjects."""
+    rng = np.random.default_rng(0)
+    return [
+        {"subject": who, "activity": what, "trial": trial, "signal": rng.normal(size=(readings, 2)).tolist()}
+        for who in ("Ada", "Bo", "Cy")
+        for what in ("run", "walk")
+        for trial in range(5)
+    ]
+
+
+def test_recordings_need_no_word_about_units_but_of_coarser_ones(tmp_path: Path) -> None:
+    """The trial is the unit of recordings by default; sessions hold several trials."""
+    rows = takes()
+    sessions = [row | {"session": int(str(row["trial"])) // 2} for row in rows]
+    assert motion(tmp_path, rows) == ()
+    (warning,) = motion(tmp_path, sessions)
+    assert "'session'" in warning and "Set data.unit = 'session'" in warning
+    assert motion(tmp_path, sessions, unit="trial") == ()
+
+
+def test_recordings_that_are_too_short_are_counted(tmp_path: Path) -> None:
+    rows = takes()
+    rows[3]["signal"] = [[0.0, 1.0]] * 7
+    (warning,) = motion(tmp_path, rows)
+    assert warning.startswith("1 of 30 recordings") and "nothing is left" not in warning
+    assert motion(tmp_path, rows) == (warning,), "the copy in the cache tells it, too"
+
+
+def test_a_subject_whose_recordings_are_all_too_short_is_named(tmp_path: Path) -> None:
+    rows = [row | ({"signal": [[0.0, 1.0]] * 7} if row["subject"] == "Bo" else {}) for row in takes()]
+    with pytest.raises(PartitionError, match=r"10 of 30 recordings .* nothing is left of subject Bo"):
+        motion(tmp_path, rows)
+    (warning,) = motion(tmp_path, rows, clients=2)
+    assert "nothing is left of subject Bo" in warning
+
+
 def test_windows_that_overlap_are_noticed_where_no_column_tells_of_them(file: Path) -> None:
     (warning,) = built(file, windows(step=8)).warnings
     assert "overlap" in warning and "data.unit" in warning
@@ -155,11 +206,23 @@ def test_clients_that_are_not_tested_on_some_classes_are_told_the_share_that_is_
         assert held.samples(held.test(client))[1].bincount().tolist() == [8, 8, 8]
 
 
-def test_a_class_with_one_unit_is_trained_on(file: Path) -> None:
-    """Six classes of one trial each: one must be tested, and no share can do better."""
+def test_clients_that_are_tested_on_a_class_of_one_unit_are_told(file: Path) -> None:
+    """Six classes of one trial each: one must be tested, nobody can train on it, and no share can do better."""
     setup = built(file, recordings_of_classes(6), unit="trial")
-    assert setup.warnings == ()
+    (warning,) = setup.warnings
+    assert warning.startswith(
+        "4 of 4 clients (Bern, Ghent, Lyon, Oslo) are tested on classes that they do not train on"
+    )
     assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
+
+
+def test_no_share_is_recommended_that_is_set_already(file: Path) -> None:
+    """The first sample of each unit is of a class that two units have: half of the units may miss it."""
+    columns = arrays()
+    for trial in np.unique(columns["trial"]):
+        columns["y"][np.flatnonzero(columns["trial"] == trial)[0]] = 2 + trial % 6 // 2
+    told = {share: built(file, columns, unit="trial", test=share).warnings for share in (0.2, 0.5)}
+    assert "Set data.test = 0.5" in told[0.2][0] and "Raise data.test" in told[0.5][0]
 
 
 # Test samples of the data set's own

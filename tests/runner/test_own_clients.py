@@ -80,7 +80,7 @@ def test_another_partition_deals_the_samples_of_all_clients_anew(tmp_path: Path)
 
 
 def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
-    """Its classes and features are those of the run, and the column that the run does not read is not read."""
+    """Its classes and features are those of the run, and the column that the networks do not read is not read."""
     folder = tmp_path / "sites"
     folder.mkdir()
     for name in (*SITES, "Rome"):
@@ -90,7 +90,7 @@ def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
     (folder / "Rome.csv").rename(tmp_path / "Rome.csv")
     keys = {key: value for key, value in KEYS.items() if key != "data"} | {"data": {"name": str(folder)}}
     run = fedstrata.run(keys, tmp_path / "run", quiet=True)
-    assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; not read: visit_id, client"
+    assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; no inputs: visit_id"
     (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
     turned = csv.read_csv(tmp_path / "Rome.csv").select(["label", "b", "visit_id", "a"])
     csv.write_csv(turned, tmp_path / "turned.csv")

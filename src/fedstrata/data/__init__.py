@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.contents import client_values, has_own_test, is_test
-from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.hub import read_hub
 from fedstrata.data.locate import find
 from fedstrata.data.location import Location
@@ -24,6 +24,7 @@ __all__ = [
     "ReadOptions",
     "SampleFormat",
     "Split",
+    "channel_statistics",
     "client_values",
     "find",
     "has_own_test",
@@ -88,8 +89,6 @@ def _refuse_unused(location: Location, options: ReadOptions) -> None:
 
 def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:
     """Return the samples of one split of a data set with a column ``split``, normalised by those for training."""
-    from fedstrata.data.dataset import channel_statistics
-
     testing = is_test(dataset.columns[SPLIT_COLUMN], dataset.name)
     if testing.all():
         raise DataError(f"{dataset.name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")

@@ -17,10 +17,10 @@ from fedstrata.data.dataset import Dataset
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 
-_VERSION = 3
+_VERSION = 4
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
-_METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names")
+_METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "notes")
 """The attributes of a data set that are no arrays."""
 
 

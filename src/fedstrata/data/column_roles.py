@@ -16,6 +16,9 @@ SPLIT_COLUMN = "split"
 CLIENT_COLUMN = "client"
 """The column with the client of each sample, where files, folders or arguments name the clients."""
 
+TRIAL_COLUMN = "trial"
+"""The column that says which recording a window is from."""
+
 _UNIT_WORDS = frozenset(
     {
         "clip",

@@ -49,6 +49,7 @@ class Dataset:
         targets: What networks learn in place of the classes: numbers, or labels of 0 and 1, (samples, outputs)
             float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
         answer: What networks say about the samples.
+        notes: What looked wrong while the files were read, in a line each.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -67,6 +68,7 @@ class Dataset:
     stored_shape: tuple[int, ...] = ()
     targets: Tensor | None = None
     answer: Answer = "classes"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -279,22 +281,27 @@ class Dataset:
         return replace(self, inputs=images, stored_shape=self.stored_shape or self.shape)
 
 
-def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(inputs: Tensor, rows: Tensor | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compute the mean and standard deviation of each channel, to six digits; for uint8, 255 counts as 1.
 
     Float64 sums differ in the digits after the sixth between machines. A constant channel has the standard deviation 1.
+
+    Args:
+        inputs: The samples, (samples, channels, ...).
+        rows: The positions of the samples that count, int64; None for all.
     """
+    rows = torch.arange(len(inputs)) if rows is None else rows
     largest = 255.0 if inputs.dtype == torch.uint8 else 1.0
-    count = inputs[:, 0].numel()
+    count = len(rows) * inputs[0, 0].numel()
     broadcast = (-1,) + (1,) * (inputs.ndim - 2)
     axes = [axis for axis in range(inputs.ndim) if axis != 1]
     total = squares = torch.zeros(inputs.shape[1], dtype=torch.float64)
-    for block in _blocks(inputs):
-        total = total + block.double().sum(axes)
+    for block in _blocks(rows):
+        total = total + inputs[block].double().sum(axes)
     mean = total / count
-    for block in _blocks(inputs):
+    for block in _blocks(rows):
         # Around the mean, not as the difference of two large sums: acceleration near 1 g would lose its digits.
-        squares = squares + (block.double() - mean.view(broadcast)).square().sum(axes)
+        squares = squares + (inputs[block].double() - mean.view(broadcast)).square().sum(axes)
     std = (squares / count).sqrt()
     std = torch.where(std > 0, std, torch.full_like(std, largest))
     return _six_digits(mean / largest), _six_digits(std / largest)
@@ -330,8 +337,8 @@ def check_class_count(classes: int, place: str) -> None:
         raise DataError(f"{place} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
 
 
-def _blocks(inputs: Tensor) -> Iterator[Tensor]:
-    return (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))
+def _blocks(values: Tensor) -> Iterator[Tensor]:
+    return (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
 
 
 def _six_digits(values: Tensor) -> tuple[float, ...]:

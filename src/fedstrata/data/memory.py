@@ -7,6 +7,7 @@ then holds. So a run can only be resumed with the same data.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from fedstrata.quoting import shown
 
 PREFIX = "memory:"
 """Begins the name of data that were given as objects."""
+
+_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas and Arrow call the index of a data frame that has no name."""
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, by its name or in the order of the ids.
@@ -44,6 +48,11 @@ def keep(clients: Clients) -> str:
     Raises:
         DataError: When there are no clients, or the data of one are in no known form.
     """
+    if not isinstance(clients, Mapping | Sequence):
+        raise DataError(
+            f"clients: expected a mapping or list with the data of each client, found one {type(clients).__name__}; "
+            "divide a data frame by its column of sites: clients=dict(list(frame.groupby('site')))"
+        )
     named = list(clients.items()) if isinstance(clients, Mapping) else list(enumerate(clients))
     if not named:
         raise DataError("clients: expected the data of at least one client, found none")
@@ -176,10 +185,12 @@ def _table(data: Any) -> Any:
 
     if hasattr(data, "with_format"):
         table = data.with_format("arrow")[:]
-    elif hasattr(data, "__arrow_c_stream__"):
-        table = pa.table(data)
+    elif hasattr(data, "iloc"):
+        # A frame of pandas has an index. With a name it is a column; without one it only numbers the rows.
+        table = pa.Table.from_pandas(data, preserve_index=True)
+        table = table.drop_columns([name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)])
     else:
-        table = pa.Table.from_pandas(data, preserve_index=False)
+        table = pa.table(data)
     # Parquet has no such texts, which polars makes.
     plain = [each.with_type(pa.string()) if pa.types.is_string_view(each.type) else each for each in table.schema]
     return table.cast(pa.schema(plain, table.schema.metadata))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.data.column_roles import label_column
+from fedstrata.data.column_roles import TRIAL_COLUMN, label_column
 from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
@@ -34,15 +34,15 @@ _WINDOW_READINGS = 128
 """The readings in a window: 1.28 s at USC-HAD's 100 Hz."""
 
 _SIGNAL = "signal"
-_TRIAL = "trial"
 _ACTIVITY = "activity"
+_SUBJECT = "subject"
 _SIZES = ("length", "channels")
 """The columns of the sizes of flat signals."""
 
 
 def holds_recordings(columns: Collection[str]) -> bool:
     """Return whether files with these columns hold recordings: signals that belong to trials."""
-    return _SIGNAL in columns and _TRIAL in columns
+    return _SIGNAL in columns and TRIAL_COLUMN in columns
 
 
 def read_recordings(location: Location, files: Sequence[Path], options: ReadOptions = DEFAULT_OPTIONS) -> Dataset:
@@ -66,22 +66,37 @@ def read_recordings(location: Location, files: Sequence[Path], options: ReadOpti
     names = schema.names
     if location.info:
         # Every file of a known data set has its layout.
-        require_columns(files[0], schema, (_SIGNAL, _TRIAL, "subject", *_SIZES))
+        require_columns(files[0], schema, (_SIGNAL, TRIAL_COLUMN, _SUBJECT, *_SIZES))
     label = _ACTIVITY if _ACTIVITY in names and options.label is None else label_column(names, options, str(files[0]))
     activity, classes, class_names = read_labels(location, files, label)
     columns = read_columns(files, skip=(*_SIZES, label))
     said = np.array(class_names)[activity] if class_names else activity
-    columns[_TRIAL] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
+    columns[TRIAL_COLUMN] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
     signals = _signals(files, names)
     parts = [_windows(signal, window, options.step or window) for signal in signals]
     inputs = torch.from_numpy(np.concatenate(parts))
     if len(inputs) == 0:
         raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {max(map(len, signals))}")
     counts = [len(part) for part in parts]
+    notes = () if location.info else _short_recordings(counts, columns, window)
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     labels = torch.from_numpy(np.repeat(activity, counts))
     mean, std = channel_statistics(inputs)
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, _TRIAL, class_names)
+    return Dataset(location.name, inputs, labels, classes, mean, std, columns, TRIAL_COLUMN, class_names, notes=notes)
+
+
+def _short_recordings(counts: Sequence[int], columns: dict[str, np.ndarray], window: int) -> tuple[str, ...]:
+    """Return a line about recordings that are too short for a window, and about subjects of whom nothing is left."""
+    short = counts.count(0)
+    if not short:
+        return ()
+    subjects = columns.get(_SUBJECT, np.empty(0, np.str_)).astype(np.str_)
+    lost = sorted(set(subjects) - set(subjects[np.array(counts)[: len(subjects)] > 0]))
+    missing = f", so that nothing is left of {_SUBJECT} {', '.join(lost)}" if lost else ""
+    return (
+        f"{short:,} of {len(counts):,} recordings are shorter than a window of {window} readings and give no sample"
+        f"{missing}. Set data.window lower to have all of them",
+    )
 
 
 def _signals(files: Sequence[Path], names: Collection[str]) -> list[np.ndarray]:
@@ -103,14 +118,14 @@ def _signals(files: Sequence[Path], names: Collection[str]) -> list[np.ndarray]:
 
 def _texts(columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:
     """Return an id for each recording as a text, (recordings,). Rows of one trial are parts of one recording."""
-    subject = [columns["subject"]] if "subject" in columns else []
-    parts = [values.astype(np.str_) for values in (*subject, activity, columns[_TRIAL])]
+    subject = [columns[_SUBJECT]] if _SUBJECT in columns else []
+    parts = [values.astype(np.str_) for values in (*subject, activity, columns[TRIAL_COLUMN])]
     return np.array(["/".join(texts) for texts in zip(*parts, strict=True)])
 
 
 def _numbers(files: Sequence[Path], columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:
     """Return a number per recording, unique in the data set, (recordings,) int64."""
-    subject, trial = (columns.get(name, np.empty(0)) for name in ("subject", _TRIAL))
+    subject, trial = (columns.get(name, np.empty(0)) for name in (_SUBJECT, TRIAL_COLUMN))
     if subject.dtype.kind not in "iu" or trial.dtype.kind not in "iu":
         raise DataError(f"{files[0]}: subject and trial must be integers, in every row")
     ids: np.ndarray = subject.astype(np.int64) * 10_000 + activity * 100 + trial.astype(np.int64)

@@ -20,7 +20,6 @@ from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 
 if TYPE_CHECKING:
-    from fedstrata.config import Experiment
     from fedstrata.runner.build import RunSetup
 
 _Positions = NDArray[np.int64]
@@ -50,8 +49,9 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     train = _fitting(data.load_dataset(str(path.resolve())), path, config)
     if not data.has_own_test(data.find(str(path.resolve()))):
-        # It is drawn as that of a simulated client.
-        held = hold_out(train.labels.numpy(), config.samples.test, holdout_rng(config.seed, client), train.units)
+        # It is drawn as that of a simulated client with data of a user's own.
+        draw = holdout_rng(config.seed, client)
+        held = hold_out(train.labels.numpy(), config.samples.test, draw, train.units, spread=True)
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
     test = _fitting(data.load_dataset(str(path.resolve()), split="test"), path, config)
     columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}
@@ -73,7 +73,22 @@ def no_client_data(config: RunConfig) -> ClientData:
     label = torch.zeros(1, dtype=torch.int64)
     if samples.dtype == "int64":
         nothing = nothing.long()
-    dataset = Dataset("nothing", nothing, label, samples.classes, samples.mean, samples.std)
+    targets = None
+    outputs = config.outputs
+    if outputs != (samples.classes,) or config.objective.needs_numbers:
+        # Of tokens, whose outputs are (length, classes), the targets are classes, and else numbers or labels.
+        targets = torch.zeros(1, outputs[0], dtype=torch.int64 if len(outputs) > 1 else torch.float32)
+    dataset = Dataset(
+        "nothing",
+        nothing,
+        label,
+        samples.classes,
+        samples.mean,
+        samples.std,
+        class_names=samples.names,
+        targets=targets,
+        answer=config.objective.answer(targets),
+    )
     return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
 
 
@@ -131,12 +146,12 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples) -> torch.Tensor:
     return dataset.labels
 
 
-def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[Path]) -> Samples:
-    """Write what each client holds, as it sees it: turned, relabelled and normalised.
+def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> Samples:
+    """Write what each client holds, as it sees it: turned and relabelled, and not normalised.
 
     Args:
-        experiment: The experiment that is simulated.
-        setup: What is built from it.
+        setup: What is built from the experiment that is simulated.
+        test: The share that a client without test samples would hold out.
         paths: The ``.npz`` file of each client.
 
     Returns:
@@ -148,7 +163,7 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
         parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
         for split, index in parts.items():
-            inputs, targets = client_data.samples(index)
+            inputs, targets = client_data.raw_samples(index)
             arrays[f"x{split}"] = inputs.contiguous().numpy()
             arrays[f"y{split}"] = targets.numpy()
             if unit is not None:
@@ -156,28 +171,25 @@ def export_client_data(experiment: Experiment, setup: RunSetup, paths: Sequence[
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
-    shape = tuple(client_data.samples(torch.tensor([0]))[0].shape[1:])
-    # They are normalised already: these leave every bit of them as it is.
-    tokens = experiment.data.tokens
-    mean = () if tokens else (0.0,) * shape[0]
-    std = () if tokens else (1.0,) * shape[0]
+    dataset = client_data.dataset
     outputs = client_data.outputs
     return Samples(
-        shape,
+        tuple(client_data.raw_samples(torch.tensor([0]))[0].shape[1:]),
         client_data.classes,
-        mean,
-        std,
-        "int64" if tokens else "float32",
+        dataset.mean,
+        dataset.std,
+        str(dataset.inputs.dtype).removeprefix("torch."),
+        names=client_data.class_names,
         unit=unit or "",
-        test=experiment.data.held_out_share,
+        test=test,
         outputs=() if outputs == (client_data.classes,) else outputs,
     )
 
 
 def export_public_data(setup: RunSetup, path: Path) -> str:
-    """Write the unlabelled samples of the server, normalised; return the file's name, or "" when there are none."""
-    if setup.problem.public is None:
+    """Write the unlabelled samples of the server, not normalised; return the file's name, or "" when there are none."""
+    if setup.public is None:
         return ""
     with path.open("wb") as file:
-        np.savez(file, x=setup.problem.public.contiguous().numpy())
+        np.savez(file, x=setup.public.contiguous().numpy())
     return path.name

@@ -194,7 +194,8 @@ class ClientRegistry:
 
 def save_registry(path: Path, registry: ClientRegistry) -> None:
     """Write the registrations."""
-    registrations = {key: asdict(held) for key, held in registry.registrations.items()}
+    # The ids of nodes have 64 bits. Readers of JSON round such numbers, or refuse them, so they are texts.
+    registrations = {key: {**asdict(held), "node": str(held.node)} for key, held in registry.registrations.items()}
     replace_file(path, (json.dumps(registrations, indent=1) + "\n").encode(), private=True)
 
 
@@ -205,10 +206,11 @@ def load_registry(path: Path, registry: ClientRegistry) -> ClientRegistry:
         RecordError: When the file is damaged.
     """
     try:
-        registrations = {key: Registration(**held) for key, held in parse_json(read_file(path)).items()}
+        entries = parse_json(read_file(path)).items()
+        registrations = {key: Registration(**{**held, "node": int(held["node"])}) for key, held in entries}
     except FileNotFoundError:
         return registry
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordError(f"{path}: expected the registered clients, found {error}; start a new run") from None
     return replace(registry, registrations=registrations)
 

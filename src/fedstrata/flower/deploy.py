@@ -65,7 +65,8 @@ def init(
         clients = node_keys(setup.names)
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
-        samples = export_client_data(experiment, setup, [folder / "nodes" / client / "data.npz" for client in clients])
+        paths = [folder / "nodes" / client / "data.npz" for client in clients]
+        samples = export_client_data(setup, experiment.data.held_out_share, paths)
         truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
         public = export_public_data(setup, folder / "public.npz")
     held = [

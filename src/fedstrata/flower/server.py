@@ -175,7 +175,16 @@ def _run_setup(
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
     names = _client_names(federation, clients)
-    setup = RunSetup(problem, algorithm, clients, members, no_client_data(config), engine, names=names)
+    setup = RunSetup(
+        problem=problem,
+        algorithm=algorithm,
+        clients=clients,
+        members=members,
+        client_data=no_client_data(config),
+        engine=engine,
+        names=names,
+        objective=config.objective,
+    )
     return setup, joins
 
 

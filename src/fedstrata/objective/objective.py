@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
@@ -55,6 +55,17 @@ class Objective:
         if self.metric in METRIC_INFOS:
             return METRIC_INFOS[self.metric]
         return info_of(function_of("metric", self.metric), self.metric)
+
+    @property
+    def needs_numbers(self) -> bool:
+        """Whether the loss is one of the library's own for numbers, or for labels of 0 and 1."""
+        return self.loss in (*_NUMBERS, "bce")
+
+    def answer(self, targets: Tensor | None) -> Literal["classes", "labels", "numbers"]:
+        """What networks say about samples with such targets; None stands for classes."""
+        if targets is None or not targets.is_floating_point():
+            return "classes"
+        return "labels" if self.loss == "bce" else "numbers"
 
     def loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, a scalar.
@@ -135,7 +146,7 @@ class Objective:
             )
         if self.loss in _NUMBERS and targets is None:
             return labels.float()[:, None]
-        if self.loss in (*_NUMBERS, "bce") and targets is not None:
+        if self.needs_numbers and targets is not None:
             targets = targets.float()
         if self.loss != "bce":
             return targets
@@ -151,4 +162,4 @@ class Objective:
 
     def outputs_of_classes(self, classes: int) -> tuple[int, ...]:
         """The shape of the outputs for one sample of data that give classes alone."""
-        return (1,) if self.loss in (*_NUMBERS, "bce") else (classes,)
+        return (1,) if self.needs_numbers else (classes,)

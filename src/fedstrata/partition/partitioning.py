@@ -12,6 +12,9 @@ from fedstrata.errors import PartitionError
 from fedstrata.limits import LABEL_CELLS
 from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
+_ROUNDING = 1e-9
+"""By how much a product of floats may miss a whole number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -148,7 +151,13 @@ def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
 
 
 def with_validation(
-    partition: Partition, labels: IntArray, share: float, seed: int, unit: NDArray[Any] | None = None
+    partition: Partition,
+    labels: IntArray,
+    share: float,
+    seed: int,
+    unit: NDArray[Any] | None = None,
+    *,
+    spread_units: bool = False,
 ) -> Partition:
     """Take a share of each client's training samples for validation. The test split stays as it is.
 
@@ -158,6 +167,7 @@ def with_validation(
         share: The share of the training samples, in (0, 1).
         seed: The seed of the experiment.
         unit: The independent unit of each sample, (samples,); none is divided.
+        spread_units: Whether the units are spread over the classes.
 
     Raises:
         PartitionError: When a client has too few training samples.
@@ -167,7 +177,8 @@ def with_validation(
     for client, positions in enumerate(partition.train):
         draw = np.random.default_rng(np.random.SeedSequence([seed, crc32(b"validation split"), client]))
         try:
-            held = hold_out(labels[positions], share, draw, None if unit is None else unit[positions])
+            units = None if unit is None else unit[positions]
+            held = hold_out(labels[positions], share, draw, units, spread=spread_units)
         except PartitionError as error:
             name = partition.names[client] if partition.names else client
             raise PartitionError(f"data.validation = {share}: client {name} cannot be split: {error}") from None
@@ -285,7 +296,8 @@ def _hold_out_units_by_class(
 ) -> NDArray[np.bool_]:
     """Choose whole units near the share `test`, one after the other of the class that is farthest below it, (count,).
 
-    The class of a unit is the commonest of its samples. Every class keeps a unit to train on.
+    The class of a unit is the commonest of its samples. Every class keeps a unit to train on. A class gives at least
+    the whole units that are in its share: of five units at 0.2 it gives one, however long the units of others are.
     """
     unit, sizes = _numbered_units(units)
     classes = int(labels.max()) + 1
@@ -295,15 +307,18 @@ def _hold_out_units_by_class(
     for each in rng.permutation(len(sizes)):
         waiting.setdefault(int(counts[each].argmax()), []).append(int(each))
     missing = {label: test * float(sizes[own].sum()) for label, own in waiting.items()}
+    # Whole units of each class; 0.7 of ten units is seven, though the product of the floats is a little less.
+    owed = {label: int(test * len(own) + _ROUNDING) for label, own in waiting.items()}
     target = test * len(units)
     chosen: list[int] = []
     held = 0
     while able := [label for label, own in waiting.items() if len(own) > 1]:
-        label = max(able, key=missing.__getitem__)
+        label = max(able, key=lambda each: (owed[each] > 0, missing[each]))
         size = int(sizes[waiting[label][-1]])
-        if chosen and abs(held + size - target) >= abs(held - target):
+        if chosen and owed[label] <= 0 and abs(held + size - target) >= abs(held - target):
             break
         chosen.append(waiting[label].pop())
+        owed[label] -= 1
         missing[label] -= size
         held += size
     # Where each class has one unit, some class must do without one to train on.
@@ -319,7 +334,7 @@ def _numbered_units(units: NDArray[Any]) -> tuple[IntArray, IntArray]:
     _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
     if len(sizes) < 2:
         raise PartitionError(
-            f"it has {len(sizes)} independent units and needs 2, one to train and one to test; "
-            f"ask for fewer clients or more samples"
+            f"it has {len(sizes)} independent unit and needs 2, one to train and one to test; name a finer column in "
+            "data.unit, supply test samples of your own, or ask for fewer clients or more samples"
         )
     return unit, sizes

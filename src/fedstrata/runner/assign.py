@@ -63,6 +63,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         keys = experiment.model_dump(mode="json", exclude_none=True)
         state = last_state(record, keys, algorithm.init(setup.problem))
         problem, state = _admit(algorithm, setup.problem, state)
+        trained = setup.client_data.dataset
+        newcomers = [replace(new, mean=trained.mean, std=trained.std) for new in newcomers]
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
     names = dict(enumerate(setup.names))
     metric = objective_of(experiment).metric.rpartition(":")[2]
@@ -194,7 +196,7 @@ class _Newcomer:
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
         share = experiment.data.held_out_share
-        held = hold_out(own.labels.numpy(), share, rng, own.units)
+        held = hold_out(own.labels.numpy(), share, rng, own.units, spread=True)
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]

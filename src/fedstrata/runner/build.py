@@ -23,6 +23,7 @@ from fedstrata.core import (
     Problem,
     ServerOptimizer,
 )
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.engine import (
     ENGINES,
     ClientData,
@@ -64,6 +65,7 @@ class RunSetup:
         why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data, in a line each.
+        public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         objective: What the networks learn.
     """
@@ -77,6 +79,7 @@ class RunSetup:
     why: str = ""
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    public: torch.Tensor | None = None
     inputs: str = ""
     objective: Objective = field(default_factory=Objective)
 
@@ -120,6 +123,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     check_probes(experiment, algorithm, problem)
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
+    dataset = _normalised_by_training(experiment, dataset, partition)
     warnings = data_warnings(experiment, dataset, partition, own_test)
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
@@ -130,7 +134,9 @@ def build_run(experiment: Experiment) -> RunSetup:
     engine, why = _engine(experiment, spec, members, problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, problem.layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
-    problem = replace(problem, truth=truth, public=_public(experiment, dataset, partition), predict=clients.predict)
+    public = _public(experiment, dataset, partition)
+    normalised = None if public is None else dataset.normalise(public)
+    problem = replace(problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
         problem=problem,
         algorithm=algorithm,
@@ -141,17 +147,24 @@ def build_run(experiment: Experiment) -> RunSetup:
         why=why,
         names=names,
         warnings=warnings,
+        public=public,
         inputs=_inputs(dataset),
         objective=spec.objective,
     )
 
 
 def _inputs(dataset: data.Dataset) -> str:
-    """Which columns of a table are features and which are not, in one line."""
-    if not dataset.feature_names:
-        return ""
-    others = f"; not read: {', '.join(dataset.columns)}" if dataset.columns else ""
-    return f"{', '.join(dataset.feature_names)}{others}"
+    """What the networks read of a table or of recordings, in one line; empty for other data."""
+    if dataset.feature_names:
+        # The library makes these two itself where files or arguments say the same.
+        others = [name for name in dataset.columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
+        return ", ".join(dataset.feature_names) + (f"; no inputs: {', '.join(others)}" if others else "")
+    if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
+        channels, readings = dataset.shape
+        recordings = len(np.unique(dataset.columns[TRIAL_COLUMN]))
+        windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
+        return f"{windows}, of {recordings:,} recordings"
+    return ""
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:
@@ -246,6 +259,8 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
 
 def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
     wanted = experiment.data
+    # The splits of known data sets are those of all published results.
+    spread_units = wanted.name not in data.DATASETS
     try:
         partition = partition_samples(
             experiment.scheme,
@@ -258,16 +273,20 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             columns=dataset.columns,
             unit=dataset.units,
             own_test=own_test,
-            # The splits of known data sets are those of all published results.
-            spread_units=experiment.data.name not in data.DATASETS,
+            spread_units=spread_units,
         )
         if wanted.validation:
             labels = dataset.labels.numpy()
-            partition = with_validation(partition, labels, wanted.validation, experiment.seed, dataset.units)
+            partition = with_validation(
+                partition, labels, wanted.validation, experiment.seed, dataset.units, spread_units=spread_units
+            )
     except PartitionError as error:
         if str(error).startswith(("partition.", "data.validation")):
             raise
-        raise PartitionError(f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}") from None
+        # What was left out of the files may be why too little is there.
+        notes = "".join(f". {note}" for note in dataset.notes)
+        found = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}{notes}"
+        raise PartitionError(found) from None
     for key, value in (("gap", list(experiment.probe.gap)), ("bipartition", experiment.probe.bipartition)):
         if value and partition.truth is None:
             raise ExperimentError(
@@ -277,8 +296,21 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
     return partition
 
 
+def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
+    """Data of a user's own with the mean and deviation of the samples that clients train on, and of no others.
+
+    Test samples, samples for validation and clients that take no part have no say. Known data sets have constants.
+    """
+    own = experiment.data.name not in data.DATASETS
+    if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
+        return dataset
+    rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
+    mean, std = data.channel_statistics(dataset.inputs, rows)
+    return replace(dataset, mean=mean, std=std)
+
+
 def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
-    """Unlabelled samples for the server, from the test file or else from the samples that no client holds."""
+    """Unlabelled samples for the server, not normalised: of the test file, or else of what no client holds."""
     count = experiment.data.public
     if not count:
         return None
@@ -292,7 +324,7 @@ def _public(experiment: Experiment, dataset: data.Dataset, partition: Partition)
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
     order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))
-    return dataset.prepare(free[order[:count]])
+    return dataset.gather(free[order[:count]])
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -319,10 +351,7 @@ def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
     objective = objective_of(experiment)
     objective.check()
     targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
-    answer: Literal["classes", "labels", "numbers"] = "classes"
-    if targets is not None and targets.is_floating_point():
-        answer = "labels" if experiment.local.loss == "bce" else "numbers"
-    return replace(dataset, targets=targets, answer=answer)
+    return replace(dataset, targets=targets, answer=objective.answer(targets))
 
 
 def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:

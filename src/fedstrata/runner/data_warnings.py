@@ -5,7 +5,7 @@ Nothing here changes a result. Each warning says what was found and which key se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
 
@@ -48,12 +48,14 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         own_test: The number of test samples of the data set's own that are used.
     """
     found = [
+        *dataset.notes,
         *_unused_test_samples(experiment, dataset, own_test),
         *_left_out_clients(experiment, dataset, own_test),
         *_similar_names(partition.names),
         *_missing_unit(experiment, dataset, partition),
         *_divided_units(dataset, own_test),
         *_untested_classes(experiment, dataset, partition, own_test),
+        *_untrained_classes(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
         *_copies(experiment, dataset, partition),
     ]
@@ -100,24 +102,30 @@ def _similar_names(names: tuple[str, ...]) -> Iterator[str]:
 
 def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Samples that look dependent on each other while the experiment says nothing about it."""
-    if dataset.unit is not None or experiment.data.unit == ALL_INDEPENDENT:
+    if experiment.data.unit is not None or experiment.data.name in DATASETS:
         return
     why = (
         "Training and test then share such samples, scores come out too good, and a split test finds groups that "
         "are not there"
     )
-    columns = _unit_columns(dataset.columns, partition, str(experiment.partition.get("column", "")))
+    columns = _unit_columns(dataset, partition, str(experiment.partition.get("column", "")))
     if columns:
         names = " and ".join(repr(name) for name in columns)
         unit = columns[0]
         count = len(np.unique(dataset.columns[unit]))
         verb = "looks" if len(columns) == 1 else "look"
-        yield (
-            f"the column {names} {verb} like a unit of dependence, and data.unit is not set: {count:,} values of "
-            f"{unit} for {len(dataset):,} samples. Samples of one {unit} resemble each other. {why}. Set data.unit = "
-            f"{unit!r}, or data.unit = {ALL_INDEPENDENT!r} if all samples are independent"
+        state = f"is {dataset.unit!r} by default" if dataset.unit else "is not set"
+        otherwise = (
+            f"{dataset.unit!r} if only samples of one {dataset.unit} depend on each other"
+            if dataset.unit
+            else f"{ALL_INDEPENDENT!r} if all samples are independent"
         )
-    elif _windows_overlap(dataset):
+        yield (
+            f"the column {names} {verb} like a unit of dependence, and data.unit {state}: {count:,} values of "
+            f"{unit} for {len(dataset):,} samples. Samples of one {unit} resemble each other. {why}. Set data.unit = "
+            f"{unit!r}, or data.unit = {otherwise}"
+        )
+    elif dataset.unit is None and _windows_overlap(dataset):
         yield (
             "consecutive samples overlap, as windows of one recording do, and data.unit is not set. "
             f"{why}. Add a column with the recording of each sample and name it in data.unit, or set data.unit = "
@@ -125,21 +133,27 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
         )
 
 
-def _unit_columns(columns: Mapping[str, NDArray[Any]], partition: Partition, client_column: str) -> list[str]:
+def _unit_columns(dataset: Dataset, partition: Partition, client_column: str) -> list[str]:
     """Return the columns that look like units of dependence, the coarsest first.
 
     Every client must have at least two values of it and more samples than values: other columns mark the clients
-    themselves, or single samples.
+    themselves, or single samples. Where the reader knows the units, as of recordings, only coarser ones are returned.
     """
+    held = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
+    most = sum(map(len, held)) if dataset.units is None else sum(_counts(dataset.units, held))
     found = []
-    for name, values in columns.items():
+    for name, values in dataset.columns.items():
         if name == client_column or not looks_like_unit(name) or values.dtype.kind not in "iuU":
             continue
-        held = [values[np.concatenate(both)] for both in zip(partition.train, partition.test, strict=True)]
-        counts = [len(np.unique(own)) for own in held]
-        if min(counts) > 1 and sum(counts) < sum(map(len, held)):
+        counts = _counts(values, held)
+        if min(counts) > 1 and sum(counts) < most:
             found.append((sum(counts), name))
     return [name for _, name in sorted(found)]
+
+
+def _counts(values: NDArray[Any], held: Sequence[NDArray[Any]]) -> list[int]:
+    """Return how many different values of a column each client has."""
+    return [len(np.unique(values[own])) for own in held]
 
 
 def _windows_overlap(dataset: Dataset) -> bool:
@@ -198,12 +212,31 @@ def _untested_classes(experiment: Experiment, dataset: Dataset, partition: Parti
                 lacking.append(partition.names[client] if partition.names else str(client))
                 needed = max(needed, 1 / of_class)
     clients = list(dict.fromkeys(lacking))
+    enough = ceil(100 * needed) / 100
+    # Where units have samples of several classes, no share promises that each class is among the held-out ones.
+    remedy = f"Set data.test = {enough}" if enough > experiment.data.held_out_share else "Raise data.test"
     if clients:
         yield (
             f"{len(clients)} of {len(partition.train)} clients ({_some(np.array(clients))}) are not tested on some "
             f"classes that they train on: data.test = {experiment.data.test} holds out few whole values of "
-            f"data.unit = {dataset.unit!r}. Their scores are about the other classes. Set data.test = "
-            f"{min(ceil(100 * needed) / 100, 0.5)}, or supply test samples of your own"
+            f"data.unit = {dataset.unit!r}. Their scores are about the other classes. {remedy}, or supply test "
+            "samples of your own"
+        )
+
+
+def _untrained_classes(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
+    """Clients that are tested on classes that they do not train on, because whole units are held out."""
+    if dataset.units is None or own_test:
+        return
+    labels = dataset.labels.numpy()
+    pairs = enumerate(zip(partition.train, partition.test, strict=True))
+    lacking = [client for client, (train, test) in pairs if len(np.setdiff1d(labels[test], labels[train]))]
+    if lacking:
+        names = np.array([partition.names[client] if partition.names else str(client) for client in lacking])
+        yield (
+            f"{len(lacking)} of {len(partition.train)} clients ({_some(names)}) are tested on classes that they do not "
+            f"train on: they have one value of data.unit = {dataset.unit!r} of such a class, and it is held out as a "
+            "whole. Collect more of them, supply test samples of your own, or name a finer column in data.unit"
         )
 
 
