@@ -7,7 +7,6 @@ import torch
 from small import fit_of, loop_of, plan_of
 
 from fedstrata.core import LocalTask, LocalTraining, Plan
-
 from fedstrata.engine.loop import continued
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.engine.vectorized import Vectorized

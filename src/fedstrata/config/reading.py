@@ -13,12 +13,15 @@ from pydantic import ValidationError
 from fedstrata.config.local_keys import resolve_local, resolve_server
 from fedstrata.config.objects import with_named_objects
 from fedstrata.config.tables import (
+    NO_METHOD,
     OWN_TEST,
     AlgorithmTable,
     Experiment,
     ModelTable,
+    PersonalTable,
     algorithm_from,
     keys_of_algorithm,
+    personal_from,
     too_large,
 )
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
@@ -45,7 +48,12 @@ from fedstrata.quoting import dotted, shown
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
 
-_SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "strata")}
+_SELECTORS = {
+    "partition": ("scheme", "iid"),
+    "model": ("name", ""),
+    "algorithm": ("name", "strata"),
+    "personal": ("method", "none"),
+}
 """The tables in which one key decides what the other keys mean: this key and its default."""
 
 _MODEL_ARGUMENTS = ("shape", "classes", "seed")
@@ -240,6 +248,7 @@ def _resolve(draft: Experiment) -> Experiment:
     _check_target(draft.probe.target, local.metric)
     for other, options in draft.algorithms.items():
         keys = dict(options)
+        _check_personal(keys.pop("personal", {}), other, named="name" in options)
         algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
     name = draft.algorithm.name
@@ -248,6 +257,8 @@ def _resolve(draft: Experiment) -> Experiment:
     algorithm = algorithm_from(name, {**own, **draft.algorithm.options})
     keys = keys_of_algorithm(algorithm)
     _check_writable(name, keys)
+    method = draft.personal_of()
+    personal = {} if method is None else keys_of_algorithm(method)
     return draft.model_copy(
         update={
             "partition": keys_of(scheme),
@@ -255,6 +266,7 @@ def _resolve(draft: Experiment) -> Experiment:
             "local": local,
             "server": resolve_server(draft.server),
             "algorithm": AlgorithmTable.model_validate({"name": name, **_as_in_file(keys)}),
+            "personal": PersonalTable.model_validate({"method": draft.personal.method, **_as_in_file(personal)}),
             "algorithms": others,
         }
     )
@@ -268,6 +280,17 @@ def _check_target(target: float | None, metric: str | None) -> None:
         raise ExperimentError(
             f"probe.target = {target:g}: expected a number of at {bound}, as local.metric = {metric!r} has no others"
         )
+
+
+def _check_personal(table: Any, other: str, *, named: bool) -> None:
+    """Refuse a table ``[algorithms.<other>.personal]`` that no run could have."""
+    place = f"algorithms.{other}.personal"
+    if not isinstance(table, Mapping):
+        raise ExperimentError(f"{place} = {shown(table)}: expected a table, such as {{method = 'best'}}")
+    if table and not named:
+        raise ExperimentError(f"{place}: expected it in a table with a name of the algorithm; add name = {other!r}")
+    keys = dict(table)
+    personal_from(str(keys.pop("method", NO_METHOD)), keys, place)
 
 
 def _check_writable(name: str, keys: Mapping[str, Any]) -> None:

@@ -76,6 +76,9 @@ CLIENT = "client"
 """The evaluation that defines a client's score: the model that this client would use."""
 
 
+SHARED = "shared"
+"""The evaluation of the models that clients would use without the personal stage (`fedstrata.personal`)."""
+
 VALIDATION = "validation"
 """The evaluation of the same models on samples for validation, where clients have some."""
 

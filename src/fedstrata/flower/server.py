@@ -162,7 +162,8 @@ def _run_setup(
     truth = torch.tensor(federation.truth) if federation.truth else None
     problem = replace(problem, truth=truth, public=public, predict=clients.predict)
     algorithm = experiment.algorithm_of()
-    rehearse(algorithm, problem)
+    personal = experiment.personal_of()
+    rehearse(algorithm, problem, personal)
     check_probes(experiment, algorithm, problem)
     joins = _joins(experiment, clients.registry)
 
@@ -175,7 +176,16 @@ def _run_setup(
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
     names = _client_names(federation, clients)
-    setup = RunSetup(problem, algorithm, clients, members, no_client_data(config), engine, names=names)
+    setup = RunSetup(
+        problem=problem,
+        algorithm=personal.around(algorithm) if personal else algorithm,
+        clients=clients,
+        members=members,
+        client_data=no_client_data(config),
+        engine=engine,
+        names=names,
+        personal=personal,
+    )
     return setup, joins
 
 
