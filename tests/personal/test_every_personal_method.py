@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 import torch
-from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.core import CLIENT, SHARED
 from fedstrata.personal import PERSONAL
 from fedstrata.runner.build import RunSetup, build_run
+from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same
 
 PAIRS = [(name, method) for name in ALGORITHMS for method in METHODS if name not in REFUSED.get(method, ())]
