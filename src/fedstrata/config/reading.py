@@ -25,7 +25,7 @@ from fedstrata.config.tables import (
     too_large,
 )
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
-from fedstrata.errors import DataError, ExperimentError, PartitionError
+from fedstrata.errors import DataError, ExperimentError, FedstrataError, PartitionError
 from fedstrata.files import parse_toml
 from fedstrata.key_errors import explain, nearest, refuse_renamed, unknown
 from fedstrata.limits import (
@@ -103,6 +103,20 @@ def load_experiment(
         natural = {"scheme": "natural", "column": location.client_column}
         experiment = experiment.model_copy(update={"partition": natural})
     return _with_data(experiment, location)
+
+
+def plain_keys(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as plain JSON values, every default written out."""
+    return experiment.model_dump(mode="json", exclude_none=True)
+
+
+def completed_keys(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of an older experiment with the defaults of those that it did not have."""
+    try:
+        return plain_keys(load_experiment(keys, find_data=False))
+    # Then they are compared as they are, which names what differs.
+    except FedstrataError:
+        return keys
 
 
 def dumps(experiment: Experiment) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from fedstrata.config import Experiment, dumps, load_experiment
+from fedstrata.config import Experiment, dumps
+from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
-from fedstrata.errors import FedstrataError, RecordError
+from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import NetworkShape, make_network, portable
@@ -244,7 +245,7 @@ def _begin(
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
-    found = find_resumable(folder, fresh, _keys(experiment), _origin(setup), _completed) if resume else None
+    found = find_resumable(folder, fresh, plain_keys(experiment), _origin(setup), completed_keys) if resume else None
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
@@ -334,7 +335,7 @@ class _Recorder:
             done.state,
             store.tensors(),
             self.record,
-            experiment=_keys(self.experiment),
+            experiment=plain_keys(self.experiment),
             versions=_origin(self.setup),
             lines=self.folder.log.digest,
         )
@@ -389,20 +390,6 @@ class _Recorder:
         stored = partial(self.setup.clients.store.read, before=plan.round)
         sent = traffic(self.setup.problem.layout, plan, report, stored)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
-
-
-def _keys(experiment: Experiment) -> dict[str, Any]:
-    """An experiment as plain JSON values, every default written out."""
-    return experiment.model_dump(mode="json", exclude_none=True)
-
-
-def _completed(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of an older experiment with the defaults of those that it did not have."""
-    try:
-        return _keys(load_experiment(keys, find_data=False))
-    # Then they are compared as they are, which names what differs.
-    except FedstrataError:
-        return keys
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:
