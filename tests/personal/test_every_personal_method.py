@@ -18,7 +18,7 @@ PAIRS = [(name, method) for name in ALGORITHMS for method in METHODS if name not
 
 
 @cache
-def federation() -> RunSetup:
+def federation(engine: str = "loop") -> RunSetup:
     """Eight clients in two groups, with samples for validation."""
     return build_run(
         load_experiment(
@@ -27,7 +27,7 @@ def federation() -> RunSetup:
                 "partition": {"scheme": "rotation", "groups": 2},
                 "model": {"name": "mlp", "hidden": [8]},
                 "local": {"lr": 0.1, "batch": 8},
-                "engine": {"name": "loop"},
+                "engine": {"name": engine},
             }
         )
     )
@@ -75,6 +75,17 @@ def test_played_again_it_is_the_same_in_every_bit(name: str, method: str) -> Non
     """After a stop at any of its plans, the stage is done again from the last round's state and stores."""
     again = play(with_stage(federation(), name, method))
     assert same(again.made, played(name, method).made) and same(again.stored, played(name, method).stored)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_batched_engine_does_the_same_but_for_rounding(method: str) -> None:
+    found = play(with_stage(federation("batched"), "oracle", method))
+    expected = played("oracle", method)
+    assert found.stored.keys() == expected.stored.keys()
+    for name, values in expected.stored.items():
+        torch.testing.assert_close(found.stored[name], values, rtol=1e-4, atol=1e-5)
+    if expected.made is not None and found.made is not None:
+        assert found.made.choices == expected.made.choices and found.made.cost == expected.made.cost
 
 
 @pytest.mark.parametrize("name", ["fedavg", "oracle", "fedtsdp", "fedper"])
