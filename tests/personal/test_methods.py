@@ -205,6 +205,19 @@ def test_runs_of_a_comparison_may_have_personal_methods_of_their_own(tmp_path: P
     assert alone.summary["acc_client"] == tuned.summary["acc_client"]
 
 
+def test_runs_that_differ_in_the_personal_method_are_put_into_one_table(tmp_path: Path) -> None:
+    tables: tuple[dict[str, Any], ...] = ({"method": "none"}, {"method": "best"}, {"method": "best", "epochs": 1})
+    runs = [
+        fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / str(place), quiet=True)
+        for place, table in enumerate(tables)
+    ]
+    compared = runs[0].compare(*runs[1:], out=tmp_path / "table")
+    assert [row.algorithm for row in compared.table] == ["oracle", *(f"oracle {keys}" for keys in LABELS)]
+
+
+LABELS = ("personal.method=best personal.epochs=3", "personal.method=best personal.epochs=1")
+
+
 def replace_table(keys: dict[str, Any], name: str) -> Any:
     """The experiment of one run of a comparison."""
     table = dict(keys["algorithms"][name])

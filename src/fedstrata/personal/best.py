@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import MinLen
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
@@ -46,7 +47,7 @@ class Best:
 
     source: ClassVar[str] = "fedstrata, docs/personal.md"
 
-    epochs: PositiveInteger | list[PositiveInteger] = 3
+    epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 3
     layers: Selectors = ALL
     prior: Literal["cohort", "none"] = "cohort"
 
@@ -67,12 +68,13 @@ class Best:
         chosen = choose(losses, sizes, weight)
         options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
         choices = [options[number] for number in chosen.tolist()]
-        yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
+        report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
+        kept = {client for tuning in tunings for client in _clients_of(report, tuning.kept)}
         nodes = last.nodes[last.candidates[:, 0]].tolist()
         return tuple(
-            PersonalChoice(
-                client, node, float(option.tuning.epochs if option.share else 0), with_all_samples(option.share)
-            )
+            PersonalChoice(client, node, float(option.tuning.epochs), with_all_samples(option.share))
+            if client in kept
+            else PersonalChoice(client, node, epochs=0.0, share=0.0)
             for client, node, option in zip(last.clients.tolist(), nodes, choices, strict=True)
         )
 
@@ -103,6 +105,11 @@ class _Tuning:
     trainable: Mask
     problem: Problem
     last: LastModels
+
+    @property
+    def kept(self) -> str:
+        """The name of the task that saves a share of the tuned model."""
+        return f"{self.name}-kept"
 
     def tasks(self, fold: str) -> dict[str, LocalTask]:
         """The tasks on a fold."""
@@ -138,6 +145,12 @@ def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
             tasks |= tuning.tasks(fold)
             tasks[_scored(tuning, fold)] = replace(tuning.between(fold, shares), selection_fold=other)
     return tasks
+
+
+def _clients_of(report: Report, task: str) -> list[int]:
+    """The clients that did a task; none where the plan had no such task."""
+    clients: list[int] = report.results[task].updates.clients.tolist() if task in report.results else []
+    return clients
 
 
 def _scored(tuning: _Tuning, fold: str) -> str:
@@ -244,6 +257,6 @@ def _final_tasks(problem: Problem, tunings: Sequence[_Tuning], choices: Sequence
         if not bool(shares.any()):
             continue
         keep = replace(tuning.between("all", shares), save_local=problem.layout.everything)
-        for name, task in {**tuning.tasks("all"), f"{tuning.name}-kept": keep}.items():
+        for name, task in {**tuning.tasks("all"), tuning.kept: keep}.items():
             tasks[name] = replace(task, candidates=torch.where(shares > 0, task.candidates, -1))
     return tasks
