@@ -200,11 +200,9 @@ def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
 def _personal_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of the personal method by their dotted names; none where there is no method."""
     table = experiment.get("personal", {})
-    return (
-        {f"personal.{key}": value for key, value in table.items()}
-        if table.get("method", NO_METHOD) != NO_METHOD
-        else {}
-    )
+    if table.get("method", NO_METHOD) == NO_METHOD:
+        return {}
+    return {f"personal.{key}": value for key, value in table.items()}
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
