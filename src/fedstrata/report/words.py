@@ -113,6 +113,11 @@ TILES: Mapping[str, Tile] = {
     "acc_client": Tile("{Metric}", "mean over clients, each on its own test data; {scale}", of_metric=True),
     "acc_worst": Tile("Worst client", "{worst} {metric} of a client; good is close to the mean", of_metric=True),
     "acc_weighted": Tile("By samples", "{metric}, mean weighted by test samples; {better} is better", of_metric=True),
+    "acc_shared": Tile(
+        "Without personal models",
+        "{metric} with the models that clients would use without the personal stage; the mean should be {better}",
+        of_metric=True,
+    ),
     "acc_cluster": Tile(
         "By cluster", "{metric}, mean over the clusters; {better} is better", of_clusters=True, of_metric=True
     ),
