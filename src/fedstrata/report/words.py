@@ -159,6 +159,7 @@ MEASURES: Mapping[str, str] = {
     "acc_worst": "{metric} of the worst client",
     "acc_best": "{metric} of the best round, chosen by test samples",
     "acc_validation": "{metric} on validation data, mean over clients",
+    "acc_shared": "{metric} without the personal stage, mean over clients",
     "acc_selected": "{metric} of the round that validation data select",
     "target": "{metric} to reach, mean over clients",
 }
