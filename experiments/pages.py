@@ -24,6 +24,7 @@ from fedstrata.data import DATASETS
 from fedstrata.models import MODELS
 from fedstrata.objective import LOSSES
 from fedstrata.partition import PARTITIONS
+from fedstrata.personal import PERSONAL
 from fedstrata.registry import Registry
 
 MADE = "<!-- made by experiments/pages.py; to change it, change the docstrings or facts.toml -->\n"
@@ -153,6 +154,7 @@ CHOSEN = {
     "partition": "`scheme` is one of these, by default `iid`. Those with `inside` take another scheme for the groups.",
     "model": "`name` is one of these, or `package.module:factory` with the factory's own keys. The default depends on\n"
     "the data set.",
+    "personal": "`method` is one of these, or `none`, the default. [Personal models](personal.md) compares them.",
     "algorithm": f"`name` is one of these, by default `{AlgorithmTable().name}`. `[algorithms.NAME]` has the keys of "
     "another\nalgorithm, for comparisons.",
 }
@@ -267,7 +269,12 @@ def every_key() -> str:
         event = get_args(get_args(key.kind)[0])[0]
         sentence = key.sentence[0].upper() + key.sentence[1:]
         text += [f"### [[events.{key.name}]]", sentence, key_table(keys_of(event)).strip()]
-    registries: dict[str, Registry[Any]] = {"partition": PARTITIONS, "model": MODELS, "algorithm": ALGORITHMS}
+    registries: dict[str, Registry[Any]] = {
+        "partition": PARTITIONS,
+        "model": MODELS,
+        "algorithm": ALGORITHMS,
+        "personal": PERSONAL,
+    }
     for table_name, choices in registries.items():
         text += [f"## [{table_name}]", CHOSEN[table_name]]
         for name, kind in choices.items():

@@ -25,6 +25,8 @@ from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
 from fedstrata.runner.run import run_experiment, run_steps
+from personal_stage import METHODS, with_stage
+from personal_stage import play as play_personal
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -99,6 +101,14 @@ def test_processes_are_the_loop_in_every_bit(processes: dict[int, RunSetup], nam
         assert same(play(setup, name), by_loop(name)), f"{workers} workers"
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_personal_stage_is_the_loop_in_every_bit(processes: dict[int, RunSetup], method: str) -> None:
+    expected = play_personal(with_stage(_loop(), "strata", method))
+    for setup in processes.values():
+        found = play_personal(with_stage(setup, "strata", method))
+        assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
+
+
 def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -> None:
     turns, _ = by_loop("ifca")
     assert all(0 < len(report.results["train"].sizes) < 32 for report, _ in turns)
@@ -124,6 +134,8 @@ def test_ray_is_the_loop_in_every_bit() -> None:
     setup = setting_of("ray", 2)
     for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
         assert same(play(setup, name), by_loop(name)), name
+    found, expected = (play_personal(with_stage(each, "ifca", "best")) for each in (setup, _loop()))
+    assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
 
 
 def one_round(experiment: Experiment, out: Path) -> None:

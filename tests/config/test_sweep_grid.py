@@ -60,8 +60,8 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
     ("grid", "message"),
     [
         ({}, "expected at least one key with its values"),
-        ({"data.clients": [3, 4]}, "--grid data.clients: expected a key of algorithm, local, server, cohort"),
-        ({"local.loss": ["cross_entropy", "mse"]}, "--grid local.loss: expected a key of algorithm, local"),
+        ({"data.clients": [3, 4]}, "--grid data.clients: expected a key of algorithm, personal, local, server, cohort"),
+        ({"local.loss": ["cross_entropy", "mse"]}, "--grid local.loss: expected a key of algorithm, personal, local"),
         ({"local.lr": [0.1, 0.1]}, "--grid local.lr: expected values, each once, found 0.1 twice"),
         ({"local.lr": []}, "expected values, each once, found none"),
         ({"local.lr": [object()]}, "expected numbers, texts, true, false or lists of these"),

@@ -14,15 +14,17 @@ ROOT = Path(__file__).parents[2]
 NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "measures.md").read_text()))
 
 
-@pytest.fixture(scope="module", params=["strata", "ditto", "layercfl", "hicfl", "fedtsdp", "fedclust"])
+@pytest.fixture(scope="module", params=["strata", "ditto", "layercfl", "hicfl", "fedtsdp", "fedclust", "oracle+best"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Some rounds of twelve clients in three groups."""
+    algorithm, _, method = request.param.partition("+")
     experiment = {
         "rounds": 4,
         "data": {"name": "digits", "clients": 12, "samples": 64, "public": 64},
         "partition": {"scheme": "rotation", "groups": 3},
         "local": {"lr": 0.5, "batch": 0},
-        "algorithm": {"name": request.param},
+        "algorithm": {"name": algorithm},
+        "personal": {"method": method or "none"},
         "engine": {"name": "loop"},
         "probe": {"gap": ["dcos", "l2"], "target": 0.5, "bipartition": request.param in ("layercfl", "hicfl")},
     }

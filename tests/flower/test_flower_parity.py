@@ -13,6 +13,8 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, State
 from fedstrata.runner.build import RunSetup
 from fedstrata.runner.membership import sample_cohort
+from personal_stage import METHODS, REFUSED, with_stage
+from personal_stage import play as play_personal
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -73,6 +75,21 @@ def test_a_run_over_messages_is_the_loop_in_every_bit(here: Federation, name: st
     simulated, real = (play(here.setup, ask, name) for ask in (by_simulator(here.setup), by_messages(here, name)))
     for round, (one, other) in enumerate(zip(real, simulated, strict=True), 1):
         assert same(one, other), f"round {round}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["ifca", "fedtsdp"])
+def test_the_personal_stage_is_the_loop_in_every_bit(here: Federation, name: str, method: str) -> None:
+    if name in REFUSED.get(method, ()):
+        pytest.skip("they do not go together")
+    expected = play_personal(with_stage(here.setup, name, method))
+    remote, grid = here.remote(run=f"{name} {method}")
+    grid.devices = dict(here.devices)
+    found = play_personal(with_stage(replace(here.setup, clients=remote), name, method), remote.run)
+    assert same(found.reports, expected.reports)
+    # The server knows which tensors are on the devices, and nothing else of them.
+    assert found.stored.keys() == expected.stored.keys()
+    assert not any(values.numel() for values in found.stored.values())
 
 
 def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(here: Federation) -> None:

@@ -95,7 +95,7 @@ def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypat
             return {**keys, "local": local, "server": {"aggregation": "mean"}}
 
         before.setattr(checkpoint, "_encode", without_moments)
-        before.setattr(runner, "_keys", old_keys)
+        before.setattr(runner, "plain_keys", old_keys)
         with pytest.raises(Stopped), one_thread():
             answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))
     assert same(run_experiment(wanted, tmp_path / "broken", resume=True, quiet=True).state, unbroken.state)

@@ -123,6 +123,7 @@ class FedTSDP:
         noise: Whether a client near no other is alone, or joins the nearest cluster.
     """
 
+    keeps_layers: ClassVar[bool] = True  # as soon as it makes some personal
     source: ClassVar[str] = "Zhu et al., Complex & Intelligent Systems 2024"
 
     radius1: Norm = 0.15

@@ -17,6 +17,7 @@ from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKe
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folder import labels_of, numbered, vacant
+from fedstrata.config.tables import NO_METHOD
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -29,7 +30,7 @@ from fedstrata.runner.build import objective_of
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
 
-_MAY_DIFFER = ("algorithm", "algorithms", "label", "seed", "engine", "probe", "records")
+_MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records")
 """The tables in which the runs of a comparison may differ."""
 
 
@@ -107,7 +108,7 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
         if wrong:
             raise RecordError(
                 f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {first_folder}; "
-                "compare runs that differ in algorithm and seed only"
+                "compare runs that differ in algorithm, personal method and seed only"
             )
         run = replace(outcomes[folder], algorithm=names[folder])
         same = [other.folder for other in runs if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
@@ -191,9 +192,17 @@ def _read_experiment(folder: Path) -> dict[str, Any]:
 
 def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
-    labels = labels_of([experiment["algorithm"] for experiment in experiments.values()])
+    labels = labels_of([{**each["algorithm"], **_personal_keys(each)} for each in experiments.values()])
     pairs = zip(experiments.items(), labels, strict=True)
     return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
+
+
+def _personal_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the personal method by their dotted names; none where there is no method."""
+    table = experiment.get("personal", {})
+    if table.get("method", NO_METHOD) == NO_METHOD:
+        return {}
+    return {f"personal.{key}": value for key, value in table.items()}
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:

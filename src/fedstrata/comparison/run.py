@@ -23,7 +23,7 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients, rehearse
+from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
@@ -174,7 +174,6 @@ class _RunQueue:
         for name, experiment in experiments.items():
             try:
                 own = on_same_clients(setup, experiment)
-                rehearse(own.algorithm, own.problem)
                 check_probes(experiment, own.algorithm, own.problem)
                 own.algorithm.init(own.problem)
             except InputError as error:

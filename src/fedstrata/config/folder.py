@@ -253,7 +253,10 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
 
 
 def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:
-    return _Entry(label, {"algorithm": table} if label == table["name"] else {"algorithm": table, "label": label})
+    own = dict(table)
+    personal = {"personal": own.pop("personal")} if "personal" in own else {}
+    named = {} if label == table["name"] else {"label": label}
+    return _Entry(label, {"algorithm": own, **personal, **named})
 
 
 def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -18,7 +18,7 @@ from fedstrata.files import parse_toml
 from fedstrata.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
 from fedstrata.quoting import shown
 
-SWEPT_TABLES = ("algorithm", "local", "server", "cohort")
+SWEPT_TABLES = ("algorithm", "personal", "local", "server", "cohort")
 """The tables whose keys a sweep may vary. All its runs have the same clients, data and network, so they share work."""
 
 _SHARED_KEYS = ("local.loss", "local.metric", "local.transform")

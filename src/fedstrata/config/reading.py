@@ -13,16 +13,19 @@ from pydantic import ValidationError
 from fedstrata.config.local_keys import resolve_local, resolve_server
 from fedstrata.config.objects import with_named_objects
 from fedstrata.config.tables import (
+    NO_METHOD,
     OWN_TEST,
     AlgorithmTable,
     Experiment,
     ModelTable,
+    PersonalTable,
     algorithm_from,
     keys_of_algorithm,
+    personal_from,
     too_large,
 )
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
-from fedstrata.errors import DataError, ExperimentError, PartitionError
+from fedstrata.errors import DataError, ExperimentError, FedstrataError, PartitionError
 from fedstrata.files import parse_toml
 from fedstrata.key_errors import explain, nearest, refuse_renamed, unknown
 from fedstrata.limits import (
@@ -45,7 +48,12 @@ from fedstrata.quoting import dotted, shown
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
 
-_SELECTORS = {"partition": ("scheme", "iid"), "model": ("name", ""), "algorithm": ("name", "strata")}
+_SELECTORS = {
+    "partition": ("scheme", "iid"),
+    "model": ("name", ""),
+    "algorithm": ("name", "strata"),
+    "personal": ("method", "none"),
+}
 """The tables in which one key decides what the other keys mean: this key and its default."""
 
 _MODEL_ARGUMENTS = ("shape", "classes", "seed")
@@ -95,6 +103,20 @@ def load_experiment(
         natural = {"scheme": "natural", "column": location.client_column}
         experiment = experiment.model_copy(update={"partition": natural})
     return _with_data(experiment, location)
+
+
+def plain_keys(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as plain JSON values, every default written out."""
+    return experiment.model_dump(mode="json", exclude_none=True)
+
+
+def completed_keys(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of an older experiment with the defaults of those that it did not have."""
+    try:
+        return plain_keys(load_experiment(keys, find_data=False))
+    # Then they are compared as they are, which names what differs.
+    except FedstrataError:
+        return keys
 
 
 def dumps(experiment: Experiment) -> str:
@@ -240,6 +262,7 @@ def _resolve(draft: Experiment) -> Experiment:
     _check_target(draft.probe.target, local.metric)
     for other, options in draft.algorithms.items():
         keys = dict(options)
+        _check_personal(keys.pop("personal", {}), other, named="name" in options)
         algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
     name = draft.algorithm.name
@@ -248,6 +271,8 @@ def _resolve(draft: Experiment) -> Experiment:
     algorithm = algorithm_from(name, {**own, **draft.algorithm.options})
     keys = keys_of_algorithm(algorithm)
     _check_writable(name, keys)
+    method = draft.personal_of()
+    personal = {} if method is None else keys_of_algorithm(method)
     return draft.model_copy(
         update={
             "partition": keys_of(scheme),
@@ -255,6 +280,7 @@ def _resolve(draft: Experiment) -> Experiment:
             "local": local,
             "server": resolve_server(draft.server),
             "algorithm": AlgorithmTable.model_validate({"name": name, **_as_in_file(keys)}),
+            "personal": PersonalTable.model_validate({"method": draft.personal.method, **_as_in_file(personal)}),
             "algorithms": others,
         }
     )
@@ -268,6 +294,17 @@ def _check_target(target: float | None, metric: str | None) -> None:
         raise ExperimentError(
             f"probe.target = {target:g}: expected a number of at {bound}, as local.metric = {metric!r} has no others"
         )
+
+
+def _check_personal(table: Any, other: str, *, named: bool) -> None:
+    """Refuse a table ``[algorithms.<other>.personal]`` that no run could have."""
+    place = f"algorithms.{other}.personal"
+    if not isinstance(table, Mapping):
+        raise ExperimentError(f"{place} = {shown(table)}: expected a table, such as {{method = 'best'}}")
+    if table and not named:
+        raise ExperimentError(f"{place}: expected it in a table with a name of the algorithm; add name = {other!r}")
+    keys = dict(table)
+    personal_from(str(keys.pop("method", NO_METHOD)), keys, place)
 
 
 def _check_writable(name: str, keys: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ from fedstrata.limits import (
     MAX_WORKERS,
 )
 from fedstrata.partition import Scheme, scheme_from
+from fedstrata.personal import PERSONAL, PersonalMethod
 from fedstrata.quoting import dotted, shown
 from fedstrata.registry import load_users_object
 
@@ -50,6 +51,9 @@ ALL_INDEPENDENT = "none"
 
 DEFAULT_TEST_SHARE = 0.2
 """The share of a client's data that is held out by default."""
+
+NO_METHOD = "none"
+"""The value of ``personal.method`` that stands for no models of the clients' own."""
 
 ALGORITHM_METHODS = ("init", "plan", "update", "assign", "evaluations")
 """The methods of an algorithm, as `fedstrata.core.Algorithm` describes them."""
@@ -256,6 +260,16 @@ class AlgorithmTable(ChoiceTable):
     name: str = "strata"
 
 
+class PersonalTable(ChoiceTable):
+    """What every client does with its cluster's model, after or beside any algorithm.
+
+    Attributes:
+        method: How clients make models of their own; the other keys are its keys. "none" is not at all.
+    """
+
+    method: str = "none"
+
+
 class EngineTable(Table):
     """What computes.
 
@@ -381,8 +395,9 @@ class Experiment(Table):
         cohort: Which clients take part in a round.
         server: What the server makes of the updates.
         algorithm: The algorithm that is run.
+        personal: What every client does with its cluster's model.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
-            that one algorithm can take part several times.
+            that one algorithm can take part several times. Such a table may have a table `personal`.
         engine: What computes.
         events: What happens to the clients during the run.
         probe: What else is measured.
@@ -399,6 +414,7 @@ class Experiment(Table):
     cohort: CohortTable = CohortTable()
     server: ServerTable = ServerTable()
     algorithm: AlgorithmTable = AlgorithmTable()
+    personal: PersonalTable = PersonalTable()
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     engine: EngineTable = EngineTable()
     events: EventsTable = EventsTable()
@@ -448,7 +464,16 @@ class Experiment(Table):
         if name is None or name == self.algorithm.name:
             return algorithm_from(self.algorithm.name, self.algorithm.options)
         options = dict(self.algorithms.get(name, {}))
+        options.pop("personal", None)
         return algorithm_from(options.pop("name", name), options, f"algorithms.{name}")
+
+    def personal_of(self) -> PersonalMethod | None:
+        """Make the personal method with its keys; None where there is none.
+
+        Raises:
+            ExperimentError: When there is no such method, or its keys do not fit.
+        """
+        return personal_from(self.personal.method, self.personal.options)
 
 
 def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") -> Algorithm[Any]:
@@ -462,7 +487,44 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
     Raises:
         ExperimentError: When there is no such algorithm, or its keys do not fit.
     """
-    kind = _algorithm_class(name, place)
+    made: Algorithm[Any] = _with_keys(_algorithm_class(name, place), name, keys, place)
+    return made
+
+
+def personal_from(method: str, keys: dict[str, Any], place: str = "personal") -> PersonalMethod | None:
+    """Make a personal method with its keys; None for "none".
+
+    Args:
+        method: The name of a registered method, or "none".
+        keys: Its keys.
+        place: The place of these keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When there is no such method, or its keys do not fit.
+    """
+    if method == NO_METHOD:
+        if keys:
+            found = dotted([next(iter(keys))])
+            raise ExperimentError(f"{place}.{found}: expected no key beside {place}.method = 'none'; name a method")
+        return None
+    if method not in PERSONAL:
+        raise ExperimentError(unknown(f"{place}.method", method, "method", [NO_METHOD, *PERSONAL]))
+    made: PersonalMethod = _with_keys(PERSONAL[method], method, keys, place)
+    return made
+
+
+def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str) -> Any:
+    """Make an object of a dataclass whose fields are the keys of a table.
+
+    Args:
+        kind: The dataclass.
+        name: The name of it in the experiment.
+        keys: The keys.
+        place: The place of the keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When the keys do not fit.
+    """
     for key, value in keys.items():
         largest = ALGORITHM_KEYS.get(key, MAX_COUNT) if isinstance(value, int) else MAX_NUMBER
         if problem := too_large(value, largest):
@@ -473,17 +535,16 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
     if wrong and not is_pydantic_dataclass(kind):
         raise ExperimentError(unknown(f"{place}.{dotted([wrong[0]])}", wrong[0], "key", known))
     try:
-        made: Algorithm[Any] = kind(**keys)
+        return kind(**keys)
     except ValidationError as failure:
         raise ExperimentError(explain(failure, keys, kind, place)) from None
     # What a user's own class raises about its keys.
     except (TypeError, ValueError) as error:
         raise ExperimentError(f"{place}: {name} refuses its keys: {' '.join(str(error).split())}") from error
-    return made
 
 
-def keys_of_algorithm(algorithm: Algorithm[Any]) -> dict[str, Any]:
-    """Return the hyper-parameters of an algorithm as an experiment file has them; keys that are None are left out."""
+def keys_of_algorithm(algorithm: Algorithm[Any] | PersonalMethod) -> dict[str, Any]:
+    """Return the keys of an algorithm or method as an experiment file has them; keys that are None are left out."""
     kind = type(algorithm)
     names = {field.name: field.name for field in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
     if is_pydantic_dataclass(kind):

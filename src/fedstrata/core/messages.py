@@ -36,6 +36,11 @@ class LocalTask:
         stream: The name of the client's random stream.
         upload_values: The uploaded tensors that are sent as values and not as updates, (l,), or () for none. The
             server cannot know from which values a locally loaded tensor started.
+        continues: The name of an earlier task of the plan, or "" for none. The client then goes on from the model with
+            which it ended that task. A client that did not do that task starts from its candidate as usual.
+        shares: How far each candidate goes on, (m, c) in [0, 1]; None is 1 for all. A candidate is ``model + share *
+            (end - model)``, where `end` is the model with which the client ended `continues`. One model may be
+            several candidates, with several shares.
     """
 
     candidates: torch.Tensor
@@ -51,11 +56,14 @@ class LocalTask:
     selection_metric: Literal["loss", "errors"] = "loss"
     stream: str = "train"
     upload_values: Mask = ()
+    continues: str = ""
+    shares: torch.Tensor | None = None
 
     def only(self, rows: torch.Tensor) -> LocalTask:
         """The same work for some of the cohort, given as a bool (m,)."""
         max_samples = None if self.max_samples is None else self.max_samples[rows]
-        return replace(self, candidates=self.candidates[rows], max_samples=max_samples)
+        shares = None if self.shares is None else self.shares[rows]
+        return replace(self, candidates=self.candidates[rows], max_samples=max_samples, shares=shares)
 
 
 FOLDS = ("all", "A", "B", "A1", "A2", "B1", "B2")
@@ -67,6 +75,9 @@ TRAIN = "train"
 CLIENT = "client"
 """The evaluation that defines a client's score: the model that this client would use."""
 
+
+SHARED = "shared"
+"""The evaluation of the models that clients would use without the personal stage (`fedstrata.personal`)."""
 
 VALIDATION = "validation"
 """The evaluation of the same models on samples for validation, where clients have some."""
@@ -118,12 +129,27 @@ class Plan:
     client_stats: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse candidates that are not models of the plan."""
+        """Refuse candidates that are not models of the plan, and tasks that continue what does not come before."""
         works: list[LocalTask | Evaluation] = [*self.tasks.values(), *self.evaluations.values()]
         for each in works:
             worst = int(each.candidates.max()) if each.candidates.numel() else -1
             if worst >= len(self.models):
                 raise ContractError(f"a candidate is model {worst}, but the plan carries {len(self.models)}")
+        earlier = {""}
+        for name, task in self.tasks.items():
+            if task.continues not in earlier:
+                raise ContractError(f"task {name!r} continues {task.continues!r}, which is no task before it")
+            if task.shares is not None and (not task.continues or task.shares.shape != task.candidates.shape):
+                found = f"{tuple(task.shares.shape)} in a task that continues {task.continues!r}"
+                raise ContractError(
+                    f"task {name!r}: expected shares {tuple(task.candidates.shape)} of a continued task, found {found}"
+                )
+            earlier.add(name)
+
+    @property
+    def continued(self) -> frozenset[str]:
+        """The tasks that later tasks continue."""
+        return frozenset(task.continues for task in self.tasks.values()) - {""}
 
     def only(self, rows: torch.Tensor) -> Plan:
         """The plan for some of the cohort, given as a bool (m,). The evaluations stay the same."""

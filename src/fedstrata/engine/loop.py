@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -115,6 +115,7 @@ class Loop:
             own = self.store.read(client, before=plan.round)
             stored = dict[int, Tensor]()
             diverged = False
+            ends = dict[str, Tensor]()
             scores = dict[str, _Scores]()
             for name, task in plan.tasks.items():
                 if bool((task.candidates[row] < 0).all()):
@@ -126,12 +127,17 @@ class Loop:
                 local = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
                 # Tasks of one client with the same candidates take the same one, whatever fold they train on.
                 judging = self._client_data.train(client, task.selection_fold, plan.round)
-                # The scores of one task serve the next one, unless local tensors change the models.
-                known = {} if local else scores.setdefault(task.selection_fold, {})
-                taken, losses = self._choose(plan, task.candidates[row], judging, local, known, task.selection_metric)
-                received = plan.models[taken]
-                start = with_local_tensors(received, local, self._layout.spans)
-                end = self._train(plan, task, client, index, start, received)
+                candidates = task.candidates[row]
+                end = ends.get(task.continues)
+                starts = candidate_rows(plan, task, row, local, end, self._layout.spans)
+                # The scores of one task serve the next one, unless the client's own tensors change the models.
+                known = None if local or end is not None else scores.setdefault(task.selection_fold, {})
+                place, losses = self._choose(candidates, starts, judging, known, task.selection_metric)
+                taken = int(candidates[place])
+                start = starts(place)
+                end = self._train(plan, task, client, index, start, plan.models[taken])
+                if name in plan.continued:
+                    ends[name] = end
                 saved = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
                 own = own | saved
                 stored = stored | saved
@@ -147,22 +153,31 @@ class Loop:
 
     def _choose(
         self,
-        plan: Plan,
         candidates: Tensor,
+        starts: Callable[[int], Tensor],
         index: Tensor,
-        local: Mapping[int, Tensor],
-        known: _Scores,
+        known: _Scores | None = None,
         metric: str = "loss",
     ) -> tuple[int, Tensor]:
-        """The candidate that is least wrong, the first on a tie; and how wrong each one is, (c,)."""
+        """The place of the candidate that is least wrong, the first on a tie; and how wrong each one is, (c,).
+
+        Args:
+            candidates: The models, (c,); -1 for none.
+            starts: The row of the candidate at a place.
+            index: The samples on which they are compared.
+            known: The scores of models that are compared as they are; None where `starts` changes them.
+            metric: What is compared.
+        """
         losses = torch.full((len(candidates),), torch.nan)
         if int((candidates >= 0).sum()) > 1:
             for place, model in enumerate(candidates.tolist()):
-                if model >= 0:
-                    if model not in known:
-                        row = with_local_tensors(plan.models[model], local, self._layout.spans)
-                        known[model] = self._evaluate(row, index)
-                    losses[place] = selection_value(metric, *known[model], len(index))
+                if model < 0:
+                    continue
+                score = None if known is None else known.get(model)
+                score = score or self._evaluate(starts(place), index)
+                if known is not None:
+                    known[model] = score
+                losses[place] = selection_value(metric, *score, len(index))
         return best_candidate(candidates, losses), losses
 
     def _train(
@@ -222,10 +237,10 @@ class Loop:
             local = {tensor: values for tensor, values in local.items() if evaluation.load_local[tensor]}
             # The scores complete the record of the round before, on the data that clients had then.
             data = self._client_data.train(client, round=plan.round - 1)
-            taken, _ = self._choose(plan, evaluation.candidates[row], data, local, {})
+            starts = candidate_rows(plan, evaluation, row, local, None, self._layout.spans)
+            place, _ = self._choose(evaluation.candidates[row], starts, data)
             index = self._client_data.held_out(client, evaluation.split, plan.round - 1)
-            model = with_local_tensors(plan.models[taken], local, self._layout.spans)
-            right, loss = self._evaluate(model, index)
+            right, loss = self._evaluate(starts(place), index)
             if self._objective.metric != "accuracy":
                 right = self._objective.metric_of(*self._outputs(index)) * len(index)
             scored.append((right, loss, len(index)))
@@ -302,20 +317,55 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     return row
 
 
+def continued(model: Tensor, end: Tensor | None, share: float = 1.0) -> Tensor:
+    """A share of the way from a model to one that an earlier task ended with, as `LocalTask.shares` says, (p,)."""
+    # Numbers at the end may not be finite, and the ends of the way are exact.
+    if end is None or share == 0:
+        return model
+    return end if share == 1 else torch.lerp(model, end, share)
+
+
+def candidate_rows(
+    plan: Plan,
+    piece: LocalTask | Evaluation,
+    row: int,
+    local: Mapping[int, Tensor],
+    end: Tensor | None,
+    spans: Sequence[slice],
+) -> Callable[[int], Tensor]:
+    """A function from the place of a candidate to the model that it stands for, (p,).
+
+    Args:
+        plan: The plan with the models.
+        piece: The task or evaluation.
+        row: The row of the client in it.
+        local: The tensors of the client's own that replace those of the model.
+        end: The model with which the client ended the task that is continued; None where there is none.
+        spans: The columns of each tensor.
+    """
+    shares = piece.shares if isinstance(piece, LocalTask) else None
+
+    def start(place: int) -> Tensor:
+        model = with_local_tensors(plan.models[int(piece.candidates[row, place])], local, spans)
+        return continued(model, end, 1.0 if shares is None else float(shares[row, place]))
+
+    return start
+
+
 def selection_value(metric: str, correct: float, loss: float, samples: int) -> float:
     """How wrong a model is by `LocalTask.selection_metric`, from how many samples are right and its mean loss."""
     return loss if metric == "loss" else 1 - correct / samples
 
 
 def best_candidate(candidates: Tensor, losses: Tensor) -> int:
-    """The candidate that is least wrong, the first on a tie. One whose loss is nan comes last.
+    """The place of the candidate that is least wrong, the first on a tie. One whose loss is nan comes last.
 
     Args:
         candidates: The indices of models, (c,); -1 for none.
         losses: How wrong each candidate is, (c,); nan where nothing had to be chosen.
     """
     worth = torch.where(candidates >= 0, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
-    return int(candidates[worth.argmin()])
+    return int(worth.argmin())
 
 
 def empty_result(task: LocalTask, p: int) -> Result:

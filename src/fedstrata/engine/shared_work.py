@@ -5,7 +5,8 @@ start from the same model. Only plans and reports are handled here, so every eng
 
 A job is what one client does for one task or evaluation. Two jobs are the same if the values of the candidate models
 and all other fields of the task or evaluation are. The distinct jobs of all plans are one merged plan. What loads or
-saves local tensors is private: each algorithm has local stores of its own.
+saves local tensors is private: each algorithm has local stores of its own. So is a task that continues another one, and
+that other one.
 """
 
 from __future__ import annotations
@@ -326,11 +327,14 @@ class MergedPlan:
 
 
 def _part(plan: Plan, private: bool) -> Plan:
-    """The tasks and evaluations of a plan that load or save local tensors, or all others and the statistics."""
-    masks = {name: (*task.load_local, *task.save_local) for name, task in plan.tasks.items()}
+    """The tasks and evaluations of a plan that are private, or all others and the statistics."""
+    own = {
+        name: bool(task.continues) or name in plan.continued or any((*task.load_local, *task.save_local))
+        for name, task in plan.tasks.items()
+    }
     return replace(
         plan,
-        tasks={name: task for name, task in plan.tasks.items() if any(masks[name]) == private},
+        tasks={name: task for name, task in plan.tasks.items() if own[name] == private},
         evaluations={name: each for name, each in plan.evaluations.items() if any(each.load_local) == private},
         client_stats={} if private else plan.client_stats,
     )

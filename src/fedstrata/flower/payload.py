@@ -191,6 +191,7 @@ def _choice(names: tuple[str, ...]) -> Codec:
 _INT = _scalar(int)
 _FLOAT = _scalar(float)
 _INTS = _list(int)
+_FLOATS = _list(float)
 MASK = _list(bool)
 TEXT = _scalar(str)
 TEXTS = _list(str)
@@ -212,6 +213,12 @@ OPTIONAL_IDS = Codec(
     lambda *value: torch.tensor(ids, dtype=torch.int64) if (ids := _INTS.read(*value)) else None,
 )
 """A tensor of integers, (m,), or None."""
+
+OPTIONAL_FLOAT_ROW = Codec(
+    lambda row: [] if row is None else row.flatten().tolist(),
+    lambda *value: torch.tensor([numbers]) if (numbers := _FLOATS.read(*value)) else None,
+)
+"""A tensor of numbers with one row, (1, c) float32, or None."""
 
 
 def tensors_of_row(row: Tensor, mask: Mask, layout: Layout) -> dict[str, Tensor]:

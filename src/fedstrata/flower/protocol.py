@@ -36,6 +36,7 @@ from fedstrata.flower.payload import (
     ONE_DOUBLE,
     ONE_FLOAT,
     ONE_INT,
+    OPTIONAL_FLOAT_ROW,
     OPTIONAL_IDS,
     TEXTS,
     ExpectedReply,
@@ -260,7 +261,7 @@ def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int
     return wanted
 
 
-_TASK = Schema(LocalTask, candidates=ID_ROW, max_samples=OPTIONAL_IDS)
+_TASK = Schema(LocalTask, candidates=ID_ROW, max_samples=OPTIONAL_IDS, shares=OPTIONAL_FLOAT_ROW)
 _EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
 
 

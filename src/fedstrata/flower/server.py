@@ -162,7 +162,8 @@ def _run_setup(
     truth = torch.tensor(federation.truth) if federation.truth else None
     problem = replace(problem, truth=truth, public=public, predict=clients.predict)
     algorithm = experiment.algorithm_of()
-    rehearse(algorithm, problem)
+    personal = experiment.personal_of()
+    rehearse(algorithm, problem, personal)
     check_probes(experiment, algorithm, problem)
     joins = _joins(experiment, clients.registry)
 
@@ -177,13 +178,14 @@ def _run_setup(
     names = _client_names(federation, clients)
     setup = RunSetup(
         problem=problem,
-        algorithm=algorithm,
+        algorithm=personal.around(algorithm) if personal else algorithm,
         clients=clients,
         members=members,
         client_data=no_client_data(config),
         engine=engine,
         names=names,
         objective=config.objective,
+        personal=personal,
     )
     return setup, joins
 

@@ -92,13 +92,19 @@ def find_resumable(
     return Resumable(checkpoint, tuple(notes))
 
 
-def last_state(folder: Folder, experiment: Mapping[str, Any], fresh: StateT) -> StateT:
+def last_state(
+    folder: Folder,
+    experiment: Mapping[str, Any],
+    fresh: StateT,
+    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> StateT:
     """Read the state that a run ended with.
 
     Args:
         folder: The folder of the run.
         experiment: The experiment of the run; plain JSON values. Its engine does not matter.
         fresh: The state of the same run before its first round.
+        completed: Returns the experiment of a checkpoint with the defaults of keys that an older version did not have.
 
     Raises:
         RecordError: When there is no checkpoint, or none that can be used.
@@ -106,7 +112,7 @@ def last_state(folder: Folder, experiment: Mapping[str, Any], fresh: StateT) -> 
 
     def unusable(found: Checkpoint[StateT]) -> str:
         now = {**experiment, "engine": found.experiment.get("engine")}
-        refuse_other(now, found.experiment, folder)
+        refuse_other(now, completed(found.experiment), folder)
         return unfit(found.state, fresh)
 
     found = find_checkpoint(folder.checkpoints, type(fresh), unusable)

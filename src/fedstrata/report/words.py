@@ -113,6 +113,11 @@ TILES: Mapping[str, Tile] = {
     "acc_client": Tile("{Metric}", "mean over clients, each on its own test data; {scale}", of_metric=True),
     "acc_worst": Tile("Worst client", "{worst} {metric} of a client; good is close to the mean", of_metric=True),
     "acc_weighted": Tile("By samples", "{metric}, mean weighted by test samples; {better} is better", of_metric=True),
+    "acc_shared": Tile(
+        "Without personal models",
+        "{metric} with the models that clients would use without the personal stage; the mean should be {better}",
+        of_metric=True,
+    ),
     "acc_cluster": Tile(
         "By cluster", "{metric}, mean over the clusters; {better} is better", of_clusters=True, of_metric=True
     ),
@@ -154,6 +159,7 @@ MEASURES: Mapping[str, str] = {
     "acc_worst": "{metric} of the worst client",
     "acc_best": "{metric} of the best round, chosen by test samples",
     "acc_validation": "{metric} on validation data, mean over clients",
+    "acc_shared": "{metric} without the personal stage, mean over clients",
     "acc_selected": "{metric} of the round that validation data select",
     "target": "{metric} to reach, mean over clients",
 }

@@ -14,6 +14,7 @@ import torch
 from fedstrata import data
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folder import recorded
+from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset
@@ -60,8 +61,7 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         setup = build_run(experiment)
         algorithm = setup.algorithm
         n = setup.problem.clients
-        keys = experiment.model_dump(mode="json", exclude_none=True)
-        state = last_state(record, keys, algorithm.init(setup.problem))
+        state = last_state(record, plain_keys(experiment), algorithm.init(setup.problem), completed_keys)
         problem, state = _admit(algorithm, setup.problem, state)
         trained = setup.client_data.dataset
         newcomers = [replace(new, mean=trained.mean, std=trained.std) for new in newcomers]

@@ -38,6 +38,7 @@ from fedstrata.models import NetworkShape, layout_of, make_network, portable, ro
 from fedstrata.models.factories import PortableFactory
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
+from fedstrata.personal import PersonalMethod
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -57,7 +58,7 @@ class RunSetup:
 
     Attributes:
         problem: What is fixed for the run.
-        algorithm: The algorithm with its hyper-parameters.
+        algorithm: The algorithm with its hyper-parameters, and what the personal method does in every round.
         clients: The engine, or the devices, that hold the data.
         members: Who takes part in which round.
         client_data: The data of all clients.
@@ -68,6 +69,7 @@ class RunSetup:
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         objective: What the networks learn.
+        personal: How clients make models of their own; None where they do not.
     """
 
     problem: Problem
@@ -82,6 +84,7 @@ class RunSetup:
     public: torch.Tensor | None = None
     inputs: str = ""
     objective: Objective = field(default_factory=Objective)
+    personal: PersonalMethod | None = None
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -105,6 +108,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         InputError: When something that the experiment names does not exist or does not fit.
     """
     algorithm = experiment.algorithm_of()
+    personal = experiment.personal_of()
     members = membership(experiment)
     resolve_engine(experiment.engine.name, experiment.engine.device)
     _refuse_public(experiment)
@@ -113,13 +117,13 @@ def build_run(experiment: Experiment) -> RunSetup:
     if info is not None:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
         rehearsed = problem_of(experiment, info.shape, outputs)
-        rehearse(algorithm, rehearsed)
+        rehearse(algorithm, rehearsed, personal)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
     problem = problem_of(experiment, dataset.shape, dataset.outputs)
-    rehearse(algorithm, problem)
+    rehearse(algorithm, problem, personal)
     check_probes(experiment, algorithm, problem)
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
@@ -139,7 +143,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     problem = replace(problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
         problem=problem,
-        algorithm=algorithm,
+        algorithm=personal.around(algorithm) if personal else algorithm,
         clients=clients,
         members=members,
         client_data=spec.client_data,
@@ -150,6 +154,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         public=public,
         inputs=_inputs(dataset),
         objective=spec.objective,
+        personal=personal,
     )
 
 
@@ -182,7 +187,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
 
     Args:
         setup: What was built from the first experiment.
-        experiment: One that differs in algorithm, local training, server and cohort at most.
+        experiment: One that differs in algorithm, personal models, local training, server and cohort at most.
 
     Raises:
         ExperimentError: When its networks learn something else, which the clients of the first do not compute.
@@ -200,7 +205,11 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     own = setup.problem
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     members = _weighted(membership(experiment), experiment, setup.client_data)
-    return replace(setup, algorithm=experiment.algorithm_of(), problem=problem, members=members)
+    algorithm = experiment.algorithm_of()
+    personal = experiment.personal_of()
+    rehearse(algorithm, problem, personal)
+    algorithm = personal.around(algorithm) if personal else algorithm
+    return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members)
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
@@ -251,7 +260,8 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
         replace(dataset, columns=columns).channels_last(),
         partition,
         experiment.seed,
-        members.handovers,
+        # The plans that follow the last round must not meet data of a later one.
+        {client: (since, other) for client, (since, other) in members.handovers.items() if since <= experiment.rounds},
         experiment.engine.precision,
         objective_of(experiment),
     )
@@ -429,17 +439,19 @@ def schedule_of(local: LocalTable) -> LearningRateSchedule:
     )
 
 
-def rehearse(algorithm: Algorithm[Any], problem: Problem) -> None:
+def rehearse(algorithm: Algorithm[Any], problem: Problem, personal: PersonalMethod | None = None) -> None:
     """Ask for a first plan as if all clients were in one group, so that wrong layers are found before data is read.
 
     Raises:
-        ExperimentError: When a key of the algorithm does not fit the network.
+        ExperimentError: When a key of the algorithm does not fit the network, or the personal method does not fit.
     """
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
     try:
         algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))
     except LayoutError as error:
         raise ExperimentError(f"algorithm.{_key_of(algorithm, problem.layout)} = {error}") from None
+    if personal is not None:
+        personal.check(problem, algorithm)
 
 
 def _key_of(algorithm: Algorithm[Any], layout: Layout) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folder import recorded
+from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat
 from fedstrata.errors import InputError, RecordError
@@ -83,9 +84,8 @@ class Run:
         problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.output_shape)
         # The type of the state is wanted, not the state: any true groups will do.
         problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-        keys = experiment.model_dump(mode="json", exclude_none=True)
         fresh: State = experiment.algorithm_of().init(problem)
-        return last_state(Folder(self.folder.resolve()), keys, fresh)
+        return last_state(Folder(self.folder.resolve()), plain_keys(experiment), fresh, completed_keys)
 
     @cached_property
     def _models(self) -> ClientModels:

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from fedstrata.config import Experiment, dumps, load_experiment
+from fedstrata.config import Experiment, dumps
+from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, State
-from fedstrata.errors import FedstrataError, RecordError
+from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
+from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import NetworkShape, make_network, portable
@@ -30,6 +31,7 @@ from fedstrata.runner.client_descriptions import describe_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
+from fedstrata.runner.personal import make_personal, personal_summary
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
@@ -150,14 +152,14 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
             )
-            chosen = yield from _score_last_models(setup, recorder, state)
+            last = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target, metric)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
-        summary = {**_names(experiment), **measures, **made}
-        write_used_models(folder.path, setup, state, chosen)
+        summary = {**_names(experiment), **measures, **last.summary, **made}
+        write_used_models(folder.path, setup, state, last.uses, last.chosen, last.before)
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
@@ -184,22 +186,48 @@ def _data_record(setup: RunSetup) -> DataRecord:
     return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)
 
 
-def _score_last_models(
-    setup: RunSetup, recorder: _Recorder, state: State
-) -> Generator[Plan, PlanReply, Mapping[int, int]]:
+@dataclass(frozen=True)
+class _LastModels:
+    """What the clients use when a run is over.
+
+    Attributes:
+        uses: The models that they use.
+        chosen: The model that each client with several candidates would use, by client.
+        before: The round before which the stores have the tensors of clients' own.
+        summary: What the summary says about personal models.
+    """
+
+    uses: Evaluation
+    chosen: Mapping[int, int]
+    before: int
+    summary: Mapping[str, Any]
+
+
+def _score_last_models(setup: RunSetup, recorder: _Recorder, state: State) -> Generator[Plan, PlanReply, _LastModels]:
     """Complete the record of the last round by a plan without training.
 
-    Returns:
-        The model that each client with several candidates would use, by client.
+    When the last round of the run is over, the personal stage follows, where there is one.
     """
+    uses = models_in_use(setup, state)
     evaluations = recorder.evaluations(state)
+    before = state.round + 1
     if not evaluations:
-        return {}
-    choice = Choice.among(setup.problem, models_in_use(setup, state))
-    plan = Plan(state.round + 1, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
-    reply = yield plan
-    recorder.complete(state, reply.report)
-    return choice.answers(reply.report)
+        return _LastModels(uses, {}, before, {})
+    choice = Choice.among(setup.problem, uses)
+    reply = yield Plan(before, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+    chosen = choice.answers(reply.report)
+    scores = reply.report.scores
+    if setup.personal is None or state.round < recorder.experiment.rounds:
+        recorder.complete(state, scores)
+        return _LastModels(uses, chosen, before, {})
+    made = yield from make_personal(setup, state, uses, chosen, before + 1)
+    if made is not None:
+        uses = made.uses
+        before = made.round
+        scores = {**scores, SHARED: scores[CLIENT], **made.scores}
+    recorder.complete(state, scores)
+    summary = personal_summary(recorder.experiment.personal.method, scores, made)
+    return _LastModels(uses, chosen, before, {"personal": summary})
 
 
 def _begin(
@@ -217,7 +245,7 @@ def _begin(
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
-    found = find_resumable(folder, fresh, _keys(experiment), _origin(setup), _completed) if resume else None
+    found = find_resumable(folder, fresh, plain_keys(experiment), _origin(setup), completed_keys) if resume else None
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
@@ -257,11 +285,10 @@ class _Recorder:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
         return wanted
 
-    def complete(self, state: State, report: Report) -> None:
-        """Write the record of the last round with the scores of a report."""
+    def complete(self, state: State, scores: Mapping[str, Score]) -> None:
+        """Write the record of the last round with the scores of its models."""
         if self.record is None:
             return
-        scores = report.scores
         objective = objective_of(self.experiment)
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
         classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
@@ -274,7 +301,7 @@ class _Recorder:
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
-        self.complete(done.before, done.reply.report)
+        self.complete(done.before, done.reply.report.scores)
         self._write_decision(done)
         _logger.debug(
             "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
@@ -308,7 +335,7 @@ class _Recorder:
             done.state,
             store.tensors(),
             self.record,
-            experiment=_keys(self.experiment),
+            experiment=plain_keys(self.experiment),
             versions=_origin(self.setup),
             lines=self.folder.log.digest,
         )
@@ -363,20 +390,6 @@ class _Recorder:
         stored = partial(self.setup.clients.store.read, before=plan.round)
         sent = traffic(self.setup.problem.layout, plan, report, stored)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
-
-
-def _keys(experiment: Experiment) -> dict[str, Any]:
-    """An experiment as plain JSON values, every default written out."""
-    return experiment.model_dump(mode="json", exclude_none=True)
-
-
-def _completed(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of an older experiment with the defaults of those that it did not have."""
-    try:
-        return _keys(load_experiment(keys, find_data=False))
-    # Then they are compared as they are, which names what differs.
-    except FedstrataError:
-        return keys
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:

@@ -58,16 +58,19 @@ def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     return setup.algorithm.evaluations(setup.problem, state, clients)[CLIENT]
 
 
-def write_used_models(folder: Path, setup: RunSetup, state: State, chosen: Mapping[int, int]) -> None:
+def write_used_models(
+    folder: Path, setup: RunSetup, state: State, uses: Evaluation, chosen: Mapping[int, int], before: int
+) -> None:
     """Write which model each client uses, and the tensors of clients' own.
 
     Args:
         folder: The run folder.
         setup: What the run was built from. Its clients' store has what they keep to themselves.
         state: The last state.
+        uses: The models that the clients use.
         chosen: The model that each client with several candidates chose.
+        before: The round before which the store has the tensors.
     """
-    uses = models_in_use(setup, state)
     nodes = state.nodes.tolist()
     tensors = setup.problem.layout.tensors
     clients = list[UsedModel]()
@@ -75,7 +78,7 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, chosen: Mappi
     for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
         candidates = [model for model in row if model >= 0]
         model = candidates[0] if len(candidates) == 1 else chosen.get(client)
-        stored = setup.clients.store.read(client, before=state.round + 1) if any(uses.load_local) else {}
+        stored = setup.clients.store.read(client, before=before) if any(uses.load_local) else {}
         own = {tensors[place].name: values for place, values in sorted(stored.items()) if uses.load_local[place]}
         # The store of real devices says with an empty tensor that the values are there.
         on_device = any(values.numel() == 0 for values in own.values())

@@ -11,11 +11,11 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score
+from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.loop import best_candidate, selection_value, with_local_tensors
+from fedstrata.engine.loop import best_candidate, continued, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget
@@ -117,7 +117,7 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
         rounds = [_Round(engine, plan) for engine, plan in pairs]
         evaluated = [choice for each in rounds for choice in each.evaluated()]
         chosen = zip(evaluated, _choose(evaluated), strict=True)
-        scores = EvalResults([choice.request(taken, choice.index) for choice, (taken, _) in chosen])
+        scores = EvalResults([choice.request(place, choice.index) for choice, (place, _) in chosen])
         for position in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
             _work(rounds, position)
     found = iter(scores.read())
@@ -151,6 +151,8 @@ class _Choice:
         judging: The training samples on which several candidates are compared.
         index: The samples that the client then trains on or is scored on.
         metric: What is compared, as in `LocalTask.selection_metric`.
+        end: The model with which the client ended the task that it continues, (p,); None where there is none.
+        shares: How far each candidate goes towards it, (c,); None is 1 for all.
     """
 
     round: _Round
@@ -160,26 +162,31 @@ class _Choice:
     judging: Tensor
     index: Tensor
     metric: str = "loss"
+    end: Tensor | None = None
+    shares: Tensor | None = None
 
     @property
     def rivals(self) -> list[int]:
-        """The models among which the client has to choose; none if there is nothing to choose."""
-        models = [model for model in self.candidates.tolist() if model >= 0]
-        return models if len(models) > 1 else []
+        """The places of the candidates among which the client has to choose; none if there is nothing to choose."""
+        places = [place for place, model in enumerate(self.candidates.tolist()) if model >= 0]
+        return places if len(places) > 1 else []
 
-    def row(self, model: int) -> Tensor:
-        """A model with the client's own tensors in it, (p,)."""
-        return with_local_tensors(self.round.models[model], self.local, self.round.network.layout.spans)
+    def row(self, place: int) -> Tensor:
+        """The model that a candidate stands for, (p,)."""
+        received = self.round.models[int(self.candidates[place])]
+        model = with_local_tensors(received, self.local, self.round.network.layout.spans)
+        return continued(model, self.end, 1.0 if self.shares is None else float(self.shares[place]))
 
-    def request(self, model: int, index: Tensor) -> EvalRequest:
-        """The request to score a model. Clients without tensors of their own ask about the same model."""
-        key = (id(self.round), model, id(self) if self.local else None)
-        return EvalRequest(self.round.network, key, self.row(model), self.round.source, index)
+    def request(self, place: int, index: Tensor) -> EvalRequest:
+        """The request to score a candidate. Clients that take models as they are ask about the same model."""
+        own = bool(self.local) or self.end is not None
+        key = (id(self.round), int(self.candidates[place]), (id(self), place) if own else None)
+        return EvalRequest(self.round.network, key, self.row(place), self.round.source, index)
 
 
 def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
-    """The candidate of each client that is least wrong, the first on a tie; and how wrong each one is, (c,)."""
-    found = iter(EvalResults([each.request(model, each.judging) for each in choices for model in each.rivals]).read())
+    """The place of the candidate that is least wrong, for each client, the first on a tie; and all losses, (c,)."""
+    found = iter(EvalResults([each.request(place, each.judging) for each in choices for place in each.rivals]).read())
     chosen = []
     for each in choices:
         losses = torch.full((len(each.candidates),), torch.nan)
@@ -213,6 +220,7 @@ class _Round:
         self._finite: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._columns = dict[Mask, Tensor]()
         self._results = dict[str, Result]()
+        self._ends = dict[tuple[str, int], Tensor]()
 
     def evaluated(self) -> list[_Choice]:
         """The clients that are scored, evaluation by evaluation."""
@@ -239,8 +247,18 @@ class _Round:
                 if len(index):  # else it is one of two halves of a single sample
                     judging = self._client_data.train(client, task.selection_fold, self._plan.round)
                     local = self._local_tensors(client, task.load_local)
-                    metric = task.selection_metric
-                    choices.append(_Choice(self, client, task.candidates[row], local, judging, index, metric))
+                    choice = _Choice(
+                        round=self,
+                        client=client,
+                        candidates=task.candidates[row],
+                        local=local,
+                        judging=judging,
+                        index=index,
+                        metric=task.selection_metric,
+                        end=self._ends.get((task.continues, client)),
+                        shares=None if task.shares is None else task.shares[row],
+                    )
+                    choices.append(choice)
         return choices
 
     def jobs(
@@ -251,8 +269,10 @@ class _Round:
         for name, task in list(self._plan.tasks.items())[position : position + 1]:
             updates = landing(self.network.device, len(choices), self.network.layout.p)
             losses = torch.empty(len(choices), task.candidates.shape[1])
-            for choice, (taken, found), update, row in zip(choices, chosen, updates, losses, strict=True):
+            models = list[int]()
+            for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
                 row.copy_(found)
+                models.append(int(choice.candidates[place]))
                 job = TrainingJob(
                     trainers=self._trainers,
                     source=self.source,
@@ -260,18 +280,21 @@ class _Round:
                     task=task,
                     client=choice.client,
                     index=choice.index,
-                    start=choice.row(taken),
-                    received=self.models[taken],
-                    finish=partial(self._finish, task, choice.client, update),
+                    start=choice.row(place),
+                    received=self.models[models[-1]],
+                    finish=partial(self._finish, name, choice.client, update),
                 )
                 jobs.append(job)
             clients = _column(choice.client for choice in choices)
             sizes = _column(len(choice.index) for choice in choices)
-            self._results[name] = Result(Rows(clients, updates), _column(taken for taken, _ in chosen), sizes, losses)
+            self._results[name] = Result(Rows(clients, updates), _column(models), sizes, losses)
         return jobs
 
-    def _finish(self, task: LocalTask, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
+    def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""
+        task = self._plan.tasks[name]
+        if name in self._plan.continued:
+            self._ends[name, client] = end.clone()
         saved = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if task.save_local[t]}
         if saved:
             self._all_local_tensors(client).update(saved)

@@ -1,0 +1,262 @@
+"""Every client chooses by cross-validation on its training data how much of a tuned model it keeps.
+
+Each half of a client's training data judges what the other half tuned. Independent units are in one half. Between a
+model and the tuned one lie models that keep a share of the tuning: Wortsman et al., "Robust fine-tuning of zero-shot
+models", CVPR 2022. A client has few samples, so its losses are combined with those of the other clients: Efron and
+Morris, "Data analysis using Stein's estimator and its generalizations", Journal of the American Statistical
+Association 1975. The less the clients differ beyond the noise of their samples, the more all choose alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import MinLen
+from pydantic.dataclasses import dataclass
+
+from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
+from fedstrata.lazy_torch import torch
+from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How much of a tuned model may be kept. Without any, the model is that from which tuning started."""
+
+_FOLDS = {"A": "B", "B": "A"}
+"""The halves of a client's training data, and which one judges what was tuned on it."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Best:
+    """Best: each client keeps as much of a tuned model as cross-validation on its own training data advises.
+
+    When the rounds are over, every client tunes its model on each half of its training data. On the other half it
+    scores the model, the tuned one, and models between them. Then it tunes its model on all of its training data, and
+    keeps the share with the lowest loss; somewhat more, as twice the samples tune better. Test data have no part in it.
+    The server learns these losses, and nothing else. The learning rate of a tuning falls linearly from `local.lr` to 0.
+
+    Attributes:
+        epochs: The local epochs of the tuning. The numbers of a list are alternatives.
+        layers: The layers that are tuned. The entries of a list are alternatives.
+        prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
+    """
+
+    source: ClassVar[str] = "fedstrata, docs/personal.md"
+
+    epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 3
+    layers: Selectors = ALL
+    prior: Literal["cohort", "none"] = "cohort"
+
+    def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
+        """Refuse selectors that match no layer."""
+        check_layers(problem.layout, self.layers)
+
+    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """Nothing happens beside the rounds."""
+        return algorithm
+
+    def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
+        """Two plans: cross-validation on halves, then tuning on everything with what was chosen."""
+        tunings = self._tunings(problem, last)
+        report = yield last.plan(problem, _validation_tasks(tunings), last.round)
+        losses, sizes = held_out_losses(report, tunings, last.clients)
+        weight = cohort_weight(losses, sizes) if self.prior == "cohort" else torch.zeros(len(sizes))
+        chosen = choose(losses, sizes, weight)
+        options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
+        choices = [options[number] for number in chosen.tolist()]
+        report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
+        kept = {client for tuning in tunings for client in _clients_of(report, tuning.kept)}
+        nodes = last.nodes[last.candidates[:, 0]].tolist()
+        return tuple(
+            PersonalChoice(client, node, float(option.tuning.epochs), with_all_samples(option.share))
+            if client in kept
+            else PersonalChoice(client, node, epochs=0.0, share=0.0)
+            for client, node, option in zip(last.clients.tolist(), nodes, choices, strict=True)
+        )
+
+    def _tunings(self, problem: Problem, last: LastModels) -> list[_Tuning]:
+        """All alternatives."""
+        numbers = [self.epochs] if isinstance(self.epochs, int) else self.epochs
+        return [
+            _Tuning(f"tuning-{layers}-{epochs}", epochs, tuned_mask(problem.layout, layers), problem, last)
+            for layers in selector_tuple(self.layers)
+            for epochs in numbers
+        ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Tuning:
+    """An alternative of tuning.
+
+    Attributes:
+        name: Its name.
+        epochs: The local epochs.
+        trainable: The tensors that are tuned, (l,).
+        problem: What is fixed for the run.
+        last: What the clients start from.
+    """
+
+    name: str
+    epochs: int
+    trainable: Mask
+    problem: Problem
+    last: LastModels
+
+    @property
+    def kept(self) -> str:
+        """The name of the task that saves a share of the tuned model."""
+        return f"{self.name}-kept"
+
+    def tasks(self, fold: str) -> dict[str, LocalTask]:
+        """The tasks on a fold."""
+        return tuning_tasks(self.problem, self.last, self.name, self.epochs, self.trainable, fold)
+
+    def between(self, fold: str, shares: torch.Tensor) -> LocalTask:
+        """A task after `tasks` that trains nothing: its candidates go so far from the start to the tuned model.
+
+        Args:
+            fold: The fold.
+            shares: How far each candidate goes, (m, c).
+        """
+        *_, (end, task) = self.tasks(fold).items()
+        candidates = self.last.candidates.expand(shares.shape)
+        nothing = self.problem.layout.nothing
+        return replace(task, trainable=nothing, continues=end, candidates=candidates, shares=shares)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """What a client may choose: an alternative of tuning, and how much of its model is kept."""
+
+    tuning: _Tuning
+    share: float
+
+
+def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
+    """Every client tunes on each half of its data, and the other half judges shares of what came out."""
+    tasks = dict[str, LocalTask]()
+    for tuning in tunings:
+        shares = torch.tensor(SHARES).expand(len(tuning.last.clients), -1)
+        for fold, other in _FOLDS.items():
+            tasks |= tuning.tasks(fold)
+            tasks[_scored(tuning, fold)] = replace(tuning.between(fold, shares), selection_fold=other)
+    return tasks
+
+
+def _clients_of(report: Report, task: str) -> list[int]:
+    """The clients that did a task; none where the plan had no such task."""
+    clients: list[int] = report.results[task].updates.clients.tolist() if task in report.results else []
+    return clients
+
+
+def _scored(tuning: _Tuning, fold: str) -> str:
+    """The name of the task that scores what was tuned on a fold."""
+    return f"{tuning.name}-{fold}-scores"
+
+
+def held_out_losses(
+    report: Report, tunings: Sequence[_Tuning], clients: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What cross-validation found.
+
+    Returns:
+        The loss of each option on each half, (2, m, c), and the samples of that half, (2, m). A client that did not
+        answer, or has a single sample, has no samples, and losses of 0.
+    """
+    losses = torch.zeros(len(_FOLDS), len(clients), len(tunings) * len(SHARES), dtype=torch.float64)
+    sizes = torch.zeros(len(_FOLDS), len(clients), dtype=torch.float64)
+    for place, (fold, other) in enumerate(_FOLDS.items()):
+        for number, tuning in enumerate(tunings):
+            result = report.results[_scored(tuning, fold)]
+            rows = torch.searchsorted(clients, result.updates.clients)
+            columns = slice(number * len(SHARES), (number + 1) * len(SHARES))
+            losses[place, rows, columns] = result.losses.double()
+            judged = report.results[_scored(tuning, other)]
+            sizes[place, torch.searchsorted(clients, judged.updates.clients)] = judged.sizes.double()
+    both = (sizes > 0).all(dim=0)
+    return torch.where(both[:, None], losses, 0.0), torch.where(both, sizes, 0.0)
+
+
+def cohort_weight(losses: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """How much the other clients count in the choice of each client, (m,) in [0, 1].
+
+    What a client gains by an option is a mean over its samples. Its variance over the two halves tells the noise of a
+    client; what the gains of clients vary beyond it is how much the clients differ. The weight is the share of the
+    noise in both, as in the estimator of James and Stein.
+
+    Args:
+        losses: The loss of each option on each half, (2, m, c).
+        sizes: The samples of each half, (2, m).
+    """
+    n = sizes.sum(dim=0)
+    judged = n > 0
+    gains = _gains(losses)[:, judged]
+    if int(judged.sum()) < 3:
+        return torch.zeros(len(n), dtype=torch.float64)
+    deviations = gains - gains.mean(dim=1, keepdim=True)
+    # The variance of a client's mean over both halves, were its samples as many as n: v / n.
+    difference = (deviations[0] - deviations[1]) / 2
+    noise = float((n[judged, None] * difference.square()).mean())
+    total = deviations.mean(dim=0).square().mean(dim=1)
+    differ = max(float((total - noise / n[judged]).mean()), 0.0)
+    weight = noise / (noise + differ * n) if noise > 0 else torch.zeros_like(n)
+    return torch.where(judged, weight, 1.0)
+
+
+def _gains(losses: torch.Tensor) -> torch.Tensor:
+    """How much lower than that of the untuned model the loss of each option is, (2, m, c).
+
+    A loss that is not finite, as of a network that diverged in tuning, counts as one that is `_WORST` higher.
+    """
+    gains = losses[..., :1] - losses
+    return gains.nan_to_num(-_WORST, _WORST, -_WORST).clamp(min=-_WORST)
+
+
+_WORST = 1.0
+"""The most by which an option is counted as worse than the untuned model. It is not chosen in any case, and must not
+hide how much the clients differ in others."""
+
+
+def choose(losses: torch.Tensor, sizes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The option of each client, (m,): the one with the largest gain, the first on a tie.
+
+    Args:
+        losses: The loss of each option on each half, (2, m, c).
+        sizes: The samples of each half, (2, m).
+        weight: How much the mean gain of all clients counts for each client, (m,).
+    """
+    n = sizes.sum(dim=0)
+    judged = n > 0
+    gains = _gains(losses)
+    own = (gains * sizes[..., None]).sum(dim=0) / n.clamp(min=1)[:, None]
+    cohort = own[judged].mean(dim=0) if bool(judged.any()) else torch.zeros(losses.shape[2], dtype=own.dtype)
+    return torch.lerp(own, cohort.expand_as(own), weight[:, None].to(own.dtype)).argmax(dim=1)
+
+
+def with_all_samples(share: float) -> float:
+    """How much to keep of a model that was tuned on all samples, where so much was best of one tuned on half of them.
+
+    Let tuning find what is a client's own, with a variance of s over the parameters, and noise of variance v / n with n
+    samples. The best share is s / (s + v / n). With half the samples it is s / (s + 2 v / n).
+    """
+    return 2 * share / (1 + share)
+
+
+def _final_tasks(problem: Problem, tunings: Sequence[_Tuning], choices: Sequence[_Option]) -> Mapping[str, LocalTask]:
+    """Every client tunes on all of its data as it has chosen, and keeps its share of the tuned model.
+
+    A client that keeps nothing of it does not train, and goes on using the model that it has.
+    """
+    tasks = dict[str, LocalTask]()
+    for tuning in tunings:
+        shares = torch.tensor([[with_all_samples(each.share) if each.tuning is tuning else 0.0] for each in choices])
+        if not bool(shares.any()):
+            continue
+        keep = replace(tuning.between("all", shares), save_local=problem.layout.everything)
+        for name, task in {**tuning.tasks("all"), tuning.kept: keep}.items():
+            tasks[name] = replace(task, candidates=torch.where(shares > 0, task.candidates, -1))
+    return tasks

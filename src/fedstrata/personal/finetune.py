@@ -1,0 +1,108 @@
+"""Every client tunes its cluster's model on its own data when the rounds are over.
+
+Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, "Federated evaluation of on-device personalization",
+arXiv 1910.10252, 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.core import Algorithm, Layout, Mask, Problem
+from fedstrata.errors import ExperimentError, LayoutError
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
+
+ALL = "all"
+"""The selector of all layers. It stands for every tensor: those of normalisation layers too."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class FineTuned:
+    """Fine-tuning: some epochs on the client's own data, when the rounds are over.
+
+    The learning rate falls linearly from `local.lr` to 0.
+
+    Attributes:
+        epochs: The local epochs.
+        layers: The layers that are tuned. The others stay those of the cluster.
+    """
+
+    source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
+
+    epochs: PositiveInteger = 10
+    layers: Selectors = ALL
+
+    def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
+        """Refuse selectors that match no layer."""
+        check_layers(problem.layout, self.layers)
+
+    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """Nothing happens beside the rounds."""
+        return algorithm
+
+    def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
+        """One plan, in which every client tunes and saves its model."""
+        return (yield from tuned(problem, last, self.epochs, tuned_mask(problem.layout, self.layers)))
+
+
+@dataclass(frozen=True, config=STRICT)
+class TunedHead:
+    """Head: the last linear layer is tuned on the client's own data, when the rounds are over.
+
+    The learning rate falls linearly from `local.lr` to 0.
+
+    Attributes:
+        epochs: The local epochs.
+    """
+
+    source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019, of the last layer"
+
+    epochs: PositiveInteger = 10
+
+    def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
+        """Refuse networks without a linear layer."""
+        check_layers(problem.layout, "head")
+
+    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """Nothing happens beside the rounds."""
+        return algorithm
+
+    def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
+        """One plan, in which every client tunes and saves its model."""
+        return (yield from tuned(problem, last, self.epochs, tuned_mask(problem.layout, "head")))
+
+
+def tuned(problem: Problem, last: LastModels, epochs: int, trainable: Mask) -> PersonalPlans:
+    """Every client trains some tensors of its model for some epochs, and saves all tensors."""
+    tasks = tuning_tasks(problem, last, "tuning", epochs, trainable)
+    *_, end = tasks
+    tasks[end] = replace(tasks[end], save_local=problem.layout.everything)
+    report = yield last.plan(problem, tasks, last.round)
+    result = report.results[end]
+    starts = last.nodes[result.chosen].tolist()
+    clients = result.updates.clients.tolist()
+    return tuple(
+        PersonalChoice(client, start, float(epochs), 1.0) for client, start in zip(clients, starts, strict=True)
+    )
+
+
+def tuned_mask(layout: Layout, selectors: Selectors) -> Mask:
+    """The tensors of some layers, with the norm and buffer tensors that follow them, (l,)."""
+    names = selector_tuple(selectors)
+    return layout.everything if ALL in names else layout.whole(layout.select(*names))
+
+
+def check_layers(layout: Layout, selectors: Selectors) -> None:
+    """Refuse selectors that match no layer.
+
+    Raises:
+        ExperimentError: For the first of them.
+    """
+    try:
+        tuned_mask(layout, selectors)
+    except LayoutError as error:
+        raise ExperimentError(f"personal.layers = {error}") from None

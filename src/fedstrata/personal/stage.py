@@ -1,0 +1,123 @@
+"""The stage after the rounds, or beside them, in which each client makes a model of its own.
+
+A personal method is pure, like an algorithm. It is made of tasks and evaluations alone, so every engine and a real
+network run it, and it composes with every algorithm. The personal model stays in the store of its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
+from fedstrata.lazy_torch import torch
+
+
+@dataclass(frozen=True)
+class LastModels:
+    """What the clients start from when the rounds are over.
+
+    Attributes:
+        round: The number of the first plan that is still free.
+        clients: The clients that take part, ascending ids (m,) int64.
+        models: The models of the clusters, (k, p).
+        candidates: The model that each client would use, (m, 1).
+        load_local: The tensors of it that are the client's own, (l,).
+        nodes: The tree node of each cluster, (k,) int64.
+    """
+
+    round: int
+    clients: torch.Tensor
+    models: torch.Tensor
+    candidates: torch.Tensor
+    load_local: Mask
+    nodes: torch.Tensor
+
+    def task(self, problem: Problem, training: LocalTraining, trainable: Mask, stream: str) -> LocalTask:
+        """Every client trains some tensors of its model. Nothing is sent or saved."""
+        nothing = problem.layout.nothing
+        return LocalTask(
+            candidates=self.candidates,
+            training=training,
+            trainable=trainable,
+            upload=nothing,
+            load_local=self.load_local,
+            save_local=nothing,
+            stream=stream,
+        )
+
+    def plan(self, problem: Problem, tasks: Mapping[str, LocalTask], round: int) -> Plan:
+        """A plan of some tasks."""
+        return Plan(round=round, seed=problem.seed, cohort=self.clients, models=self.models, tasks=dict(tasks))
+
+
+@dataclass(frozen=True)
+class PersonalChoice:
+    """What a client has chosen, for people to see.
+
+    Attributes:
+        client: The id of the client.
+        start: The tree node whose model it starts from.
+        epochs: The local epochs of the tuning; 0 is none.
+        share: How much of the tuned model it keeps, in [0, 1].
+    """
+
+    client: int
+    start: int
+    epochs: float
+    share: float
+
+
+PersonalPlans = Generator[Plan, Report, tuple[PersonalChoice, ...]]
+"""The plans after the last round: each is yielded, the report of it is sent, and the choices are returned."""
+
+
+class PersonalMethod(Protocol):
+    """Pure functions. The fields of a method are its keys."""
+
+    source: ClassVar[str]
+
+    def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
+        """Refuse an algorithm or a network that the method does not fit.
+
+        Raises:
+            ExperimentError: In one line.
+        """
+
+    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """The algorithm with what the method does in every round; the algorithm itself where that is nothing."""
+
+    def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
+        """What the clients do when the rounds are over, plan by plan."""
+
+
+def tuning_tasks(
+    problem: Problem, last: LastModels, name: str, epochs: int, trainable: Mask, fold: str = "all"
+) -> dict[str, LocalTask]:
+    """Every client tunes its model, in a task for each epoch.
+
+    The learning rate is that of the experiment before any schedule, and falls linearly: with e of E epochs to go, it is
+    e / E of it. Few samples at a constant rate leave a model that is as good as its last few steps.
+
+    Args:
+        problem: What is fixed for the run.
+        last: What the clients start from.
+        name: The name of this tuning, with which those of its tasks begin.
+        epochs: The number of epochs.
+        trainable: The tensors that are tuned, (l,).
+        fold: The part of the training data that is used.
+
+    Returns:
+        The tasks in their order. The last one ends with the tuned model.
+    """
+    tasks = dict[str, LocalTask]()
+    before = ""
+    for epoch in range(epochs):
+        training = problem.training.with_epochs(1)
+        training = replace(training, lr=training.lr * (epochs - epoch) / epochs)
+        task = last.task(problem, training, trainable, stream=f"{name}-{epoch + 1}")
+        after = f"{name}-{fold}-{epoch + 1}"
+        tasks[after] = replace(task, fold=fold, continues=before)
+        before = after
+    return tasks

@@ -1,0 +1,121 @@
+"""Tasks that go on from where an earlier task of the plan ended, and models between two models."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import fit_of, loop_of, plan_of
+
+from fedstrata.core import LocalTask, LocalTraining, Plan
+from fedstrata.engine.loop import continued
+from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
+from fedstrata.engine.vectorized import Vectorized
+from fedstrata.errors import ContractError
+from turns import same
+
+ONE_EPOCH = LocalTraining(epochs=1, batch=5, lr=0.1)
+
+
+def test_a_model_between_two_models_is_on_the_line_between_them() -> None:
+    model, end = torch.tensor([0.0, 2.0]), torch.tensor([4.0, torch.inf])
+    assert continued(model, end, 0.25)[0] == 1.0
+    # The ends of the way are exact, whatever the other end holds.
+    assert torch.equal(continued(model, end, 0.0), model) and torch.equal(continued(model, end, 1.0), end)
+    assert torch.equal(continued(model, None, 0.5), model)
+
+
+def test_two_epochs_in_two_tasks_are_two_epochs_in_one() -> None:
+    engine, layout, start = loop_of([12, 9])
+    first = fit_of(layout, [[0], [0]], training=ONE_EPOCH)
+    second = replace(first, continues="train", stream="second")
+    both = engine.run(plan_of(start[None], first, second)).results
+    # The second task alone, from the model that the first one ended with.
+    for client in (0, 1):
+        middle = start + both["train"].updates.values[client]
+        alone = engine.run(
+            plan_of(middle[None], replace(first.only(torch.tensor([True, False])), stream="second"), cohort=[client])
+        ).results["train"]
+        # The updates are differences, which were rounded.
+        torch.testing.assert_close(both["second"].updates.values[client], alone.updates.values[0], rtol=0, atol=1e-6)
+
+
+def scored(layout: object, offers: list[list[int]], shares: list[list[float]]) -> LocalTask:
+    """Nothing is trained: models between the received one and the end of the first task are compared on fold B."""
+    return fit_of(
+        layout,  # type: ignore[arg-type]
+        offers,
+        trainable=layout.nothing,  # type: ignore[attr-defined]
+        save_local=layout.everything,  # type: ignore[attr-defined]
+        continues="train",
+        shares=torch.tensor(shares),
+        selection_fold="B",
+    )
+
+
+def test_models_between_two_are_compared_on_a_fold_and_the_best_one_is_kept() -> None:
+    engine, layout, start = loop_of([12])
+    train = fit_of(layout, [[0]], fold="A")
+    report = engine.run(plan_of(start[None], train, scored(layout, [[0, 0, 0]], [[0.0, 0.5, 1.0]])))
+    end = start + report.results["train"].updates.values[0]
+    models = torch.stack([start, torch.lerp(start, end, 0.5), end])
+    by_hand = fit_of(layout, [[0, 1, 2]], trainable=layout.nothing, selection_fold="B")
+    expected = engine.run(plan_of(models, by_hand)).results["train"]
+    found = report.results["second"]
+    torch.testing.assert_close(found.losses, expected.losses, rtol=0, atol=1e-6)
+    best = int(expected.losses[0].argmin())
+    kept = engine.store.read(0, before=2)
+    row = torch.cat([kept[tensor] for tensor in sorted(kept)])
+    torch.testing.assert_close(row, models[best], rtol=0, atol=1e-6)
+
+
+def test_who_did_not_do_the_first_task_goes_on_from_the_received_model() -> None:
+    engine, layout, start = loop_of([12, 9])
+    train = fit_of(layout, [[0], [-1]], training=ONE_EPOCH)
+    report = engine.run(
+        plan_of(start[None], train, replace(train, candidates=torch.tensor([[-1], [0]]), continues="train"))
+    )
+    plain = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=ONE_EPOCH), cohort=[1]))
+    assert torch.equal(report.results["second"].updates.values[0], plain.results["train"].updates.values[0])
+
+
+def _plan(layout: object, start: torch.Tensor) -> Plan:
+    train = fit_of(layout, [[0], [0], [0]], fold="A")  # type: ignore[arg-type]
+    grid = [[0.0, 0.25, 1.0]] * 3
+    kept = replace(scored(layout, [[0]] * 3, [[0.5], [0.0], [1.0]]), upload=layout.everything)  # type: ignore[attr-defined]
+    return plan_of(start[None], train, scored(layout, [[0, 0, 0]] * 3, grid), kept)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_batched_engine_does_the_same(norm: bool) -> None:
+    loop, layout, start = loop_of([12, 9, 16], norm)
+    batched = Vectorized(loop._module, layout, loop._client_data)
+    plan = _plan(layout, start)
+    expected, found = loop.run(plan), batched.run(plan)
+    for name, result in expected.results.items():
+        torch.testing.assert_close(found.results[name].losses, result.losses, equal_nan=True, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.results[name].updates.values, result.updates.values, rtol=1e-4, atol=1e-5)
+    kept = batched.store.tensors()
+    for name, values in loop.store.tensors().items():
+        torch.testing.assert_close(kept[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_algorithms_that_share_an_engine_get_what_they_get_alone() -> None:
+    engine, layout, start = loop_of([12, 9, 16])
+    plan = _plan(layout, start)
+    alone = engine.run(plan)
+    stores = [LocalStores(engine), LocalStores(engine)]
+    (shared,) = run_shared([SharedRequest([plan, plan], engine, stores)])
+    assert all(same(report.results, alone.results) for report in shared.reports)
+    assert same(stores[0].store.tensors(), engine.store.tensors())
+
+
+def test_a_task_continues_an_earlier_one_and_has_a_share_for_each_candidate() -> None:
+    layout, start = loop_of([12])[1:]
+    train = fit_of(layout, [[0]])
+    for wrong, words in (
+        (replace(train, continues="third"), "no task before it"),
+        (replace(train, shares=torch.ones(1, 1)), "expected shares"),
+        (replace(train, continues="train", shares=torch.ones(1, 2)), "expected shares"),
+    ):
+        with pytest.raises(ContractError, match=words):
+            plan_of(start[None], train, wrong)

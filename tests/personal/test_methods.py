@@ -1,0 +1,224 @@
+"""The personal methods by numbers that a reader can redo, and their runs from the file to the export."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata
+from fedstrata.config import load_experiment
+from fedstrata.core import Layout, LocalTraining, Mask, Problem, TensorSpec
+from fedstrata.errors import ExperimentError
+from fedstrata.personal import LastModels
+from fedstrata.personal.best import SHARES, choose, cohort_weight, with_all_samples
+from fedstrata.personal.finetune import tuned_mask
+from fedstrata.personal.stage import tuning_tasks
+from fedstrata.runner.run import run_experiment
+from run_folder import left
+
+LAYOUT = Layout(
+    (
+        TensorSpec("conv.weight", "conv", "conv", (2,)),
+        TensorSpec("norm.weight", "norm", "norm", (1,)),
+        TensorSpec("fc.weight", "fc", "linear", (2,)),
+    )
+)
+KEYS: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"name": "digits", "clients": 6, "samples": 40},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.2, "batch": 8},
+    "engine": {"name": "loop"},
+    "algorithm": {"name": "oracle"},
+}
+
+
+def problem(lr: float = 0.3) -> Problem:
+    return Problem(LAYOUT, lambda start: torch.zeros(5), clients=2, training=LocalTraining(epochs=4, lr=lr))
+
+
+def last(everything: Mask) -> LastModels:
+    return LastModels(
+        round=9,
+        clients=torch.arange(2),
+        models=torch.zeros(1, 5),
+        candidates=torch.zeros(2, 1, dtype=torch.int64),
+        load_local=tuple(not each for each in everything),
+        nodes=torch.zeros(1, dtype=torch.int64),
+    )
+
+
+def test_the_learning_rate_of_a_tuning_falls_linearly_and_each_epoch_goes_on_from_the_last() -> None:
+    tasks = tuning_tasks(problem(), last(LAYOUT.everything), "tuning", 3, LAYOUT.everything, fold="A")
+    assert list(tasks) == ["tuning-A-1", "tuning-A-2", "tuning-A-3"]
+    assert [round(task.training.lr, 6) for task in tasks.values()] == [0.3, 0.2, 0.1]
+    assert [task.continues for task in tasks.values()] == ["", "tuning-A-1", "tuning-A-2"]
+    assert {(task.fold, task.training.epochs) for task in tasks.values()} == {("A", 1)}
+    assert not any(any((*task.upload, *task.save_local)) for task in tasks.values())
+
+
+def test_all_layers_are_all_tensors_and_a_layer_brings_its_normalisation() -> None:
+    assert tuned_mask(LAYOUT, "all") == (True, True, True)
+    assert tuned_mask(LAYOUT, "conv") == (True, True, False)
+    assert tuned_mask(LAYOUT, ["head"]) == (False, False, True)
+
+
+def losses(*clients: tuple[list[float], list[float]]) -> torch.Tensor:
+    """The loss of each option on half B and on half A, for each client, (2, m, c)."""
+    return torch.tensor(clients, dtype=torch.float64).transpose(0, 1)
+
+
+EQUAL = torch.full((2, 4), 10.0, dtype=torch.float64)
+
+
+def test_alone_a_client_takes_what_is_best_on_both_halves_together() -> None:
+    # The gains of option 1 are .2 and 0, of option 2 .3 and -.2: the means are .1 and .05.
+    found = losses(([1.0, 0.8, 0.7], [1.0, 1.0, 1.2]))
+    assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [1]
+    # Had the first half nine of ten samples: .18 and .25.
+    sizes = torch.tensor([[9.0], [1.0]], dtype=torch.float64)
+    assert choose(found, sizes, torch.zeros(1)).tolist() == [2]
+
+
+def test_what_is_as_good_as_no_tuning_is_not_chosen() -> None:
+    assert choose(losses(([1.0, 1.0], [1.0, 1.0])), EQUAL[:, :1], torch.zeros(1)).tolist() == [0]
+
+
+def test_more_is_kept_of_what_twice_the_samples_tuned() -> None:
+    # Own variance 3, noise 2 with all samples and 4 with half of them: 3 / 7, and 3 / 5.
+    assert with_all_samples(3 / 7) == pytest.approx(3 / 5)
+    assert [with_all_samples(share) for share in (0.0, 1.0)] == [0.0, 1.0]
+
+
+def test_a_model_that_diverged_is_never_chosen() -> None:
+    found = losses(([1.0, float("nan"), 0.9], [1.0, float("inf"), 0.9]))
+    assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [2]
+
+
+def test_clients_that_differ_on_both_halves_alike_choose_for_themselves() -> None:
+    one, other = [1.0, 0.5], [1.0, 1.5]
+    found = losses((one, one), (one, one), (other, other), (other, other))
+    weight = cohort_weight(found, EQUAL)
+    assert weight.tolist() == [0.0] * 4
+    assert choose(found, EQUAL, weight).tolist() == [1, 1, 0, 0]
+
+
+def test_clients_whose_halves_contradict_each_other_choose_alike() -> None:
+    one, other = [1.0, 0.5], [1.0, 1.1]
+    # Each client gains .5 on one half and loses .1 on the other: .2 in the mean, which is also the mean of all.
+    found = losses((one, other), (other, one), (one, other), (other, one))
+    assert cohort_weight(found, EQUAL).tolist() == pytest.approx([1.0] * 4)
+    # A client of the same kind that loses .01 is told by the others that it gains.
+    worse = found.clone()
+    worse[:, 0, 1] += 0.21
+    weight = cohort_weight(worse, EQUAL)
+    assert bool((weight > 0.9).all())
+    assert choose(worse, EQUAL, torch.zeros(4)).tolist() == [0, 1, 1, 1]
+    assert choose(worse, EQUAL, weight).tolist() == [1, 1, 1, 1]
+
+
+def test_the_weight_of_the_cohort_is_the_share_of_the_noise() -> None:
+    # Gains of two halves: (.6, .2), (.2, .6), (-.6, -.2), (-.2, -.6). Their means are .4, .4, -.4, -.4, half their
+    # differences .2. With 20 samples each, the noise of a mean is .04; .16 in all, so that .12 is how clients differ.
+    gains = [(0.6, 0.2), (0.2, 0.6), (-0.6, -0.2), (-0.2, -0.6)]
+    found = losses(*(([1.0, 1 - one], [1.0, 1 - other]) for one, other in gains))
+    # Of the two options the first one, which is no tuning, has neither.
+    assert cohort_weight(found, EQUAL).tolist() == pytest.approx([0.25] * 4)
+
+
+def test_who_has_no_held_out_samples_chooses_as_the_others() -> None:
+    one = [1.0, 0.5]
+    found = losses((one, one), (one, one), (one, one), ([0.0, 0.0], [0.0, 0.0]))
+    sizes = EQUAL.clone()
+    sizes[:, 3] = 0
+    weight = cohort_weight(found, sizes)
+    assert weight[3] == 1 and choose(found, sizes, weight).tolist() == [1, 1, 1, 1]
+    assert SHARES[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"method": "bets"}, "personal.method = 'bets'"),
+        ({"method": "best", "epoch": 3}, "personal.epoch: unknown key"),
+        ({"method": "none", "epochs": 3}, "personal.epochs: expected no key"),
+        ({"method": "finetune", "epochs": 0}, "personal.epochs = 0"),
+    ],
+)
+def test_a_wrong_key_is_refused_in_one_line(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message) as caught:
+        load_experiment({**KEYS, "personal": table})
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_that_the_network_lacks_are_refused_before_data_are_read(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"personal\.layers = 'conv' matches no layer"):
+        fedstrata.run({**KEYS, "personal": {"method": "best", "layers": ["conv"]}}, tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("method", ["finetune", "head", "ditto", "best"])
+def test_a_run_says_what_each_client_gained_and_its_models_are_taken_home(method: str, tmp_path: Path) -> None:
+    run = fedstrata.run({**KEYS, "personal": {"method": method}}, tmp_path / "run", quiet=True)
+    told = run.summary["personal"]
+    assert told["method"] == method and [each["client"] for each in told["clients"]] == list(range(6))
+    means = {key: sum(each[key] for each in told["clients"]) / 6 for key in ("accuracy", "accuracy_shared")}
+    assert means["accuracy"] == pytest.approx(run.summary["acc_client"])
+    assert means["accuracy_shared"] == pytest.approx(run.summary["acc_shared"])
+    plain = fedstrata.run(KEYS, tmp_path / "plain", quiet=True)
+    assert run.summary["acc_shared"] == plain.summary["acc_client"]
+    # The models in the run folder are those that were scored.
+    kept = {each["client"]: each.get("share", 1.0) for each in told["clients"]}
+    assert all(bool(run.model_of(client).personal) == (kept[client] > 0) for client in range(6))
+    if method == "head":
+        head, base = (each.network.state_dict() for each in (run.model(0), run.cluster_model(run.labels["0"])))
+        assert {name for name in base if not torch.equal(head[name], base[name])} == {"linear2.weight", "linear2.bias"}
+    assert len(run.export(tmp_path / "models")) > 2
+
+
+@pytest.mark.parametrize("method", ["ditto", "best"])
+def test_an_extended_run_is_the_longer_run(method: str, tmp_path: Path) -> None:
+    keys = {**KEYS, "personal": {"method": method}, "cohort": {"fraction": 0.5}}
+    run_experiment(load_experiment({**keys, "rounds": 1}), tmp_path / "extended", quiet=True)
+    again = fedstrata.run(None, tmp_path / "extended", sets=["rounds=3"], resume=True, quiet=True)
+    longer = run_experiment(load_experiment({**keys, "rounds": 3}), tmp_path / "longer", quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+    assert again.summary["personal"]["clients"] == longer.summary["personal"]["clients"]
+
+
+def test_runs_of_a_comparison_may_have_personal_methods_of_their_own(tmp_path: Path) -> None:
+    keys = {
+        **KEYS,
+        "algorithms": {
+            "tuned": {"name": "oracle", "personal": {"method": "finetune", "epochs": 1}},
+            "held": {"name": "fedavg", "personal": {"method": "best", "epochs": 1}},
+        },
+    }
+    source = tmp_path / "three.toml"
+    source.write_text(fedstrata.config.dumps(load_experiment(keys)))
+    fedstrata.compare(source, ["oracle", "tuned", "held"], out=tmp_path / "out", quiet=True)
+    plain, tuned = (fedstrata.load(tmp_path / "out" / f"{name}-0") for name in ("oracle", "tuned"))
+    assert "personal" not in plain.summary and tuned.summary["personal"]["method"] == "finetune"
+    assert tuned.summary["acc_shared"] == plain.summary["acc_client"]
+    alone = run_experiment(replace_table(keys, "tuned"), tmp_path / "alone", quiet=True)
+    assert alone.summary["acc_client"] == tuned.summary["acc_client"]
+
+
+def test_runs_that_differ_in_the_personal_method_are_put_into_one_table(tmp_path: Path) -> None:
+    tables: tuple[dict[str, Any], ...] = ({"method": "none"}, {"method": "best"}, {"method": "best", "epochs": 1})
+    runs = [
+        fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / str(place), quiet=True)
+        for place, table in enumerate(tables)
+    ]
+    compared = runs[0].compare(*runs[1:], out=tmp_path / "table")
+    plain, *tuned = (row.algorithm for row in compared.table)
+    assert plain == "oracle"
+    for label, epochs in zip(tuned, (3, 1), strict=True):
+        assert label.startswith(f"oracle personal.method=best personal.epochs={epochs}")
+
+
+def replace_table(keys: dict[str, Any], name: str) -> Any:
+    """The experiment of one run of a comparison."""
+    table = dict(keys["algorithms"][name])
+    return load_experiment({**keys, "personal": table.pop("personal"), "algorithm": table, "algorithms": {}})
