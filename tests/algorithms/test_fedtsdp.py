@@ -456,7 +456,12 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
 @pytest.mark.parametrize("server", [{"optimizer": "momentum"}, {"optimizer": "adam", "lr": 0.1}, {"lr": 0.5}])
 def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str, Any]) -> None:
     """The personal tensors of a cluster are the mean of those that its clients hold (line 30)."""
-    keys = {"threshold": 0.0, "shrink": 0.75, "stages": "first", "radius1": 1.0}  # all stay in one cluster
+    keys: dict[str, Any] = {
+        "threshold": 0.0,
+        "shrink": 0.75,
+        "stages": "first",
+        "radius1": 1.0,
+    }  # all stay in one cluster
     setup = setting_of({"scheme": "iid"}, server=server, name="fedtsdp", **keys)
     problem, algorithm, layout = setup.problem, setup.algorithm, setup.problem.layout
     state = algorithm.init(problem)
