@@ -244,6 +244,12 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
     )
 
 
+def spreads_units(experiment: Experiment) -> bool:
+    """Whether the units that are held out are spread over the classes, as `partition_samples` does it."""
+    # The splits of known data sets are those of all published results.
+    return experiment.data.name not in data.DATASETS
+
+
 def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
     wanted = experiment.data
     try:
@@ -258,8 +264,7 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
             columns=dataset.columns,
             unit=dataset.units,
             own_test=own_test,
-            # The splits of known data sets are those of all published results.
-            spread_units=experiment.data.name not in data.DATASETS,
+            spread_units=spreads_units(experiment),
         )
         if wanted.validation:
             labels = dataset.labels.numpy()
