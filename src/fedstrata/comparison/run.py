@@ -253,7 +253,7 @@ class _RunQueue:
 def _group_key(experiment: Experiment) -> Hashable:
     """What an engine is made for. Runs that have it in common share a federation of each seed."""
     # Data may lie elsewhere when a comparison is resumed.
-    samples = experiment.data.model_copy(update={"root": None}).model_dump_json()
+    samples = experiment.data.model_dump_json(exclude={"root", "memory"})
     return samples, experiment.model.model_dump_json(), objective_of(experiment)
 
 

@@ -128,7 +128,7 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
             )
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
-    data = own.data.model_copy(update={"root": given.data.root or own.data.root})
+    data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
     return own.model_copy(update={"rounds": given.rounds, "data": data, "engine": engine, "records": given.records})
 
 

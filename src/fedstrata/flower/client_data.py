@@ -63,14 +63,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
         )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
     test = _fitting(data.load_dataset(location.name, split="test", options=options), path, config)
-    columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}
-    both = replace(
-        train,
-        inputs=torch.cat([train.inputs, test.inputs]),
-        labels=torch.cat([train.labels, test.labels]),
-        targets=None if train.targets is None or test.targets is None else torch.cat([train.targets, test.targets]),
-        columns=columns,
-    )
+    both = train.followed_by(test)
     return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
 
 
@@ -78,7 +71,7 @@ def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
     if location.kind == "npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
-        return data.ReadOptions()
+        return data.ReadOptions(memory=config.reading.memory)
     features = config.samples.features or config.reading.inputs
     # Each client has the mean and spread of the federation.
     return replace(config.reading, inputs=features, normalise="auto")
