@@ -109,24 +109,6 @@ def test_data_keys_that_may_be_varied_leave_every_client_its_samples(key: str, v
             assert torch.equal(plain.client_data.labels(one), varied.client_data.labels(other))
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ({"data.samples": [10, 20]}, "data.samples changes the samples of the clients"),
-        ({"partition.groups": [2, 4]}, "partition.groups changes the samples of the clients"),
-        ({"rounds": [1, 2]}, "anything else needs a sweep of its own"),
-        ({"local.metric": ["accuracy", "f1_macro"]}, "settings are compared by one metric"),
-        ({"local.loss": ["cross_entropy", "mse"]}, "expected losses with one metric, found accuracy and r2"),
-        ({"local.transform": ["a.b:c", "a.b:c_", "a:b_c", "a_b:c"]}, "which would have one folder"),
-    ],
-)
-def test_keys_by_which_no_setting_could_be_chosen_are_refused(
-    grid: dict[str, list[Any]], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(fedstrata.InputError, match=message):
-        fedstrata.sweep(KEYS, grid, out=tmp_path / "sweep", quiet=True)
-
-
 def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fedstrata.Sweep) -> None:
     assert swept.best is None and swept.choice.label is None
     folder = swept.comparison.folder

@@ -125,7 +125,7 @@ class DataTable(Table):
             as they are, and pixels are from 0 to 1.
         memory: Where the samples are: in memory ("ram"), or on the disk ("disk"), in a file of converted samples from
             which every batch is read when it is needed. "auto" is the disk if they take more than half of the memory.
-            No result depends on it.
+            With the same engine, no result depends on it.
     """
 
     name: _Name = "digits"
