@@ -75,7 +75,7 @@ PARAMETERS = 1_000_000_000
 
 # Data.
 DATA_BYTES = 64 * 1024 * MIB
-"""Bytes of a data set in memory; also at most half the memory of the machine, as some data are copied once."""
+"""Bytes of samples in memory, and at most half of the memory, as some are copied once; more stay on the disk."""
 FREE_BYTES = 256 * MIB
 """Bytes in memory up to which it does not matter how few bytes the data take on disk."""
 EXPANSION = 100
