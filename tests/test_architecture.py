@@ -45,6 +45,7 @@ ALLOWED = {
         "partition",
         "quoting",
         "records",
+        "registry",
         "report",
         "runner",
     },

@@ -1,4 +1,4 @@
-"""A script with an algorithm and a network of its own, run as a program: every engine takes them."""
+"""A script with an algorithm, a network and functions of its own, run as a program: every engine takes them."""
 
 import subprocess
 import sys
@@ -8,16 +8,40 @@ import pytest
 
 SCRIPT = """
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
+import torch
 from torch import nn
 import fedstrata as fs
 from fedstrata.algorithms.fedavg import FedAvg
+
+SHARES = f"{__name__}:shares"
+
+def shares(inputs, labels, classes):
+    return labels.bincount(minlength=classes) / len(labels)
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+def metric(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+
+def transform(inputs):
+    return inputs.flip(3)
 
 @dataclass(frozen=True)
 class Mine(FedAvg):
     source = "a script"
     k: int = 2
+
+    def plan(self, problem, state, cohort):
+        plan = super().plan(problem, state, cohort)
+        return replace(plan, client_stats={SHARES: torch.ones(len(cohort), dtype=torch.bool)})
+
+    def update(self, problem, state, report):
+        rows = report.client_stats[SHARES]
+        assert len(rows.clients) == problem.clients and torch.allclose(rows.values.sum(dim=1), torch.ones(1))
+        return super().update(problem, state, report)
 
 class Net(nn.Sequential):
     def __init__(self):
@@ -35,12 +59,29 @@ if __name__ == "__main__":
         run = fs.run(keys, f"runs/{number}", algorithm=Mine(k=3), model=model, quiet=True)
         assert run.predict(0, np.zeros((4, 1, 8, 8), np.uint8)).shape == (4,)
         print(run.summary["algorithm"], run.experiment.model.name, run.experiment.algorithm.options)
+    if engine != "batched":  # which takes no such functions
+        keys["local"] |= {"loss": "__main__:loss", "metric": "__main__:metric", "transform": "__main__:transform"}
+        assert fs.run(keys, "runs/functions", algorithm=Mine, quiet=True).summary["acc_client"] > 0
+"""
+
+UNPICKLABLE = """
+import threading
+import fedstrata as fs
+
+lock = threading.Lock()
+
+def transform(inputs):
+    with lock:
+        return inputs
+
+keys = {"rounds": 1, "data": {"clients": 2, "samples": 20}, "local": {"transform": "__main__:transform"}}
+fs.run(keys | {"engine": {"name": "processes", "workers": 2}}, "run", quiet=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "batched", "processes", "ray"])
-def test_classes_of_a_script_work_with_every_engine(engine: str, tmp_path: Path) -> None:
+def test_classes_and_functions_of_a_script_work_with_every_engine(engine: str, tmp_path: Path) -> None:
     if engine == "ray":
         pytest.importorskip("ray")
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -49,3 +90,11 @@ def test_classes_of_a_script_work_with_every_engine(engine: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     networks = ("__main__:Net", "object:lambda", "object:Net")
     assert done.stdout.splitlines() == [f"__main__:Mine {network} {{'k': 3}}" for network in networks]
+
+
+@pytest.mark.slow
+def test_a_function_that_cannot_be_sent_to_workers_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNPICKLABLE)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "ExperimentError: __main__:transform: expected something that can be sent to worker processes" in done.stderr
+    assert "set engine.name = 'loop'" in done.stderr.splitlines()[-1]

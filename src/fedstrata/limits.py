@@ -75,7 +75,7 @@ PARAMETERS = 1_000_000_000
 
 # Data.
 DATA_BYTES = 64 * 1024 * MIB
-"""Bytes of a data set in memory; also at most half the memory of the machine, as some data are copied once."""
+"""Bytes of samples in memory, and at most half of the memory, as some are copied once; more stay on the disk."""
 FREE_BYTES = 256 * MIB
 """Bytes in memory up to which it does not matter how few bytes the data take on disk."""
 EXPANSION = 100
@@ -131,6 +131,14 @@ def file_problem(path: Path) -> str:
     return "It is no file but a pipe, a socket or a device"
 
 
+def memory_limit() -> int:
+    """Return the largest number of bytes that a data set may take in memory."""
+    # Windows does not tell its memory.
+    if not hasattr(os, "sysconf"):
+        return DATA_BYTES
+    return min(DATA_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
 def memory_problem(decoded: int, stored: int) -> str:
     """Say why data take too much memory to be decoded; empty when they do not.
 
@@ -138,12 +146,19 @@ def memory_problem(decoded: int, stored: int) -> str:
         decoded: The bytes that they take in memory.
         stored: The bytes that they take on disk.
     """
-    limit = DATA_BYTES
-    # Windows does not tell its memory.
-    if hasattr(os, "sysconf"):
-        limit = min(limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    limit = memory_limit()
     if decoded > limit:
         return f"it takes {decoded:,} bytes in memory; expected at most {limit:,}, so use a part of it"
+    return expansion_problem(decoded, stored)
+
+
+def expansion_problem(decoded: int, stored: int) -> str:
+    """Say that data take far more bytes than they take on disk, as hostile files do; empty when they do not.
+
+    Args:
+        decoded: The bytes that they take in memory, or on the disk once they are decoded.
+        stored: The bytes that they take on disk.
+    """
     if decoded > max(FREE_BYTES, EXPANSION * stored):
         return (
             f"it takes {decoded:,} bytes in memory and {stored:,} on disk; expected at most {EXPANSION} times as many, "

@@ -3,17 +3,80 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
 from importlib import import_module
 from typing import Any, TypeVar
 
-from fedstrata.errors import first_line
+from fedstrata.errors import ExperimentError, first_line
 
 _Target = TypeVar("_Target")
 
 _logger = logging.getLogger(__name__)
+
+
+ONLY_HERE = "__main__:"
+"""Begins the name of an object of a script or notebook, which no other process can import."""
+
+_RECEIVED: dict[str, Any] = {}
+"""In a worker process: the objects that only the process that it works for can import, by their names there."""
+
+
+class PortableObject:
+    """An object that other processes get by value, as they cannot import it: it is of a script, notebook or function.
+
+    Args:
+        thing: The object.
+        name: Its name, for messages.
+    """
+
+    def __init__(self, thing: Any, name: str) -> None:
+        """Keep it."""
+        self.thing = thing
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tell a pickler to send the code itself. Only this library's own processes receive it.
+
+        Raises:
+            ExperimentError: When it refers to something that cannot be sent, such as an open file.
+        """
+        import cloudpickle
+
+        try:
+            return _unwrapped, (cloudpickle.dumps(self.thing), self.name)
+        except Exception as error:  # what the object refers to may raise anything
+            raise ExperimentError(
+                f"{self.name}: expected something that can be sent to worker processes, found {first_line(error)}; "
+                "move it into a module of its own, or set engine.name = 'loop'"
+            ) from error
+
+
+def _unwrapped(content: bytes, name: str) -> PortableObject:
+    import cloudpickle
+
+    return PortableObject(cloudpickle.loads(content), name)
+
+
+def portable_objects(names: Iterable[str]) -> dict[str, PortableObject]:
+    """Return those objects that only this process can import, in a form that reaches other processes.
+
+    Args:
+        names: Any names. Left out are those that do not begin with ``__main__:``, and those that stand for nothing:
+            whoever calls that says so.
+    """
+    found = {}
+    for name in names:
+        if name.startswith(ONLY_HERE):
+            with suppress(ValueError):
+                found[name] = PortableObject(load_users_object(name), name)
+    return found
+
+
+def receive_objects(objects: Mapping[str, PortableObject]) -> None:
+    """Let `load_users_object` find objects that another process has sent, by their names there."""
+    _RECEIVED.update({name: each.thing for name, each in objects.items()})
 
 
 def load_object(path: str) -> Any:
@@ -28,6 +91,8 @@ def load_users_object(path: str) -> Any:
     Raises:
         ValueError: When it cannot be imported. The text says why, in one line; the cause is the error of the import.
     """
+    if path in _RECEIVED:
+        return _RECEIVED[path]
     # A console script, unlike `python -m`, does not search the current directory.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -35,7 +100,7 @@ def load_users_object(path: str) -> Any:
         return load_object(path)
     except Exception as error:  # the module may raise anything
         hint = ""
-        if path.startswith("__main__:"):
+        if path.startswith(ONLY_HERE):
             hint = "; what a script or notebook defines is known there alone, so move it into a module of its own"
         raise ValueError(f"{first_line(error)}{hint}") from error
 

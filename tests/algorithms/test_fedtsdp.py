@@ -19,7 +19,18 @@ from fedstrata.algorithms.fedtsdp import (
 )
 from fedstrata.clustering import hopkins, hopkins_ratio
 from fedstrata.config import load_experiment
-from fedstrata.core import Diagnostics, Layout, Problem, Report, Result, Rows, State, TensorSpec, initial_state
+from fedstrata.core import (
+    Diagnostics,
+    Layout,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    State,
+    TensorSpec,
+    initial_state,
+    weighted_mean,
+)
 from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
@@ -57,13 +68,14 @@ def ones(scales: list[float], p: int = 6) -> torch.Tensor:
     return torch.tensor(scales)[:, None] * torch.ones(1, p)
 
 
-def setting_of(scheme: dict[str, Any], clients: int = 8, **keys: Any) -> RunSetup:
+def setting_of(scheme: dict[str, Any], clients: int = 8, server: dict[str, Any] | None = None, **keys: Any) -> RunSetup:
     return build_run(
         load_experiment(
             {
                 "data": {"name": "digits", "clients": clients, "samples": 60, "test": 0.2, "public": 40},
                 "partition": scheme,
                 "local": {"lr": 0.1, "batch": 20, "epochs": 1},
+                "server": server or {},
                 "algorithm": keys,
             }
         )
@@ -439,6 +451,32 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
     shared = layout.columns(tuple(not keep for keep in later.tasks["train"].load_local))
     assert torch.equal(kept[:, shared], state.models[state.labels][:, shared])
+
+
+@pytest.mark.parametrize("server", [{"optimizer": "momentum"}, {"optimizer": "adam", "lr": 0.1}, {"lr": 0.5}])
+def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str, Any]) -> None:
+    """The personal tensors of a cluster are the mean of those that its clients hold (line 30)."""
+    keys: dict[str, Any] = {
+        "threshold": 0.0,
+        "shrink": 0.75,
+        "stages": "first",
+        "radius1": 1.0,
+    }  # all stay in one cluster
+    setup = setting_of({"scheme": "iid"}, server=server, name="fedtsdp", **keys)
+    problem, algorithm, layout = setup.problem, setup.algorithm, setup.problem.layout
+    state = algorithm.init(problem)
+    for _ in range(4):
+        plan = algorithm.plan(problem, state, setup.everyone)
+        report = setup.clients.run(plan)
+        before = state
+        state, _ = algorithm.update(problem, state, report)
+    result, personal = report.results["train"], plan.tasks["train"].load_local
+    mean = weighted_mean(result.updates, result.sizes, torch.zeros(8, dtype=torch.int64), 1)
+    own = layout.columns(personal)
+    assert len(state.models) == 1 and len(own)
+    assert torch.allclose(state.models[:, own], mean[:, own], atol=1e-6)
+    shared = layout.columns(tuple(not each for each in personal))
+    assert not torch.allclose(state.models[:, shared], before.models[:, shared] + mean[:, shared], atol=1e-6)
 
 
 def test_only_shared_tensors_travel_down_and_full_models_up() -> None:

@@ -4,8 +4,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
-from comparing import KEYS, left, records
+import torch
+from comparing import KEYS, files, left, records
+from PIL import Image
 
 import fedstrata
 from fedstrata.algorithms.ifca import IFCA
@@ -13,6 +16,9 @@ from fedstrata.cli import main
 from fedstrata.comparison import Comparison, choice_text
 from fedstrata.comparison.document import Outcome
 from fedstrata.comparison.sweep import choose_setting
+from fedstrata.config import load_experiment
+from fedstrata.config.grid import SWEPT_DATA_KEYS
+from fedstrata.runner.build import build_run
 
 GRID: dict[str, list[Any]] = {"local.lr": [0.05, 0.2], "algorithm.k": [2, 3]}
 IFCA_KEYS = {**KEYS, "rounds": 2, "algorithm": {"name": "ifca"}, "algorithms": {}, "engine": {"name": "loop"}}
@@ -37,6 +43,70 @@ def test_equal_work_of_settings_is_done_once(tmp_path: Path) -> None:
     done = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl", "layercfl"]}, out=tmp_path / "sweep", quiet=True)
     jobs = done.comparison.jobs
     assert jobs is not None and jobs.trained < jobs.asked
+
+
+def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alone(tmp_path: Path) -> None:
+    keys = {**IFCA_KEYS, "algorithm": {"name": "fedavg"}}
+    grid: dict[str, list[Any]] = {
+        "model.hidden": [[4], [16]],
+        "data.normalise": ["auto", "none"],
+        "local.transform": ["none", "noise"],
+    }
+    swept = fedstrata.sweep(keys, grid, [0, 1], out=tmp_path / "sweep", quiet=True)
+    assert len(swept.table) == 8 and len(swept.comparison.runs) == 16
+    assert not any(row.failed for row in swept.table)
+    sets = ["model.hidden=[4]", "data.normalise=none", "local.transform=noise", "seed=1"]
+    fedstrata.run(keys, tmp_path / "alone", sets=sets, quiet=True)
+    (together,) = (
+        run.folder
+        for run in swept.comparison.runs
+        if (run.algorithm, run.seed) == ("hidden=[4] normalise=none transform=noise", 1)
+    )
+    assert files(together) == files(tmp_path / "alone") and records(together) == records(tmp_path / "alone")
+    common = json.loads((tmp_path / "sweep/comparison.json").read_text())["experiment"]
+    assert common["model"] == {"name": "mlp"} and "normalise" not in common["data"] and common["data"]["clients"] == 8
+
+
+def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) -> None:
+    keys = {**KEYS, "rounds": 2, "engine": {"name": "loop"}}
+    grid: dict[str, list[Any]] = {"algorithm": ["fedavg", "cfl"], "model.hidden": [[4], [16]]}
+    jobs = fedstrata.sweep(keys, grid, out=tmp_path / "sweep", quiet=True).comparison.jobs
+    alone = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl"]}, out=tmp_path / "one", quiet=True).comparison.jobs
+    assert jobs is not None and alone is not None
+    assert jobs.asked == 2 * alone.asked and jobs.trained == 2 * alone.trained < jobs.asked
+
+
+def test_a_network_that_does_not_fit_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+    with pytest.raises(fedstrata.InputError, match="name=har_cnn: har_cnn takes windows"):
+        fedstrata.sweep(KEYS, {"model.name": ["mlp", "har_cnn"]}, out=tmp_path / "sweep", quiet=True)
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("inputs", ["pulse"]), ("normalise", "none"), ("public", 5), ("size", 6)])
+def test_data_keys_that_may_be_varied_leave_every_client_its_samples(key: str, value: Any, tmp_path: Path) -> None:
+    assert key in SWEPT_DATA_KEYS and len(SWEPT_DATA_KEYS) == 4
+    rng = np.random.default_rng(0)
+    if key == "size":
+        for place in range(60):
+            file = tmp_path / "photos" / "ab"[place % 2] / f"{place}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(file)
+        name = tmp_path / "photos"
+    else:
+        name = tmp_path / "visits.csv"
+        rows = [f"{a},{b},{place % 2}" for place, (a, b) in enumerate(rng.normal(size=(60, 2)))]
+        name.write_text("\n".join(["pulse,age,label", *rows]))
+    data = {"name": str(name), "clients": 3, "samples": 10, "validation": 0.2}
+    keys = {"data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}, "algorithm": {"name": "fedavg"}}
+    plain, varied = (build_run(load_experiment({**keys, "data": data | more})) for more in ({}, {key: value}))
+    for client in range(3):
+        for part in ("train", "test", "validation"):
+            one, other = (
+                each.client_data.train(client) if part == "train" else each.client_data.held_out(client, part)
+                for each in (plain, varied)
+            )
+            assert torch.equal(one, other)
+            assert torch.equal(plain.client_data.labels(one), varied.client_data.labels(other))
 
 
 def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fedstrata.Sweep) -> None:

@@ -70,6 +70,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "validation": 0.0,
         "public": 0,
         "normalise": "auto",
+        "memory": "auto",
     }
     assert experiment.partition == {"scheme": "iid"}
     assert experiment.local.model_dump() == {

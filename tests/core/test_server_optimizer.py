@@ -75,3 +75,12 @@ def test_a_cluster_of_which_nobody_answered_stays_where_it_is() -> None:
     _, moments = step(optimizer, None)
     moves, after = server_step(optimizer, LAYOUT, moments, [0], [0], torch.zeros(1, 3), torch.tensor([False]))
     assert not moves.any() and after is not None and torch.equal(after.first, moments.first)
+
+
+@pytest.mark.parametrize("name", ["none", "momentum", "adagrad", "adam", "yogi"])
+def test_tensors_that_were_sent_as_values_move_by_the_mean_update_whatever_the_optimiser_does(name: str) -> None:
+    optimizer = ServerOptimizer(name, lr=0.5)  # type: ignore[arg-type]
+    _, moments = server_step(optimizer, LAYOUT, None, [0], [0], UPDATE, THERE)
+    for update in (UPDATE, torch.zeros_like(UPDATE)):
+        moves, _ = server_step(optimizer, LAYOUT, moments, [0], [0], update, THERE, sent_as_values=(True, False))
+        assert torch.equal(moves[:, :2], update[:, :2])

@@ -9,6 +9,7 @@ from data_layouts import isolate, noise, write_images
 
 from fedstrata.data import Dataset, load_dataset
 from fedstrata.data.cache import cache_folder, cached
+from fedstrata.data.mapped import InputWriter
 from fedstrata.errors import DataError
 
 
@@ -34,7 +35,7 @@ class Decode:
             class_names=("a", "b"),
         )
 
-    def __call__(self) -> Dataset:
+    def __call__(self, writer: InputWriter) -> Dataset:
         self.calls += 1
         return self.dataset
 
@@ -75,7 +76,8 @@ def cut(copy: Path) -> None:
 
 def alter(copy: Path) -> None:
     content = bytearray(copy.read_bytes())
-    content[content.index(noise(3, (1, 4, 4)).tobytes())] ^= 255
+    known = noise(3, (1, 4, 4)).tobytes() if copy.suffix == ".inputs" else np.array([1, 0, 1]).tobytes()
+    content[content.index(known)] ^= 255
     copy.write_bytes(content)
 
 
@@ -88,11 +90,12 @@ def replace(copy: Path) -> None:
         np.savez(file, inputs=np.zeros(1))
 
 
-@pytest.mark.parametrize("damage", [cut, alter, empty, replace])
-def test_a_damaged_copy_is_ignored_and_written_anew(source: Path, damage: Any) -> None:
+@pytest.mark.parametrize("suffix", [".npz", ".inputs"])
+@pytest.mark.parametrize("damage", [cut, alter, empty, replace, Path.unlink])
+def test_a_damaged_copy_is_ignored_and_written_anew(source: Path, damage: Any, suffix: str) -> None:
     decode = Decode()
     cached([source], {}, decode)
-    (copy,) = cache_folder().iterdir()
+    (copy,) = cache_folder().glob(f"*{suffix}")
     damage(copy)
     assert torch.equal(cached([source], {}, decode).inputs, decode.dataset.inputs)
     assert decode.calls == 2
@@ -118,7 +121,7 @@ def test_a_write_that_fails_leaves_nothing_behind(source: Path, monkeypatch: pyt
 
 
 def test_an_error_of_the_decoding_is_not_kept(source: Path) -> None:
-    def broken() -> Dataset:
+    def broken(writer: InputWriter) -> Dataset:
         raise DataError("row 3")
 
     with pytest.raises(DataError, match="row 3"):

@@ -99,6 +99,7 @@ FILES: dict[str, Callable[[], None]] = {
     "motion.toml": write_motion,
     "archive.py": write_nothing,
     "archive.toml": write_archive,
+    "large.toml": write_sites,
 }
 
 

@@ -5,14 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from pyarrow import csv
+from torch import nn
 
 from fedstrata.config import load_experiment
 from fedstrata.core import FOLDS
+from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
+from fedstrata.flower.federation import Federation
 from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.server import run_config
 from fedstrata.runner.build import build_run
 from turns import same
 
@@ -112,7 +119,69 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     for client, path in enumerate(paths):
         assert np.isin(np.load(path)["x"], x).all(), "a device holds samples as they were"
         own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
-        for part in FOLDS:
-            pairs = [each.samples(each.train(client, part)) for each in (setup.client_data, own)]
-            assert same(pairs[0], pairs[1]), part
-        assert same(*[each.samples(each.test(client)) for each in (setup.client_data, own)])
+        assert_same_samples(setup.client_data, own, client)
+
+
+def assert_same_samples(simulated: ClientData, own: ClientData, client: int) -> None:
+    for part in FOLDS:
+        pairs = [each.samples(each.train(client, part)) for each in (simulated, own)]
+        assert same(pairs[0], pairs[1]), part
+    assert same(*[each.samples(each.test(client)) for each in (simulated, own)])
+
+
+def visits(count: int = 48) -> dict[str, Any]:
+    """A table whose defaults would be wrong: its label is ``outcome``, and ``score`` is no feature."""
+    found = {"score": RNG.normal(size=count), "age": RNG.integers(20, 80, count), "pulse": RNG.normal(size=count)}
+    outcomes = np.array(["ill", "well"])[np.arange(count) % 2]
+    return {**found, "outcome": outcomes, "patient": np.arange(count) // 4, "y": np.zeros(count, dtype=np.int64)}
+
+
+def rows_of_tokens(count: int = 48) -> dict[str, Any]:
+    return {"text": list(RNG.integers(0, 9, (count, 6))), "y": np.arange(count) % 2}
+
+
+def words(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4 * shape[0], classes))
+
+
+def recordings(count: int = 8) -> dict[str, Any]:
+    signals = [RNG.normal(size=(70, 2)).tolist() for _ in range(count)]
+    activities = np.array(["sit", "walk"])[np.arange(count) % 2]
+    return {"kind": activities, "trial": np.arange(count), "signal": signals}
+
+
+@pytest.mark.parametrize(
+    ("make", "ending", "keys"),
+    [
+        (visits, "csv", {"label": "outcome", "inputs": ["pulse", "age"], "unit": "patient"}),
+        (visits, "parquet", {"label": "outcome", "unit": "patient", "normalise": "none"}),
+        (rows_of_tokens, "parquet", {"tokens": True}),
+        (recordings, "parquet", {"label": "kind", "window": 16, "step": 8, "test": 0.34}),
+    ],
+)
+def test_the_files_of_a_node_are_read_as_the_experiment_says(
+    make: Any, ending: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    sites = {name: tmp_path / "sites" / f"{name}.{ending}" for name in ("Ghent", "Lyon")}
+    sites["Ghent"].parent.mkdir()
+    for file in sites.values():
+        table = pa.table(make())
+        csv.write_csv(table, file) if ending == "csv" else pq.write_table(table, file)
+    keys = {"data": {"name": str(tmp_path / "sites"), "clients": 2, **keys}, "engine": {"name": "loop"}}
+    network = f"{__name__}:words" if make is rows_of_tokens else "mlp"
+    experiment = load_experiment(keys | {"model": {"name": network}})
+    setup = build_run(experiment)
+    paths = [tmp_path / f"{name}.npz" for name in sites]
+    samples = export_client_data(setup, experiment.data.held_out_share, paths)
+    for file_of in (sites.values(), paths):
+        config = run_config(experiment, Federation(tuple(sites), samples), "run")
+        for client, path in enumerate(file_of):
+            assert_same_samples(setup.client_data, read_client_data(path, client, config), client)
+
+
+def test_features_are_found_by_the_names_that_the_federation_has(tmp_path: Path) -> None:
+    table = pa.table({"b": [2.0, 4.0], "a": [1.0, 3.0], "other": [0.0, 0.0], "label": [0, 1]})
+    csv.write_csv(table, tmp_path / "mine.csv")
+    samples = Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", features=("a", "b"))
+    client_data = read_client_data(tmp_path / "mine.csv", 0, replace(CONFIG, samples=samples))
+    assert client_data.samples(torch.arange(2))[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]

@@ -25,6 +25,7 @@ from fedstrata.core import (
     Score,
     TensorSpec,
 )
+from fedstrata.data import ReadOptions
 from fedstrata.errors import InputError
 from fedstrata.flower.payload import Payload, Schema, decode, encode
 from fedstrata.flower.protocol import (
@@ -358,8 +359,9 @@ def test_a_field_that_no_codec_fits_is_refused() -> None:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-def test_a_run_config_survives_its_message() -> None:
-    config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
+@pytest.mark.parametrize("reading", [ReadOptions(), ReadOptions("outcome", ("a", "b"), ("site",), 64, None, 8, "none")])
+def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
+    config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES, reading=reading, spread_units=True)
     payload = write_run_config(config, layout_of(config.network()))
     assert read_run_config(decode(encode(payload))) == config
     assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}
@@ -381,6 +383,7 @@ def test_another_network_than_the_senders_is_refused() -> None:
         {"dtype": "int8"},
         {"names": ("a",)},
         {"test": 1.0},
+        {"features": ("a", "b")},
     ],
 )
 def test_samples_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:

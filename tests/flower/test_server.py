@@ -14,7 +14,7 @@ from flwr.app import Array, Message
 from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load_experiment
-from fedstrata.errors import EngineError, InputError
+from fedstrata.errors import EngineError, ExperimentError, InputError
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
@@ -159,6 +159,22 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     # Ten numbers of four bytes, beside the update.
     assert simulated.rounds[0]["bytes_up"] == 6 * 4 * (simulated.state.models.shape[1] + 10)
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "message"),
+    [
+        ({"tokens": True}, {}, r"data.tokens = true: expected samples.dtype of the federation's file to be \"int64\""),
+        ({"normalise": "none"}, {"mean": (0.5,)}, "data.normalise = 'none': expected samples.mean of 0"),
+    ],
+)
+def test_samples_that_the_experiment_describes_otherwise_are_refused(
+    keys: dict[str, Any], changes: dict[str, Any], message: str, here: Here, tmp_path: Path
+) -> None:
+    grid, members = here
+    other = replace(members, samples=replace(members.samples, **changes))
+    with pytest.raises(ExperimentError, match=message):
+        driven(grid, other, tmp_path / "run", data={**KEYS["data"], **keys})
 
 
 def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) -> None:

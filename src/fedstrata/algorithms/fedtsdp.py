@@ -181,8 +181,8 @@ class FedTSDP:
         result = report.results[TRAIN]
         result = result.only(result.updates.clients.argsort())
         # Personal tensors are sent as values, the others as updates of what was received.
-        sent_as_values = problem.layout.columns(self._personal(problem, state.shared_layers))
-        starts = state.models[result.chosen].index_fill(1, sent_as_values, 0.0)
+        personal = self._personal(problem, state.shared_layers)
+        starts = state.models[result.chosen].index_fill(1, problem.layout.columns(personal), 0.0)
         models = result.updates.values + starts
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
         statistic = hopkins_of_predictions(problem, state, predictions, self.sample)  # line 16
@@ -201,7 +201,13 @@ class FedTSDP:
         rebased = rebased_result(result, starts, state.models, parents[labels[result.updates.clients]])
         decisions = dict.fromkeys(range(len(state.models)), decision)
         moved, diagnostics = aggregate(  # lines 28 to 30
-            problem, state, replace(report, results={TRAIN: rebased}), labels, parents, decisions
+            problem,
+            state,
+            replace(report, results={TRAIN: rebased}),
+            labels,
+            parents,
+            decisions,
+            sent_as_values=personal,
         )
         metrics = {
             "hopkins": statistic,

@@ -33,6 +33,9 @@ _SCORE_BYTES = 512 * 2**20
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records")
 """The tables in which the runs of a comparison may differ."""
 
+_DATA_MAY_DIFFER = ("root", "memory")
+"""The keys of ``[data]`` that say where the data are, and no more."""
+
 
 def finished(folder: Path, rounds: int) -> bool:
     """Whether a folder is that of a run that has finished as many rounds; its summary is the last file that it writes.
@@ -154,7 +157,7 @@ def _about_data(runs: Sequence[Outcome]) -> tuple[tuple[str, ...], tuple[str, ..
 def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that all runs of a comparison have in common, wherever the data lie."""
     common = {key: value for key, value in experiment.items() if key not in _MAY_DIFFER}
-    return {**common, "data": {key: value for key, value in common["data"].items() if key != "root"}}
+    return {**common, "data": {key: value for key, value in common["data"].items() if key not in _DATA_MAY_DIFFER}}
 
 
 def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -23,7 +24,7 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
+from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients, problem_of, rehearse
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
@@ -37,10 +38,11 @@ _FLOAT_BYTES = 4
 def compare_experiments(
     experiments: Sequence[Experiment], out: Path, *, resume: bool = False, quiet: bool = False
 ) -> Comparison:
-    """Run experiments that differ in algorithm, training, server, cohort and seed, or go on with them.
+    """Run experiments that differ in algorithm, training, server, cohort, network, data keys and seed, or go on.
 
-    All algorithms of a seed go round by round, and equal local jobs are done once. Seeds follow each other. With the
-    batched engine, what algorithms share is one batch of as many seeds as fit in memory.
+    All runs of a federation go round by round, and equal local jobs are done once. A federation has one seed, network,
+    objective and way to read the data. Federations follow each other. With the batched engine, what algorithms share is
+    one batch of as many seeds as fit in memory.
 
     Each run is recorded in a folder of its own, as if it had been run alone: bit for bit, or within the tolerance of
     the batched engine. Its seconds are those of its own work and its part of what was shared. A run that fails does
@@ -72,19 +74,31 @@ def compare_experiments(
             lock()
         job_log = JobLog(out / "jobs.jsonl")
         queue = _RunQueue(experiments, out, resume, line, lock)
-        while queue.seeds:
+        while queue.waiting:
             lockstep = queue.next(lambda: interrupt.asked)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 lockstep.step(job_log.add)
                 queue.race.show(round - 1, job_log.jobs.share)
-            if interrupt.asked and (round is not None or queue.seeds):
+            if interrupt.asked and (round is not None or queue.waiting):
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
                 raise Stopped(f"stopped in {queue.race.where}{after}", out)
             failures |= lockstep.failures
-            del lockstep  # and with it the data of its seeds, before those of the next are made
+            del lockstep  # and with it its data, before those of the next federation are read
         lock()
         return conclude(experiments, out, failures | queue.failures, job_log.jobs)
+
+
+class _Federation(NamedTuple):
+    """What runs that share their work have in common.
+
+    Attributes:
+        group: The number of their network, objective and keys of data, from 0.
+        seed: Their seed.
+    """
+
+    group: int
+    seed: int
 
 
 class _RunQueue:
@@ -98,7 +112,7 @@ class _RunQueue:
         before_first: The function that is called before any run begins, once its experiment is known to fit.
 
     Attributes:
-        seeds: The seeds that have not begun, in their order.
+        waiting: The federations that have not begun, in their order: all seeds of a group follow each other.
         race: The display of the progress.
         failures: Why runs could not begin.
     """
@@ -113,22 +127,28 @@ class _RunQueue:
     ) -> None:
         """Read no data yet."""
         self._before_first = before_first
-        self._waiting = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
+        unfinished = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
+        groups = dict[Hashable, int]()
+        self._experiments = dict[_Federation, list[Experiment]]()
+        for each in unfinished:
+            federation = _Federation(groups.setdefault(_group_key(each), len(groups)), each.seed)
+            self._experiments.setdefault(federation, []).append(each)
         self._first_seed = experiments[0].seed
         self._out = out
         self._resume = resume
         self._line = line
-        self._engine: EngineTable | None = None
-        self.seeds = list(dict.fromkeys(experiment.seed for experiment in self._waiting))
+        self._engines = dict[int, EngineTable]()
+        # The sort is stable: seeds stay in their order.
+        self.waiting = sorted(self._experiments, key=lambda federation: federation.group)
         metric = objective_of(experiments[0]).metric_info
-        self.race = ComparisonProgress(experiments[0].rounds, self.seeds, line, metric)
+        self.race = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
         self.failures: dict[RunKey, RunFailure] = {}
 
     def next(self, stop: Callable[[], bool]) -> Lockstep:
-        """The runs of the next seed; where the engine is batched, of as many seeds as fit in memory.
+        """The runs of the next federation; where the engine is batched, of as many of its group as fit in memory.
 
         Args:
-            stop: The function that is asked before every seed but the first whether there shall be no more.
+            stop: The function that is asked before every federation but the first whether there shall be no more.
 
         Raises:
             InputError: When something that the first experiment names does not exist or does not fit.
@@ -137,14 +157,16 @@ class _RunQueue:
         begun = list[int]()
         room = 1
         names: tuple[str, ...] = ()
-        while self.seeds and len(begun) < room and not (begun and stop()):
-            seed = self.seeds.pop(0)
-            experiments = self._experiments_of(seed)
+        group = self.waiting[0].group
+        while self.waiting and self.waiting[0].group == group and len(begun) < room and not (begun and stop()):
+            federation = self.waiting.pop(0)
+            seed = federation.seed
+            experiments = self._experiments_of(federation)
             try:
-                setup = self._prepare(experiments)
+                setup = self._prepare(experiments, group)
             except Exception as error:
                 known = isinstance(error, InputError) or resource_error(error) is not None
-                if seed == self._first_seed or not known:
+                if (group == 0 and seed == self._first_seed) or not known:
                     raise
                 # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
                 # has no room for does not lose the seeds that are over.
@@ -159,18 +181,20 @@ class _RunQueue:
             self._before_first()
         return Lockstep(runs)
 
-    def _experiments_of(self, seed: int) -> dict[str, Experiment]:
-        """The experiments of a seed by title, with the engine that was chosen for the first one."""
-        chosen = {} if self._engine is None else {"engine": self._engine}
-        return {each.title: each.model_copy(update=chosen) for each in self._waiting if each.seed == seed}
+    def _experiments_of(self, federation: _Federation) -> dict[str, Experiment]:
+        """The experiments of a federation by title, with the engine that was chosen for the first one of its group."""
+        engine = self._engines.get(federation.group)
+        chosen = {} if engine is None else {"engine": engine}
+        return {each.title: each.model_copy(update=chosen) for each in self._experiments[federation]}
 
-    def _prepare(self, experiments: Mapping[str, Experiment]) -> RunSetup:
+    def _prepare(self, experiments: Mapping[str, Experiment], group: int) -> RunSetup:
         """The federation of a seed, which all of its experiments fit.
 
         Raises:
             InputError: When a key of one of them does not fit the network or the data.
         """
-        setup = build_run(next(iter(experiments.values())))
+        first = next(iter(experiments.values()))
+        setup = build_run(first)
         for name, experiment in experiments.items():
             try:
                 own = on_same_clients(setup, experiment)
@@ -178,10 +202,33 @@ class _RunQueue:
                 own.algorithm.init(own.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
+        if not self._engines:
+            self._rehearse_others(first, setup)
         if setup.why:
             self._line.keep(f"engine: {setup.why}")
-        self._engine = setup.engine
+        self._engines[group] = setup.engine
         return setup
+
+    def _rehearse_others(self, first: Experiment, setup: RunSetup) -> None:
+        """Try the networks of the other groups on the samples of the first one, before any run begins.
+
+        Args:
+            first: The first experiment.
+            setup: What is built from it.
+
+        Raises:
+            InputError: When a network or a key of an algorithm does not fit.
+        """
+        form = setup.client_data.sample_format
+        for experiment in (each for federation in self.waiting for each in self._experiments[federation]):
+            same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
+            # What else has another shape is tried when its data are read.
+            if not same_shape or objective_of(experiment) != setup.objective:
+                continue
+            try:
+                rehearse(experiment.algorithm_of(), problem_of(experiment, form.shape, form.output_shape))
+            except InputError as error:
+                raise type(error)(f"{experiment.title}: {error}") from None
 
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
@@ -200,6 +247,13 @@ class _RunQueue:
             )
             runs[RunKey(seed, name)] = ActiveRun(running, devices, setup.clients)
         return runs
+
+
+def _group_key(experiment: Experiment) -> Hashable:
+    """What an engine is made for. Runs that have it in common share a federation of each seed."""
+    # Data may lie elsewhere when a comparison is resumed.
+    samples = experiment.data.model_dump_json(exclude={"root", "memory"})
+    return samples, experiment.model.model_dump_json(), objective_of(experiment)
 
 
 def _seeds_at_once(setup: RunSetup, runs: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.objects import algorithm_table
 from fedstrata.config.reading import Source, load_experiment
-from fedstrata.config.tables import Experiment
+from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import LOCK_FILE
@@ -128,7 +128,7 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
             )
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
-    data = own.data.model_copy(update={"root": given.data.root or own.data.root})
+    data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
     return own.model_copy(update={"rounds": given.rounds, "data": data, "engine": engine, "records": given.records})
 
 
@@ -293,7 +293,7 @@ def _require_distinct(key: str, values: Iterable[object]) -> None:
 
 
 def _resumed_comparison(wanted: Sequence[Experiment], folder: Path) -> tuple[Experiment, ...]:
-    """Return the experiments as they were begun; those that were not compute as the others do."""
+    """Return the experiments as they were begun; those that were not compute as others of their network do."""
     begun = {
         place: _begun(experiment, folder_of(folder, experiment))
         for place, experiment in enumerate(wanted)
@@ -303,5 +303,10 @@ def _resumed_comparison(wanted: Sequence[Experiment], folder: Path) -> tuple[Exp
         raise RecordError(
             f"{str(folder)!r}: expected a comparison, found none of its runs in it; start one without --resume"
         )
-    engine = {"engine": next(iter(begun.values())).engine}
-    return tuple(begun.get(place, experiment.model_copy(update=engine)) for place, experiment in enumerate(wanted))
+    engines: dict[str, EngineTable] = {}
+    for each in begun.values():
+        engines.setdefault(each.model.model_dump_json(), each.engine)
+    return tuple(
+        begun.get(place) or each.model_copy(update={"engine": engines.get(each.model.model_dump_json(), each.engine)})
+        for place, each in enumerate(wanted)
+    )

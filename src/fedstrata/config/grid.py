@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from fedstrata.config.folder import check_seeds, comparison_folder
+from fedstrata.config.folder import check_seeds, comparison_folder, folder_of
 from fedstrata.config.reading import Source, load_experiment, parse_value
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError
@@ -18,11 +18,11 @@ from fedstrata.files import parse_toml
 from fedstrata.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
 from fedstrata.quoting import shown
 
-SWEPT_TABLES = ("algorithm", "personal", "local", "server", "cohort")
-"""The tables whose keys a sweep may vary. All its runs have the same clients, data and network, so they share work."""
+SWEPT_TABLES = ("algorithm", "personal", "local", "server", "cohort", "model")
+"""The tables whose keys a sweep may vary. All its runs have the same clients with the same samples."""
 
-_SHARED_KEYS = ("local.loss", "local.metric", "local.transform")
-"""Keys of these tables that all settings share all the same: the engine is made for them."""
+SWEPT_DATA_KEYS = ("inputs", "normalise", "public", "size")
+"""The keys of ``[data]`` that a sweep may vary: every client has the same samples, whatever is read of them."""
 
 _Grid = Mapping[str, Sequence[Any]]
 """The values of each key, by the dotted name of the key."""
@@ -89,15 +89,16 @@ def choose_sweep(
 
     Args:
         source: The experiment, as `load_experiment` takes it.
-        grid: The values of each key, by its dotted name. Keys of the tables `SWEPT_TABLES` can be varied.
+        grid: The values of each key, by its dotted name: keys of the tables `SWEPT_TABLES`, but for ``local.metric``,
+            and those of ``[data]`` in `SWEPT_DATA_KEYS`.
         seeds: The seeds that each setting is run with; None is the seed of the experiment.
         sets: Changes for all settings, as `load_experiment` takes them.
         out: The folder of the sweep; None is ``runs/<file>-sweep``, numbered from the second on.
         resume: Whether to go on with the sweep in the folder. Runs that it does not hold yet are added.
 
     Raises:
-        InputError: When the experiment, a key, a value or a seed is wrong, or two settings are the same. Also when the
-            folder holds something (to start) or no run of the sweep (to resume).
+        InputError: When the experiment, a key, a value or a seed is wrong, or two settings are the same or have other
+            metrics. Also when the folder holds something (to start) or no run of the sweep (to resume).
     """
     base = load_experiment(source, sets)
     _check_grid(grid)
@@ -110,27 +111,65 @@ def choose_sweep(
         load_experiment(source, [*sets, *sets_of(setting)], tables={"label": label})
         for label, setting in settings.items()
     ]
+    _require_one_metric(experiments)
+    _require_folders(experiments)
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     runs, folder = comparison_folder(wanted, source, "sweep", out, resume=resume)
     return SweepPlan(runs, settings, folder)
 
 
 def _check_grid(grid: _Grid) -> None:
-    """Refuse keys that change more than a comparison can share, and values that are missing or given twice."""
+    """Refuse keys by which no setting could be chosen fairly, and values that are missing or given twice."""
     if not grid:
         raise ExperimentError("--grid: expected at least one key with its values, such as local.lr=0.01,0.05")
     for key, values in grid.items():
-        if key.split(".")[0] not in SWEPT_TABLES or key in _SHARED_KEYS:
-            raise ExperimentError(
-                f"--grid {key}: expected a key of {', '.join(SWEPT_TABLES)}, as all settings share clients, data, "
-                "network, loss, metric and transform; seeds have an option of their own, and anything else needs a "
-                "sweep of its own"
-            )
+        if reason := _why_not_swept(key):
+            known = [*SWEPT_TABLES, *(f"data.{name}" for name in SWEPT_DATA_KEYS)]
+            raise ExperimentError(f"--grid {key}: expected a key of {', '.join(known)}; {reason}")
         texts = [shown(value) for value in values]
         twice = [text for text in texts if texts.count(text) > 1]
         if twice or not texts:
             found = f"{twice[0]} twice" if twice else "none"
             raise ExperimentError(f"--grid {key}: expected values, each once, found {found}")
+
+
+def _why_not_swept(key: str) -> str:
+    """Say why a key cannot be varied; empty when it can."""
+    table, _, name = key.partition(".")
+    if key == "local.metric":
+        return "settings are compared by one metric, which --set local.metric=NAME names"
+    if table in SWEPT_TABLES or (table == "data" and name in SWEPT_DATA_KEYS):
+        return ""
+    if table == "seed":
+        return "seeds have an option of their own, --seeds 0,1,2"
+    if table in ("data", "partition", "events"):
+        return (
+            f"{key} changes the samples of the clients, and accuracies on other test samples cannot be compared; make "
+            "a sweep of its own for each value"
+        )
+    return "anything else needs a sweep of its own"
+
+
+def _require_one_metric(experiments: Sequence[Experiment]) -> None:
+    """Refuse settings whose accuracies are those of other metrics, as the default follows from the loss."""
+    metrics = list(dict.fromkeys(each.local.metric or "accuracy" for each in experiments))
+    if len(metrics) > 1:
+        raise ExperimentError(
+            f"--grid local.loss: expected losses with one metric, found {' and '.join(metrics)}; name one for all "
+            "settings by --set local.metric=NAME"
+        )
+
+
+def _require_folders(experiments: Sequence[Experiment]) -> None:
+    """Refuse settings whose runs would be recorded in one folder."""
+    names: dict[Path, str] = {}
+    for each in experiments:
+        other = names.setdefault(folder_of(Path(), each), each.title)
+        if other != each.title:
+            raise ExperimentError(
+                f"--grid: expected values whose letters and digits differ, found {shown(other)} and "
+                f"{shown(each.title)}, which would have one folder; make a sweep of its own for one of them"
+            )
 
 
 def _settings(grid: _Grid) -> list[dict[str, Any]]:
@@ -158,7 +197,9 @@ def sets_of(setting: Mapping[str, Any]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value as TOML writes it, in one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     try:
         return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
     except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
-from fedstrata.data.options import ReadOptions
+from fedstrata.data.options import Memory, ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
 from fedstrata.limits import (
@@ -127,6 +127,9 @@ class DataTable(Table):
         size: The height and width, in pixels, to which the images in folders are resized.
         normalise: Whether numbers and pixels are centred and scaled by the training samples. With "none" numbers stay
             as they are, and pixels are from 0 to 1.
+        memory: Where the samples are: in memory ("ram"), or on the disk ("disk"), in a file of converted samples from
+            which every batch is read when it is needed. "auto" is the disk if they take more than half of the memory.
+            With the same engine, no result depends on it.
     """
 
     name: _Name = "digits"
@@ -144,6 +147,7 @@ class DataTable(Table):
     step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
     size: Annotated[int, Interval(ge=1, le=MAX_IMAGE_SIDE)] | None = None
     normalise: Literal["auto", "none"] = "auto"
+    memory: Memory = "auto"
 
     @property
     def held_out_share(self) -> float:
@@ -441,6 +445,7 @@ class Experiment(Table):
             step=data.step,
             size=data.size,
             normalise=data.normalise,
+            memory=data.memory,
         )
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstrata.core.layout import Layout
+from fedstrata.core.layout import Layout, Mask
 from fedstrata.lazy_torch import torch
 
 ServerOptimizerName = Literal["none", "momentum", "adagrad", "yogi", "adam"]
@@ -60,11 +60,13 @@ def server_step(
     nodes: Sequence[int],
     updates: torch.Tensor,
     answered: torch.Tensor,
+    sent_as_values: Mask = (),
 ) -> tuple[torch.Tensor, ServerMoments | None]:
     """How far the model of each cluster moves.
 
     A cluster of which nobody answered stays where it is, and so do its moments. Buffers, such as the running
-    statistics of BatchNorm, move by the mean update: a step along them has no meaning.
+    statistics of BatchNorm, move by the mean update: a step along them has no meaning. Neither has a step along
+    tensors that clients sent as values, for no client starts from the cluster's own.
 
     Args:
         optimizer: The optimiser.
@@ -74,12 +76,19 @@ def server_step(
         nodes: The node of each cluster after this round, k' in all.
         updates: The mean update of each cluster (Delta), (k', p).
         answered: Which clusters have an update, bool (k',).
+        sent_as_values: The tensors whose updates lead to the mean of values that clients sent
+            (`LocalTask.upload_values`), (l,); or () for none. They move by the mean update, at any learning rate.
 
     Returns:
         The moves, (k', p), and the moments after the round; None for an optimiser without moments.
     """
+    values = layout.columns(sent_as_values or layout.nothing)
     if optimizer.name == "none":
-        return updates if optimizer.lr == 1 else updates * optimizer.lr, None
+        if optimizer.lr == 1:
+            return updates, None
+        moves = updates * optimizer.lr
+        moves[:, values] = updates[:, values]
+        return moves, None
     before = _inherited(optimizer, moments, origins, updates)
     first = optimizer.momentum * before.first
     if optimizer.name == "momentum":
@@ -91,7 +100,8 @@ def server_step(
         second = _second_moment(optimizer, before.second, updates.square())
         moves = optimizer.lr * first / (second.sqrt() + optimizer.tau)
     buffers = layout.columns(tuple(tensor.kind == "buffer" for tensor in layout.tensors))
-    moves[:, buffers] = updates[:, buffers]
+    for unstepped in (buffers, values):
+        moves[:, unstepped] = updates[:, unstepped]
     rows = answered[:, None]
     after = ServerMoments(
         nodes=torch.tensor(list(nodes), dtype=torch.int64),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fedstrata.core.layout import Mask
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.server_optimizer import server_step
@@ -179,6 +180,7 @@ def aggregate(
     parents: torch.Tensor | None = None,
     decisions: Mapping[int, Decision] | None = None,
     founded: torch.Tensor | None = None,
+    sent_as_values: Mask = (),
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
@@ -195,6 +197,8 @@ def aggregate(
             its node. A cluster that is not named was dissolved. -1 is a cluster that newcomers found.
         decisions: What was decided, by old cluster.
         founded: The models of the clusters whose parent is -1, in their order, (f, p).
+        sent_as_values: The tensors that clients sent as values (`LocalTask.upload_values`), (l,), or () for none. The
+            optimiser of the server leaves them alone: a cluster has the mean of the values.
 
     Returns:
         The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
@@ -216,7 +220,9 @@ def aggregate(
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
     answered = torch.isin(torch.arange(len(parents)), label[counted])
-    moves, moments = server_step(problem.server, problem.layout, state.server, origins, nodes, means, answered)
+    moves, moments = server_step(
+        problem.server, problem.layout, state.server, origins, nodes, means, answered, sent_as_values
+    )
     moved = replace(
         state,
         models=starts + moves,

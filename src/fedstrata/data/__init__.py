@@ -1,7 +1,12 @@
-"""Load named data sets as tensors into memory. Importing this package imports no torch; `load_dataset` does."""
+"""Load named data sets. Importing this package imports no torch; `load_dataset` does."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.contents import client_values, has_own_test, is_test
@@ -14,7 +19,11 @@ from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
 from fedstrata.errors import DataError
+from fedstrata.limits import memory_limit
 from fedstrata.registry import load_object
+
+if TYPE_CHECKING:
+    from fedstrata.data.mapped import InputWriter
 
 __all__ = [
     "DATASETS",
@@ -81,6 +90,12 @@ def _load(location: Location, split: Split, options: ReadOptions) -> Dataset:
 
 def _refuse_unused(location: Location, options: ReadOptions) -> None:
     """Refuse options that the kind of the files has no use for."""
+    in_objects = location.kind in ("memory", "hub") or (location.info is not None and location.info.reader)
+    if options.memory == "disk" and in_objects:
+        raise DataError(
+            f"data.memory = 'disk': expected data in files, found {location.name}, which is read into memory as it is; "
+            "save it as Parquet files and name these, or leave data.memory out"
+        )
     if options.size is not None and location.kind != "images":
         raise DataError(f"data.size = {options.size}: {location.name} is no folder of images, which alone are resized")
     if location.kind in ("npz", "images"):
@@ -107,27 +122,50 @@ def _read(location: Location, split: Split, options: ReadOptions) -> Dataset:
         return read_kept(location.name, options)
     if location.kind == "hub":
         return read_hub(location.name, options)
-    if location.kind == "npz":
-        from fedstrata.data.npz import read_npz
-
-        return read_npz(location.name, location.train[0], split)
-    if location.kind in ("table", "clients"):
-        from fedstrata.data.client_files import read_files
-
-        return read_files(location, options)
-    from fedstrata.data.cache import cached
-
     parameters = {
         "name": location.name,
         "info": asdict(info) if info else None,
         "split": split,
-        # How numbers are normalised is decided later.
-        "options": asdict(replace(options, normalise=DEFAULT_OPTIONS.normalise)),
+        # How numbers are normalised and where they are is decided later.
+        "options": asdict(replace(options, normalise=DEFAULT_OPTIONS.normalise, memory=DEFAULT_OPTIONS.memory)),
     }
+    read, kept = _reader(location, split, options)
+    if not kept and not _leaves_on_disk(location, options):
+        return read(None)
+    from fedstrata.data.cache import cached
+
+    return cached(location.train + location.test, parameters, read, options.memory)
+
+
+def _reader(
+    location: Location, split: Split, options: ReadOptions
+) -> tuple[Callable[[InputWriter | None], Dataset], bool]:
+    """Return what reads the files of a data set, and whether what it reads in memory is kept for the next time."""
     if location.kind == "images":
         from fedstrata.data.image_folder import read_image_folder
 
-        return cached(location.train + location.test, parameters, lambda: read_image_folder(location, options))
-    from fedstrata.data.parquet import read_parquet
+        return partial(read_image_folder, location, options), True
+    if location.kind == "parquet":
+        from fedstrata.data.parquet import read_parquet
 
-    return cached(location.train + location.test, parameters, lambda: read_parquet(location, split, options))
+        return partial(read_parquet, location, split, options), True
+    if location.kind == "npz":
+        from fedstrata.data.npz import read_npz
+
+        return partial(read_npz, location.name, location.train[0], split), False
+    from fedstrata.data.client_files import read_files
+
+    return partial(read_files, location, options), False
+
+
+def _leaves_on_disk(location: Location, options: ReadOptions) -> bool:
+    """Return whether the inputs of files that take little time to read are left on the disk all the same."""
+    if options.memory != "auto":
+        return options.memory == "disk"
+    if location.kind == "npz":
+        from fedstrata.data.npz import archive_bytes
+
+        return archive_bytes(location.train[0]) > memory_limit()
+    from fedstrata.data.client_files import bytes_in_memory
+
+    return bytes_in_memory(location) > memory_limit()

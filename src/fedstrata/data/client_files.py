@@ -2,45 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedstrata.data.cache import cache_folder
+from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location
-from fedstrata.data.npz import read_arrays
+from fedstrata.data.mapped import InputWriter, make_folder, too_large_for_memory
+from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
 from fedstrata.data.options import ReadOptions
-from fedstrata.data.parquet_columns import opened
-from fedstrata.data.parts import Part, put_together
-from fedstrata.data.tables import read_csv
+from fedstrata.data.parquet import read_parquet
+from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
+from fedstrata.data.parts import Part, put_together, refuse_other_shapes, table_schema
+from fedstrata.errors import DataError
+from fedstrata.limits import memory_limit
 
 
-def read_files(location: Location, options: ReadOptions) -> Dataset:
+def bytes_in_memory(location: Location) -> int:
+    """Return the bytes that all files take in memory, at most.
+
+    Raises:
+        DataError: When a Parquet file is broken.
+    """
+    by_suffix = {".csv": csv_bytes, ".npz": archive_bytes}
+    return sum(by_suffix.get(file.suffix, decoded_bytes)(file) for file in {*location.train, *location.test})
+
+
+def read_files(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:
     """Read all files of a data set.
 
     Args:
         location: The data set, of the kind "table" or "clients".
         options: The columns that are inputs and classes.
+        writer: What gets the inputs, for which files are read some rows at a time; by default the memory, all at once.
 
     Returns:
         The samples of both splits. The column ``client`` has the name of the file where there is a file per client, and
         the column ``split`` says which samples are for testing where there are files for that.
 
     Raises:
-        DataError: When a file is broken, or the files do not fit together.
+        DataError: When a file is broken, the files do not fit together, or they take too much memory.
     """
-    parts = [_part(file, location, "train" if location.test else None) for file in location.train]
-    parts += [_part(file, location, "test") for file in location.test]
-    return put_together(location.name, parts, options)
+    if writer is not None:
+        archives = location.train[0].suffix == ".npz"
+        return (_convert_archives if archives else _convert_tables)(location, options, writer)
+    size = bytes_in_memory(location)
+    if size > memory_limit():
+        raise DataError(f"{location.name}: {too_large_for_memory(size)}")
+    return put_together(location.name, list(_parts(location, _read_table)), options)
 
 
-def _part(file: Path, location: Location, split: Split | None) -> Part:
-    """Read a file."""
-    client = client_of(file, location) if location.client_column else None
-    if file.suffix == ".npz":
-        named = {"inputs": "x", "labels": "y"}
-        arrays = {named.get(key, key): array for key, array in read_arrays(file).items()}
-        return Part(client, split, arrays, place=str(file))
+def _convert_tables(location: Location, options: ReadOptions, writer: InputWriter) -> Dataset:
+    """Read tables some rows at a time."""
+    # Every file is read with the columns and types of all of them.
+    parts = list(_parts(location, _open_table))
+    schema = table_schema(location.name, parts)
+    make_folder(cache_folder())
+    with TemporaryDirectory(dir=cache_folder()) as folder:
+        whole = Path(folder) / "train.parquet"
+        # What compresses well would be taken for a hostile file.
+        with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
+            for part in parts:
+                for rows in part.table.tables():
+                    target.write_table(part.marked(rows).select(schema.names).cast(schema))
+        try:
+            return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
+        except DataError as error:
+            raise DataError(str(error).replace(str(whole), location.name)) from None
+
+
+def _convert_archives(location: Location, options: ReadOptions, writer: InputWriter) -> Dataset:
+    """Read a ``.npz`` file for each client, one after the other."""
+    parts: list[Part] = []
+    for part in _parts(location, _read_table):
+        # An array without rows says what the inputs are.
+        inputs = part.array("x")
+        parts.append(replace(part, arrays={**(part.arrays or {}), "x": inputs[:0]}))
+        refuse_other_shapes("x", [parts[0], parts[-1]])
+        writer.add(convert_inputs(inputs, f"{part.who}: x"))
+    return put_together(location.name, parts, options, writer.finish())
+
+
+def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Part]:
+    """Yield what each file holds."""
+    splits: tuple[tuple[Split | None, tuple[Path, ...]], ...] = (
+        ("train" if location.test else None, location.train),
+        ("test", location.test),
+    )
+    for split, files in splits:
+        for file in files:
+            client = client_of(file, location) if location.client_column else None
+            if file.suffix == ".npz":
+                named = {"inputs": "x", "labels": "y"}
+                arrays = {named.get(key, key): array for key, array in read_arrays(file).items()}
+                yield Part(client, split, arrays, place=str(file))
+            else:
+                yield Part(client, split, None, read_table(file), str(file))
+
+
+def _read_table(file: Path) -> Any:
+    """Read a file as a ``pyarrow.Table``."""
     if file.suffix == ".csv":
-        return Part(client, split, None, read_csv(file), str(file))
+        return read_csv(file)
     with opened(file) as parquet:
-        return Part(client, split, None, parquet.read(), str(file))
+        return parquet.read()
+
+
+def _open_table(file: Path) -> CsvFile | _ParquetFile:
+    """Return a file that is read some rows at a time."""
+    return CsvFile(file) if file.suffix == ".csv" else _ParquetFile(file)
+
+
+@dataclass(frozen=True)
+class _ParquetFile:
+    """A Parquet file that is read some rows at a time.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    @cached_property
+    def schema(self) -> Any:
+        """Return the ``pyarrow.Schema``."""
+        return read_schema(self.file)
+
+    def tables(self) -> Iterator[Any]:
+        """Yield all rows, some at a time, as ``pyarrow.Table``."""
+        with opened(self.file) as parquet:
+            for batch in parquet.iter_batches(batch_size=rows_at_once(parquet.metadata, self.schema.names)):
+                yield pa.Table.from_batches([batch])

@@ -53,8 +53,8 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
         return np.unique([client_of(file, location) for file in location.train])
     if _file_kind(location) == "npz":
         return np.concatenate([npz_column(file, column, "train") for file in location.train])
+    from fedstrata.data.csv_files import read_csv
     from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
-    from fedstrata.data.tables import read_csv
 
     if location.train[0].suffix == ".csv":
         tables = [read_csv(file, [column]) for file in location.train]
@@ -69,8 +69,8 @@ def _file_kind(location: Location) -> str:
 
 def table_columns(file: Path) -> tuple[str, ...]:
     """Return the names of the columns of a CSV or Parquet file that hold one value per row."""
+    from fedstrata.data.csv_files import csv_columns
     from fedstrata.data.parquet_columns import scalar_columns
-    from fedstrata.data.tables import csv_columns
 
     return csv_columns(file) if file.suffix == ".csv" else tuple(scalar_columns(file))
 

@@ -1,8 +1,8 @@
-"""A data set in memory."""
+"""A data set, whose inputs are in memory or in files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from fedstrata.data.mapped import Inputs, MappedInputs, blocks, joined, picked
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
@@ -23,9 +24,6 @@ Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The names of the splits."""
 
-_BLOCK = 4096
-"""The number of samples that are converted at a time, so that no float copy of a whole data set is ever held."""
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -34,7 +32,8 @@ class Dataset:
     Attributes:
         name: The name that the experiment gives.
         inputs: The samples, (samples, channels, ...) uint8 or float32. Images are (samples, channels, height, width)
-            uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64.
+            uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64. They are in memory
+            or in files.
         labels: The class of each sample in 0..classes-1, (samples,) int64.
         classes: The number of classes. Some of them may have no sample.
         mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1. Tokens have
@@ -56,7 +55,9 @@ class Dataset:
     """
 
     name: str
-    inputs: Tensor
+    inputs: (
+        Any  # A tensor, or `MappedInputs`: what is common to both is used everywhere, the rest in this package alone.
+    )
     labels: Tensor
     classes: int
     mean: tuple[float, ...]
@@ -113,7 +114,7 @@ class Dataset:
     @property
     def holds_tokens(self) -> bool:
         """Return whether the samples are rows of tokens, which are numbers of words and the like."""
-        return self.inputs.dtype == torch.int64
+        return bool(self.inputs.dtype == torch.int64)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -136,14 +137,18 @@ class Dataset:
         """
         columns = {name: column[chosen] for name, column in self.columns.items()}
         keep = torch.from_numpy(chosen)
-        kept: dict[str, Any] = {name: values[keep] for name, values in self._per_sample().items()}
+        kept: dict[str, Any] = {name: picked(values, keep) for name, values in self._per_sample().items()}
         return replace(self, columns=columns, **kept)
 
-    def _per_sample(self) -> dict[str, Any]:
-        """Return the fields that are tensors with a row per sample, by name."""
-        return {
-            each.name: value for each in fields(self) if isinstance(value := getattr(self, each.name), torch.Tensor)
-        }
+    def _per_sample(self) -> dict[str, Inputs]:
+        """Return the fields that have a row per sample, but for the columns, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor | MappedInputs)}
+
+    @property
+    def on_disk(self) -> bool:
+        """Return whether inputs are read from files when they are needed."""
+        return isinstance(self.inputs, MappedInputs)
 
     def followed_by(self, other: Dataset, needed: Collection[str] = ()) -> Dataset:
         """Return these samples, then those of the test split, with this normalisation and the columns that both have.
@@ -168,7 +173,7 @@ class Dataset:
         if shapes[0] != shapes[1]:
             raise DataError(f"{self.name}: training and test samples differ in what their y holds; make both alike")
         both: dict[str, Any] = {
-            name: torch.cat([values, getattr(other, name)]) for name, values in self._per_sample().items()
+            name: joined(values, getattr(other, name)) for name, values in self._per_sample().items()
         }
         return replace(
             self,
@@ -219,15 +224,23 @@ class Dataset:
 
     def channels_last(self) -> Dataset:
         """Return the same samples with the channels of images last in memory, which is fastest for convolutions."""
-        if self.inputs.ndim != 4:
+        if isinstance(self.inputs, MappedInputs) or self.inputs.ndim != 4:
             return self
         return replace(self, inputs=self.inputs.contiguous(memory_format=torch.channels_last))
 
     def gather(self, index: Tensor) -> Tensor:
         """Return the stored inputs of the samples at some positions: (samples',) int64 -> (samples', channels, ...)."""
-        if self.inputs.ndim != 4:
-            return self.inputs.index_select(0, index)
-        return self.inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+        if isinstance(self.inputs, MappedInputs):
+            read = self.inputs.read(index)
+            # The same memory layout as below, also where a tensor with one channel has several.
+            if read.ndim == 4:
+                pixels = read.permute(0, 2, 3, 1)
+                read = torch.empty(pixels.shape, dtype=read.dtype).copy_(pixels).permute(0, 3, 1, 2)
+            return read
+        inputs: Tensor = self.inputs
+        if inputs.ndim != 4:
+            return inputs.index_select(0, index)
+        return inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 
     def prepare(self, index: Tensor) -> Tensor:
         """Return the inputs of the samples at some positions, gathered and normalised."""
@@ -257,13 +270,16 @@ class Dataset:
         Raises:
             DataError: When they are no rows, or hold numbers that are not whole or below 0.
         """
-        tokens = self.inputs.to(torch.int64)
-        if self.inputs.ndim != 2 or bool((tokens != self.inputs).any()) or int(tokens.min()) < 0:
+        if self.inputs.ndim != 2 or any(
+            bool((part.to(torch.int64) != part).any()) or float(part.min()) < 0 for part in blocks(self.inputs)
+        ):
             raise DataError(
                 f"data.tokens = true: expected samples of {self.name} that are rows of whole numbers of at least 0, "
                 f"found {self.inputs.dtype} {tuple(self.inputs.shape)}; leave data.tokens out"
             )
-        return replace(self, inputs=tokens, mean=(), std=())
+        if isinstance(self.inputs, MappedInputs):
+            return replace(self, inputs=replace(self.inputs, dtype=torch.int64), mean=(), std=())
+        return replace(self, inputs=self.inputs.to(torch.int64), mean=(), std=())
 
     def resized(self, side: int) -> Dataset:
         """Return the same images, bilinearly resized to ``side`` x ``side`` pixels (EMNIST's 28 to 32 for VGG).
@@ -275,13 +291,18 @@ class Dataset:
             raise DataError(f"{self.name}: samples {self.shape} cannot be resized to {side} x {side} pixels")
         if self.shape[1:] == (side, side):
             return self
+        stored_shape = self.stored_shape or self.shape
+        if isinstance(self.inputs, MappedInputs):
+            return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
         images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
-        for source, target in zip(_blocks(self.inputs), _blocks(images), strict=True):
-            target.copy_(resize(source, side))
-        return replace(self, inputs=images, stored_shape=self.stored_shape or self.shape)
+        start = 0
+        for source in blocks(self.inputs):
+            images[start : start + len(source)] = resize(source, side).to(torch.uint8)
+            start += len(source)
+        return replace(self, inputs=images, stored_shape=stored_shape)
 
 
-def channel_statistics(inputs: Tensor, rows: Tensor | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compute the mean and standard deviation of each channel, to six digits; for uint8, 255 counts as 1.
 
     Float64 sums differ in the digits after the sixth between machines. A constant channel has the standard deviation 1.
@@ -290,18 +311,17 @@ def channel_statistics(inputs: Tensor, rows: Tensor | None = None) -> tuple[tupl
         inputs: The samples, (samples, channels, ...).
         rows: The positions of the samples that count, int64; None for all.
     """
-    rows = torch.arange(len(inputs)) if rows is None else rows
     largest = 255.0 if inputs.dtype == torch.uint8 else 1.0
-    count = len(rows) * inputs[0, 0].numel()
+    count = (len(inputs) if rows is None else len(rows)) * prod(inputs.shape[2:])
     broadcast = (-1,) + (1,) * (inputs.ndim - 2)
     axes = [axis for axis in range(inputs.ndim) if axis != 1]
     total = squares = torch.zeros(inputs.shape[1], dtype=torch.float64)
-    for block in _blocks(rows):
-        total = total + inputs[block].double().sum(axes)
+    for block in blocks(inputs, rows):
+        total = total + block.double().sum(axes)
     mean = total / count
-    for block in _blocks(rows):
+    for block in blocks(inputs, rows):
         # Around the mean, not as the difference of two large sums: acceleration near 1 g would lose its digits.
-        squares = squares + (inputs[block].double() - mean.view(broadcast)).square().sum(axes)
+        squares = squares + (block.double() - mean.view(broadcast)).square().sum(axes)
     std = (squares / count).sqrt()
     std = torch.where(std > 0, std, torch.full_like(std, largest))
     return _six_digits(mean / largest), _six_digits(std / largest)
@@ -335,10 +355,6 @@ def check_class_count(classes: int, place: str) -> None:
     """Refuse more classes than `CLASSES` with a `DataError` that names their place."""
     if classes > CLASSES:
         raise DataError(f"{place} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
-
-
-def _blocks(values: Tensor) -> Iterator[Tensor]:
-    return (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
 
 
 def _six_digits(values: Tensor) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +12,20 @@ from fedstrata.data.dataset import Dataset
 from fedstrata.data.images import decode
 from fedstrata.data.locate_own import classes_of, client_of
 from fedstrata.data.location import Location
+from fedstrata.data.mapped import InputWriter
 from fedstrata.data.npz import dataset_of_arrays
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import DataError
-from fedstrata.limits import IMAGE_BYTES, file_problem, memory_problem
+from fedstrata.limits import IMAGE_BYTES, expansion_problem, file_problem
 
 
-def read_image_folder(location: Location, options: ReadOptions) -> Dataset:
+def read_image_folder(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:
     """Read all images of a data set of the kind "images".
 
     Args:
         location: The data set.
         options: The size to which images are resized.
+        writer: What gets the pixels; by default the memory.
 
     Returns:
         The images of both splits, with three channels if any of them has colour. The column ``client`` has the folder
@@ -34,19 +35,20 @@ def read_image_folder(location: Location, options: ReadOptions) -> Dataset:
         DataError: When an image is broken, or has another size than the others.
     """
     files = location.train + location.test
-    arrays = {"x": _pixels(files, options.size), "y": np.array(classes_of(files))}
+    writer = writer or InputWriter(location.name)
+    _write_pixels(files, options.size, writer)
+    arrays = {"y": np.array(classes_of(files))}
     if location.client_column:
         arrays[location.client_column] = np.array([client_of(file, location) for file in files])
     if location.test:
         arrays[SPLIT_COLUMN] = np.repeat(["train", "test"], [len(location.train), len(location.test)])
-    return dataset_of_arrays(location.name, arrays, "train", location.name)
+    return dataset_of_arrays(location.name, arrays, "train", location.name, writer.finish())
 
 
-def _pixels(files: Sequence[Path], size: int | None) -> np.ndarray:
-    """Return all images, (images, channels, height, width) uint8."""
-    images: list[np.ndarray] = []
+def _write_pixels(files: Sequence[Path], size: int | None, writer: InputWriter) -> None:
+    """Decode all images, (images, channels, height, width) uint8."""
     stored = 0
-    for file in files:
+    for place, file in enumerate(files, start=1):
         content = _content(file)
         stored += len(content)
         try:
@@ -54,16 +56,15 @@ def _pixels(files: Sequence[Path], size: int | None) -> np.ndarray:
         # Pillow has no error of its own for bytes that are no image: its readers raise whatever they meet.
         except Exception as error:
             raise DataError(f"{file} is no readable image ({error or type(error).__name__}); replace it") from error
-        if images and image.shape[1:] != images[0].shape[1:]:
-            found, expected = ("x".join(map(str, each.shape[1:])) for each in (image, images[0]))
+        sides = writer.shape[1:] or image.shape[1:]
+        if image.shape[1:] != sides:
+            found, expected = ("x".join(map(str, each)) for each in (image.shape[1:], sides))
             raise DataError(
                 f"{file} has {found} pixels; expected {expected}, as {files[0]}; set data.size to resize all images"
             )
-        images.append(image)
-        if problem := memory_problem(prod(image.shape) * len(files), max(stored, 1) * len(files) // len(images)):
+        if problem := expansion_problem(image.nbytes * len(files), max(stored, 1) * len(files) // place):
             raise DataError(f"{files[0].parent}: {problem}")
-    channels = max(len(image) for image in images)
-    return np.stack([np.broadcast_to(image, (channels, *image.shape[1:])) for image in images])
+        writer.add(image[None], len(files))
 
 
 def _content(file: Path) -> bytes:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image, UnidentifiedImageError
 
+from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import Chunk, read_chunks
 from fedstrata.errors import DataError
-from fedstrata.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, memory_problem
+from fedstrata.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, expansion_problem
 
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
-def read_images(files: Sequence[Path], column: str, rows: int, shape: tuple[int, ...] | None) -> np.ndarray:
-    """Decode a column of images.
+def read_images(
+    files: Sequence[Path], column: str, rows: int, shape: tuple[int, ...] | None, writer: InputWriter
+) -> None:
+    """Decode a column of images to (rows, channels, height, width) uint8.
 
     Args:
         files: The files of one split, shards in order.
@@ -28,30 +30,21 @@ def read_images(files: Sequence[Path], column: str, rows: int, shape: tuple[int,
         rows: The number of rows in all files together, at least one.
         shape: The known shape of each image, (channels, height, width). None takes the size of the first image, and
             three channels if any image has colour.
-
-    Returns:
-        The pixels, (rows, channels, height, width) uint8.
+        writer: What gets the pixels.
 
     Raises:
         DataError: When an image is missing, unreadable or of another size, or all take too much memory.
     """
     mode = None if shape is None else "RGB" if shape[0] == 3 else "L"
-    pixels = np.empty((0, 1, 1, 1), dtype=np.uint8)
-    for place, (chunk, row, image) in enumerate(_decoded(files, column, mode)):
-        size = (shape or image.shape)[1:] if place == 0 else pixels.shape[2:]
+    stored = sum(file.stat().st_size for file in files)
+    for chunk, row, image in _decoded(files, column, mode):
+        size = writer.shape[1:] or (shape or image.shape)[1:]
         if image.shape[1:] != size:
             found, expected = ("x".join(map(str, sides)) for sides in (image.shape[1:], size))
             raise chunk.error(row, f"holds an image of {found} pixels; expected {expected}, as all others")
-        if place == 0 or len(image) > pixels.shape[1]:
-            whole = (rows, len(image), *size)
-            if problem := memory_problem(prod(whole), sum(file.stat().st_size for file in files)):
-                raise DataError(f"{chunk.file}: column {column!r} holds {rows:,} images: {problem}")
-            # The one channel of the grey images before the first one with colour becomes three.
-            before = pixels[:place]
-            pixels = np.empty(whole, dtype=np.uint8)
-            pixels[:place] = before
-        pixels[place] = image
-    return pixels
+        if problem := expansion_problem(rows * image.nbytes, stored):
+            raise DataError(f"{chunk.file}: column {column!r} holds {rows:,} images: {problem}")
+        writer.add(image[None], rows)
 
 
 def _decoded(files: Sequence[Path], column: str, mode: str | None) -> Iterator[tuple[Chunk, int, np.ndarray]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -19,32 +20,77 @@ from fedstrata.data.dataset import (
     check_sample_size,
     finite_float32,
 )
+from fedstrata.data.mapped import Inputs, InputWriter, too_large_for_memory
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
-from fedstrata.limits import COLUMN_CHARACTERS, NPY_HEADER_BYTES, ZIP_DIRECTORY_BYTES, ZIP_MEMBERS, memory_problem
+from fedstrata.limits import (
+    COLUMN_CHARACTERS,
+    MIB,
+    NPY_HEADER_BYTES,
+    ZIP_DIRECTORY_BYTES,
+    ZIP_MEMBERS,
+    expansion_problem,
+    memory_limit,
+    memory_problem,
+)
 
 _INPUT_NAMES = ("x", "inputs")
 _LABEL_NAMES = ("y", "labels")
+
+_BLOCK_BYTES = 16 * MIB
+"""The bytes of an array that are read at a time."""
 
 RESERVED_NAMES = _INPUT_NAMES + _LABEL_NAMES
 """The names of arrays that are no further columns."""
 
 
-def read_npz(name: str, file: Path, split: Split) -> Dataset:
+def read_npz(name: str, file: Path, split: Split, writer: InputWriter | None = None) -> Dataset:
     """Read one split of a ``.npz`` file, whose arrays are those of `dataset_of_arrays`.
 
     Args:
         name: The name of the data set.
         file: The file.
         split: The split that is read.
+        writer: What gets the inputs, some samples at a time; by default the memory, all at once.
 
     Raises:
         DataError: When an array or a row, counted from 0, is missing or does not fit.
     """
-    return dataset_of_arrays(name, read_arrays(file), split, str(file))
+    if writer is None:
+        return dataset_of_arrays(name, read_arrays(file), split, str(file))
+    for block in _input_blocks(file, split):
+        writer.add(block)
+    with open_archive(file) as archive:
+        skip = [key for key in archive.files if key.removesuffix("_test") in _INPUT_NAMES]
+    return dataset_of_arrays(name, read_arrays(file, skip), split, str(file), writer.finish())
 
 
-def dataset_of_arrays(name: str, arrays: dict[str, np.ndarray], split: Split, file: str) -> Dataset:
+def _input_blocks(file: Path, split: Split) -> Iterator[np.ndarray]:
+    """Yield the inputs of a split, some samples at a time, as `convert_inputs` returns them.
+
+    Raises:
+        DataError: When they are no numbers that lie sample after sample, or do not fit.
+    """
+    with open_archive(file) as archive:
+        assert archive.zip is not None  # as long as it is open
+        x = _pick(archive.files, _INPUT_NAMES, split, str(file))
+        with archive.zip.open(x if x in archive.zip.namelist() else f"{x}.npy") as member:
+            first = np.lib.format.read_magic(member) == (1, 0)
+            read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read_header(member, max_header_size=NPY_HEADER_BYTES)
+            if dtype.hasobject or not shape or (fortran and len(shape) > 1):
+                raise ValueError(f"{x!r} is no array of numbers, sample after sample; use numpy.ascontiguousarray")
+            size = max(dtype.itemsize * prod(shape[1:]), 1)
+            step = max(1, _BLOCK_BYTES // size)
+            for start in range(0, shape[0], step):
+                count = min(step, shape[0] - start)
+                rows = np.frombuffer(member.read(count * size), dtype).reshape(count, *shape[1:])
+                yield convert_inputs(rows, f"{file}: {x}", start)
+
+
+def dataset_of_arrays(
+    name: str, arrays: dict[str, np.ndarray], split: Split, file: str, inputs: Inputs | None = None
+) -> Dataset:
     """Make a data set of one split of some arrays.
 
     The arrays are ``x`` or ``inputs``, (samples, channels, ...), and ``y`` or ``labels``, (samples,) integers or
@@ -57,11 +103,12 @@ def dataset_of_arrays(name: str, arrays: dict[str, np.ndarray], split: Split, fi
         arrays: The arrays by their names.
         split: The split that is made.
         file: Where the arrays come from, for messages.
+        inputs: The samples, where they are not among the arrays.
 
     Raises:
         DataError: When an array or a row, counted from 0, is missing or does not fit.
     """
-    x = _pick(arrays, _INPUT_NAMES, split, file)
+    x = "the inputs" if inputs is not None else _pick(arrays, _INPUT_NAMES, split, file)
     y = _pick(arrays, _LABEL_NAMES, split, file)
     # Both splits, so that a class means the same in each of them.
     all_labels = {key: _flat(array) for key, array in arrays.items() if key.removesuffix("_test") in _LABEL_NAMES}
@@ -83,7 +130,8 @@ def dataset_of_arrays(name: str, arrays: dict[str, np.ndarray], split: Split, fi
         targets, classes = _convert_targets(arrays[y], both, place)
     else:
         labels, classes, class_names = _number_classes(arrays[y], both, place)
-    inputs = torch.from_numpy(_convert_inputs(arrays[x], f"{file}: {x}"))
+    if inputs is None:
+        inputs = torch.from_numpy(convert_inputs(arrays[x], f"{file}: {x}"))
     if len(inputs) != len(labels):
         raise DataError(f"{file}: {x} has {len(inputs)} rows and {y} has {len(labels)}; expected as many")
     columns = _columns(arrays, split, len(labels), file)
@@ -132,7 +180,7 @@ def _column_keys(names: Iterable[str], split: Split) -> dict[str, str]:
     return keys
 
 
-def _pick(arrays: dict[str, np.ndarray], names: tuple[str, ...], split: Split, file: str) -> str:
+def _pick(arrays: Collection[str], names: tuple[str, ...], split: Split, file: str) -> str:
     """Return the one array that has one of the names."""
     wanted = [name + ("_test" if split == "test" else "") for name in names]
     found = [name for name in wanted if name in arrays]
@@ -175,13 +223,22 @@ def _convert_targets(values: np.ndarray, all_values: list[np.ndarray], place: st
     return values.astype(np.int64), classes
 
 
-def _convert_inputs(values: np.ndarray, place: str) -> np.ndarray:
-    """Return the inputs as (samples, channels, ...), uint8 or float32."""
+def convert_inputs(values: np.ndarray, place: str, first_row: int = 0) -> np.ndarray:
+    """Return inputs as (samples, channels, ...), uint8 or float32.
+
+    Args:
+        values: The samples.
+        place: Where they come from, for messages.
+        first_row: The number of the first sample.
+
+    Raises:
+        DataError: When they are no samples.
+    """
     if values.dtype.kind not in "iuf" or values.ndim < 2 or 0 in values.shape:
         raise DataError(f"{place} is {_describe(values)}; expected numbers, (samples, channels, ...)")
     check_sample_size(values.shape[1:], place)
     if values.dtype != np.uint8:
-        return finite_float32(values, place)
+        return finite_float32(values, place, first_row)
     if values.ndim == 3:
         values = values[:, None]
     elif values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
@@ -247,13 +304,39 @@ def _directory_problem(members: list[ZipInfo], stored: int) -> str:
         # zipfile limits what it decompresses at a time in these two alone.
         if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             return f"{member.filename} is compressed in another way; write it with numpy.savez or savez_compressed"
-    return memory_problem(sum(member.file_size for member in members), stored)
+    return expansion_problem(sum(member.file_size for member in members), stored)
 
 
-def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Read all arrays of a file, by their names without ``.npy``."""
+def archive_bytes(file: Path) -> int:
+    """Return the bytes that all arrays of a file take in memory.
+
+    Raises:
+        DataError: When the file is broken.
+    """
     with open_archive(file) as archive:
-        arrays = dict(archive)
+        return _member_bytes(archive)
+
+
+def _member_bytes(archive: NpzFile, skip: Collection[str] = ()) -> int:
+    """Return the bytes of all arrays but some."""
+    assert archive.zip is not None  # as long as it is open
+    members = archive.zip.infolist()
+    return sum(member.file_size for member in members if member.filename.removesuffix(".npy") not in skip)
+
+
+def read_arrays(file: Path, skip: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Read all arrays of a file but for some, by their names without ``.npy``.
+
+    Raises:
+        DataError: When they take too much memory, or the file is broken.
+    """
+    with open_archive(file) as archive:
+        size = _member_bytes(archive, skip)
+        if size > memory_limit():
+            # What is skipped are inputs, and those are on the disk.
+            reason = memory_problem(size, size) if skip else too_large_for_memory(size)
+            raise DataError(f"{file}: {reason}")
+        arrays = {name: archive[name] for name in archive.files if name not in skip}
         for name, array in arrays.items():
             # numpy returns the bytes of what is no array. Any number of texts without characters takes no bytes.
             if not isinstance(array, np.ndarray) or array.itemsize == 0:

@@ -1,8 +1,12 @@
 """How the files of a data set are read: the keys of ``[data]`` that say so, and what else decides."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedstrata.errors import DataError
+
+Memory = Literal["auto", "ram", "disk"]
+"""Where inputs are: in memory, in a file, or in a file if they take more memory than data may."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class ReadOptions:
         step: The readings from the begin of a window to that of the next; None for windows that share none.
         size: The height and width, in pixels, to which images of files are resized; None to leave them as they are.
         normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
+        memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
+            needed ("disk"), or the latter if they take more memory than data may ("auto").
     """
 
     label: str | None = None
@@ -26,6 +32,7 @@ class ReadOptions:
     step: int | None = None
     size: int | None = None
     normalise: str = "auto"
+    memory: Memory = "auto"
 
     def refuse_windows(self, place: str) -> None:
         """Refuse keys about recordings where there are none.

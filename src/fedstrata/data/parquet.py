@@ -9,12 +9,16 @@ from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
+from fedstrata.data.mapped import InputWriter
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.parquet_columns import (
+    empty_columns,
+    hugging_face_names,
     is_image,
     is_list,
     is_target,
     read_arrays,
+    read_chunks,
     read_columns,
     read_labels,
     read_scalar_column,
@@ -22,28 +26,33 @@ from fedstrata.data.parquet_columns import (
     read_targets,
     require_columns,
     scalar_columns,
+    to_numpy,
 )
 from fedstrata.data.recordings import holds_recordings, read_recordings
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 
 
-def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAULT_OPTIONS) -> Dataset:
+def read_parquet(
+    location: Location, split: Split, options: ReadOptions = DEFAULT_OPTIONS, writer: InputWriter | None = None
+) -> Dataset:
     """Decode one split.
 
     Args:
         location: The data set, in Parquet files.
         split: The split that is read.
         options: The columns that are inputs and classes, where the registry does not know them.
+        writer: What gets the inputs; by default the memory.
 
     Raises:
         DataError: When a file, column or row is missing or broken.
     """
     info = location.info
     files = location.test if split == "test" else location.train
+    writer = writer or InputWriter(str(files[0]))
     schema = read_schema(files[0])
     if holds_recordings(schema.names) or (info and info.input_column == "signal"):
-        return read_recordings(location, files, options)
+        return read_recordings(location, files, options, writer)
     options.refuse_windows(str(files[0]))
     if info:
         input_column = info.input_column
@@ -51,7 +60,7 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
     else:
         input_column, label_column = _guess_columns(location.train[0], options)
         if not input_column:
-            return _read_features(location, split, options)
+            return _read_features(location, split, options, writer)
     require_columns(files[0], schema, (input_column, label_column))
     targets = None
     class_names: tuple[str, ...] = ()
@@ -63,30 +72,40 @@ def read_parquet(location: Location, split: Split, options: ReadOptions = DEFAUL
         labels = torch.from_numpy(numbers)
     input_type = schema.field(input_column).type
     if is_image(input_type):
-        inputs = torch.from_numpy(read_images(files, input_column, len(labels), info.shape if info else None))
+        read_images(files, input_column, len(labels), info.shape if info else None, writer)
     elif is_list(input_type):
-        inputs = torch.from_numpy(read_arrays(files, input_column))
+        for block in read_arrays(files, input_column):
+            writer.add(block, len(labels))
     else:
         raise DataError(f"{files[0]}: column {input_column!r} holds {input_type}; expected images or lists")
+    inputs = writer.finish()
     mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
     columns = read_columns(files, skip=(input_column, label_column))
     return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names, targets=targets)
 
 
-def _read_features(location: Location, split: Split, options: ReadOptions) -> Dataset:
+def _read_features(location: Location, split: Split, options: ReadOptions, writer: InputWriter) -> Dataset:
     """Read files whose inputs are columns of numbers."""
-    from fedstrata.data.tables import dataset_of_columns, feature_columns
+    from fedstrata.data.tables import dataset_of_features, feature_columns, finite_features
 
-    if split == "test" and not options.inputs:
-        # Features mean the same in both splits, in whatever order the files have them.
-        train = read_columns(location.train, skip=())
-        options = replace(options, inputs=feature_columns(train, options, str(location.train[0])))
+    options.refuse_windows(str(location.train[0]))
     files, others = (location.test, location.train) if split == "test" else (location.train, location.test)
+    # Features mean the same in both splits, in whatever order the files have them.
+    features = feature_columns(empty_columns(location.train[0]), options, str(location.train[0]))
     place = str(files[0])
     label = label_column(scalar_columns(files[0]), options, place)
+    rows = 0
+    for chunks in read_chunks(files, features):
+        columns = {chunk.column: to_numpy(chunk.values) for chunk in chunks}
+        writer.add(finite_features(columns, features, place, rows))
+        rows += len(chunks[0].values)
+    inputs = writer.finish()
     # A class means the same in all files of both splits.
     other_labels = read_scalar_column(others, label) if others and label in scalar_columns(others[0]) else None
-    return dataset_of_columns(location.name, read_columns(files, skip=()), options, place, other_labels)
+    further = read_columns(files, skip=features)
+    dataset = dataset_of_features(location.name, features, inputs, further, label, place, other_labels)
+    names = hugging_face_names(read_schema(files[0]).metadata, label)
+    return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
 
 
 def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from fedstrata.limits import (
     PARQUET_COLUMNS,
     PARQUET_FOOTER_BYTES,
     ROWS_BEYOND_BYTES,
+    expansion_problem,
     file_problem,
     memory_problem,
 )
@@ -37,7 +38,11 @@ from fedstrata.limits import (
 _ROWS = 4096
 """The largest number of rows that are decoded at a time."""
 
-_ROWS_BYTES = 128 * MIB
+_BUFFER_BYTES = MIB
+"""The bytes of a column that are read at a time. A part of a column, which may be the whole of it, is never in memory
+at once."""
+
+_ROWS_BYTES = 16 * MIB
 """The largest number of bytes that are decoded at a time."""
 
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -75,7 +80,7 @@ def opened(file: Path) -> Iterator[Any]:
     if reason := file_problem(file) or _footer_problem(file):
         raise DataError(f"{file} is no readable Parquet file ({reason}); copy or download it again")
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet:
             if problem := _size_problem(parquet.metadata, file.stat().st_size):
                 raise DataError(f"{file}: {problem}")
             yield parquet
@@ -105,11 +110,22 @@ def _size_problem(metadata: Any, stored: int) -> str:
     # A sample takes at least one byte. Rows that are all equal take none, and would be written out one by one.
     if metadata.num_rows > max(ROWS_BEYOND_BYTES, stored):
         return f"it has {metadata.num_rows:,} rows and {stored:,} bytes; expected a byte for each row"
+    return expansion_problem(_decoded_bytes(metadata), stored)
+
+
+def _decoded_bytes(metadata: Any) -> int:
+    """Return the bytes that all columns take once they are decoded."""
     decoded = 0
     for chunk in _column_chunks(metadata):
         values = chunk.num_values * _VALUE_BYTES.get(chunk.physical_type, 1)
         decoded += max(chunk.total_uncompressed_size, values)
-    return memory_problem(decoded, stored)
+    return decoded
+
+
+def decoded_bytes(file: Path) -> int:
+    """Return the bytes that a file takes in memory, whole; raises as `opened`."""
+    with opened(file) as parquet:
+        return _decoded_bytes(parquet.metadata)
 
 
 def _column_chunks(metadata: Any) -> Iterator[Any]:
@@ -120,12 +136,27 @@ def _column_chunks(metadata: Any) -> Iterator[Any]:
             yield row_group.column(column)
 
 
-def _rows_at_once(metadata: Any, columns: Collection[str]) -> int:
+def rows_at_once(metadata: Any, columns: Collection[str]) -> int:
     """Return the number of rows of some columns that can be decoded together in little memory."""
-    # A value that many rows share is stored once. No value is larger than the part of a column that holds it.
-    chunks = [chunk for chunk in _column_chunks(metadata) if chunk.path_in_schema.split(".")[0] in columns]
-    largest: int = max((chunk.total_uncompressed_size for chunk in chunks), default=1)
-    return max(1, min(_ROWS, _ROWS_BYTES // max(1, largest)))
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    largest = max((_row_bytes(group, columns) for group in groups), default=1)
+    return max(1, min(_ROWS, int(_ROWS_BYTES // max(1, largest))))
+
+
+def _row_bytes(group: Any, columns: Collection[str]) -> float:
+    """Return the bytes that a row of a group takes in one of some columns: of numbers on average, of others at most."""
+    largest = 0.0
+    for place in range(group.num_columns):
+        chunk = group.column(place)
+        if chunk.path_in_schema.split(".")[0] not in columns:
+            continue
+        if chunk.physical_type in _VALUE_BYTES:
+            size = chunk.num_values * _VALUE_BYTES[chunk.physical_type] / max(1, group.num_rows)
+        else:
+            # A text that many rows share is stored once. None is larger than the part of the column that holds it.
+            size = chunk.total_uncompressed_size
+        largest = max(largest, size)
+    return largest
 
 
 def read_schema(file: Path) -> Any:
@@ -156,7 +187,7 @@ def read_chunks(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple
     for file in files:
         with opened(file) as parquet:
             require_columns(file, parquet.schema_arrow, columns)
-            rows = _rows_at_once(parquet.metadata, columns)
+            rows = rows_at_once(parquet.metadata, columns)
             first_row = 0
             for batch in parquet.iter_batches(batch_size=rows, columns=list(columns)):
                 yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
@@ -258,7 +289,7 @@ def read_targets(location: Location, files: Sequence[Path], column: str) -> tupl
 
 def _numbers(files: Sequence[Path], column: str) -> np.ndarray:
     """Read a column of numbers, or of lists of them: (rows, numbers) float32."""
-    values = read_arrays(files, column)
+    values = np.concatenate(list(read_arrays(files, column)))
     return values.reshape(len(values), -1)
 
 
@@ -301,22 +332,22 @@ def _first_true(values: Any) -> int:
     return int(pc.index(values, True).as_py())
 
 
-def read_arrays(files: Sequence[Path], column: str) -> np.ndarray:
-    """Read a column of lists, or lists of lists, of numbers: (rows, ...) float32.
+def read_arrays(files: Sequence[Path], column: str) -> Iterator[np.ndarray]:
+    """Read a column of lists, or lists of lists, of numbers, some rows at a time: (rows, ...) float32.
 
     Raises:
         DataError: When a row is missing, has another shape or holds a number that is not finite.
     """
-    parts: list[np.ndarray] = []
+    expected: tuple[int, ...] | None = None
     for (chunk,) in read_chunks(files, [column]):
         values = _dense(chunk)
         shape = values.shape[1:]
-        if parts and shape != parts[0].shape[1:]:
-            raise chunk.error(0, f"has shape {shape}; expected {parts[0].shape[1:]}, as the rows before")
+        expected = expected or shape
+        if shape != expected:
+            raise chunk.error(0, f"has shape {shape}; expected {expected}, as the rows before")
         place = f"{chunk.file}: column {column!r}"
         check_sample_size(shape, place)
-        parts.append(finite_float32(values, place, chunk.first_row))
-    return np.concatenate(parts)
+        yield finite_float32(values, place, chunk.first_row)
 
 
 def _dense(chunk: Chunk) -> np.ndarray:
@@ -349,6 +380,12 @@ def _dense(chunk: Chunk) -> np.ndarray:
 def scalar_columns(file: Path) -> list[str]:
     """Return the names of the columns that hold one number, bool or text per row."""
     return [field.name for field in read_schema(file) if is_scalar(field.type)]
+
+
+def empty_columns(file: Path) -> dict[str, np.ndarray]:
+    """Return the columns with one number, bool or text per row, without their rows: (0,) of their types."""
+    schema = read_schema(file)
+    return {field.name: to_numpy(pa.array([], field.type)) for field in schema if is_scalar(field.type)}
 
 
 def read_scalar_column(files: Sequence[Path], column: str) -> np.ndarray:

@@ -10,8 +10,9 @@ import numpy as np
 
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, first_line
 from fedstrata.quoting import shown
 
 
@@ -23,7 +24,7 @@ class Part:
         client: The client that holds them; None where a column says it, or nothing does.
         split: What they are for; None likewise.
         arrays: The arrays by their names, ``x``, ``y`` and further columns; None for a table.
-        table: The ``pyarrow.Table``, with a row for each sample.
+        table: The ``pyarrow.Table``, with a row for each sample, or a file with one.
         place: Where they come from, for messages.
     """
 
@@ -43,16 +44,29 @@ class Part:
         return self.place or f"client {shown(self.client)}"
 
     @property
+    def known_marks(self) -> dict[str, str | int]:
+        """Return whose the samples are and for what, as far as it is known, by the column that says so."""
+        known = {CLIENT_COLUMN: self.client, SPLIT_COLUMN: self.split}
+        return {column: value for column, value in known.items() if value is not None}
+
+    @property
     def marks(self) -> dict[str, np.ndarray]:
         """Return the columns that say whose the samples are and for what, as far as it is known."""
-        known = {CLIENT_COLUMN: self.client, SPLIT_COLUMN: self.split}
-        return {column: np.repeat(value, len(self)) for column, value in known.items() if value is not None}
+        return {column: np.repeat(value, len(self)) for column, value in self.known_marks.items()}
+
+    def marked(self, table: Any) -> Any:
+        """Return some rows of the table, a ``pyarrow.Table``, with the columns that mark them."""
+        import pyarrow as pa
+
+        for column, value in self.known_marks.items():
+            table = table.append_column(column, pa.array(np.repeat(value, len(table))))
+        return table
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """Return the names of all columns that hold one value per sample."""
-        own = self.table.column_names if self.arrays is None else [key for key in self.arrays if key not in ("x", "y")]
-        return (*own, *self.marks)
+        own = self.table.schema.names if self.arrays is None else [key for key in self.arrays if key not in ("x", "y")]
+        return (*own, *self.known_marks)
 
     def column(self, name: str) -> np.ndarray:
         """Return one of these columns, (samples,).
@@ -81,8 +95,14 @@ class Part:
         return self.arrays[key]
 
 
-def put_together(name: str, parts: Sequence[Part], options: ReadOptions) -> Dataset:
+def put_together(name: str, parts: Sequence[Part], options: ReadOptions, inputs: Inputs | None = None) -> Dataset:
     """Make one data set of some parts, with the columns ``client`` and ``split`` where the parts know them.
+
+    Args:
+        name: The name of the data set.
+        parts: The parts, all of arrays or all of tables.
+        options: The columns that are inputs and classes.
+        inputs: The inputs of all parts, if their own arrays have none.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -94,11 +114,11 @@ def put_together(name: str, parts: Sequence[Part], options: ReadOptions) -> Data
     options.refuse_windows(name)
     arrays: dict[str, np.ndarray] = {}
     for key in parts[0].arrays:
-        _refuse_other_shapes(key, parts)
+        refuse_other_shapes(key, parts)
         arrays[key] = np.concatenate([part.array(key) for part in parts])
     for column in parts[0].marks:
         arrays[column] = np.concatenate([part.marks[column] for part in parts])
-    return dataset_of_arrays(name, arrays, "train", name)
+    return dataset_of_arrays(name, arrays, "train", name, inputs)
 
 
 def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Dataset:
@@ -107,29 +127,44 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
 
     from fedstrata.data.tables import dataset_of_table
 
-    marked = []
-    for part in parts:
-        table = part.table
-        for column, values in part.marks.items():
-            if column in table.column_names:
-                raise DataError(f"{part.who} has a column {column!r}, whose name is needed for more; rename it")
-            table = table.append_column(column, pa.array(values))
-        marked.append(table)
-    missing = [
-        (part, column) for part in parts for column in parts[0].table.column_names if column not in part.column_names
-    ]
-    if missing:
-        part, column = missing[0]
-        raise DataError(f"{part.who} has no column {column!r}; expected the columns of {parts[0].who}")
-    try:
-        table = pa.concat_tables(marked, promote_options="permissive")
-    except pa.ArrowException as error:
-        reason = str(error).split("\n")[0]
-        raise DataError(f"{name}: expected columns of the same kind for each client ({reason})") from None
+    table_schema(name, parts)
+    table = pa.concat_tables([part.marked(part.table) for part in parts], promote_options="permissive")
     return dataset_of_table(name, table, options, name)
 
 
-def _refuse_other_shapes(key: str, parts: Sequence[Part]) -> None:
+def table_schema(name: str, parts: Sequence[Part]) -> Any:
+    """Return the ``pyarrow.Schema`` of all parts, which are tables: their columns, and those that mark the samples.
+
+    Raises:
+        DataError: When the parts differ in their columns, or a column has the name of a mark.
+    """
+    import pyarrow as pa
+
+    schemas = []
+    for part in parts:
+        taken = [column for column in part.known_marks if column in part.table.schema.names]
+        if taken:
+            raise DataError(f"{part.who} has a column {taken[0]!r}, whose name is needed for more; rename it")
+        schemas.append(part.marked(part.table.schema.empty_table()).schema)
+    missing = [(part, column) for part in parts for column in schemas[0].names if column not in part.column_names]
+    if missing:
+        part, column = missing[0]
+        raise DataError(f"{part.who} has no column {column!r}; expected the columns of {parts[0].who}")
+    refuse_same_names(schemas[0].names, parts[0].who)
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{name}: expected columns of the same kind for each client ({first_line(error)})") from None
+
+
+def refuse_same_names(columns: Sequence[str], place: str) -> None:
+    """Refuse a table with two columns of one name."""
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")
+
+
+def refuse_other_shapes(key: str, parts: Sequence[Part]) -> None:
     """Refuse parts whose arrays cannot be put together."""
     first = parts[0].array(key)
     for part in parts:

@@ -6,7 +6,7 @@ of these names, as in USC-HAD (Zhang and Sawchuk, "USC-HAD: a daily activity dat
 using wearable sensors", 2012); or a flat list of one channel.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from fedstrata.data.column_roles import TRIAL_COLUMN, label_column
 from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
+from fedstrata.data.mapped import InputWriter
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.parquet_columns import (
     Chunk,
@@ -45,13 +46,16 @@ def holds_recordings(columns: Collection[str]) -> bool:
     return _SIGNAL in columns and TRIAL_COLUMN in columns
 
 
-def read_recordings(location: Location, files: Sequence[Path], options: ReadOptions = DEFAULT_OPTIONS) -> Dataset:
+def read_recordings(
+    location: Location, files: Sequence[Path], options: ReadOptions = DEFAULT_OPTIONS, writer: InputWriter | None = None
+) -> Dataset:
     """Cut recordings into windows. What is left at the end of a recording is dropped.
 
     Args:
         location: The data set, in Parquet files.
         files: The files of one split, shards in order.
         options: The column of the classes, "activity" by default, and the readings in a window and between windows.
+        writer: What gets the windows; by default the memory.
 
     Returns:
         The inputs are (windows, channels, window) float32, the labels are the activities. The column ``trial`` is
@@ -72,12 +76,18 @@ def read_recordings(location: Location, files: Sequence[Path], options: ReadOpti
     columns = read_columns(files, skip=(*_SIZES, label))
     said = np.array(class_names)[activity] if class_names else activity
     columns[TRIAL_COLUMN] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
-    signals = _signals(files, names)
-    parts = [_windows(signal, window, options.step or window) for signal in signals]
-    inputs = torch.from_numpy(np.concatenate(parts))
-    if len(inputs) == 0:
-        raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {max(map(len, signals))}")
-    counts = [len(part) for part in parts]
+    writer = writer or InputWriter(str(files[0]))
+    counts = list[int]()
+    longest = 0
+    for signal in _signals(files, names):
+        windows = _windows(signal, window, options.step or window)
+        counts.append(len(windows))
+        longest = max(longest, len(signal))
+        if len(windows):
+            writer.add(windows)
+    if not any(counts):
+        raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {longest}")
+    inputs = writer.finish()
     notes = () if location.info else _short_recordings(counts, columns, window)
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     labels = torch.from_numpy(np.repeat(activity, counts))
@@ -99,9 +109,9 @@ def _short_recordings(counts: Sequence[int], columns: dict[str, np.ndarray], win
     )
 
 
-def _signals(files: Sequence[Path], names: Collection[str]) -> list[np.ndarray]:
-    """Return the signal of each recording, (length, channels) float32."""
-    signals: list[np.ndarray] = []
+def _signals(files: Sequence[Path], names: Collection[str]) -> Iterator[np.ndarray]:
+    """Yield the signal of each recording, (length, channels) float32."""
+    channels = 0
     sized = [name for name in _SIZES if name in names]
     for chunks in read_chunks(files, [_SIGNAL, *sized]):
         _check_types(*chunks)
@@ -109,11 +119,10 @@ def _signals(files: Sequence[Path], names: Collection[str]) -> list[np.ndarray]:
         for row in range(len(values.values)):
             known = {chunk.column: chunk.values[row].as_py() for chunk in sizes}
             signal = _signal(values, row, known)
-            if signals and signal.shape[1] != signals[0].shape[1]:
-                found = f"has {signal.shape[1]} channels; expected {signals[0].shape[1]}, as before"
-                raise values.error(row, found)
-            signals.append(signal)
-    return signals
+            channels = channels or signal.shape[1]
+            if signal.shape[1] != channels:
+                raise values.error(row, f"has {signal.shape[1]} channels; expected {channels}, as before")
+            yield signal
 
 
 def _texts(columns: dict[str, np.ndarray], activity: np.ndarray) -> np.ndarray:

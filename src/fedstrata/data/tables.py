@@ -13,58 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import csv
 
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, label_column, looks_like_feature
-from fedstrata.data.dataset import Dataset
+from fedstrata.data.dataset import Dataset, finite_float32
 from fedstrata.data.location import Location
+from fedstrata.data.mapped import Inputs
 from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet_columns import hugging_face_names, is_image, is_list, is_scalar, to_numpy
+from fedstrata.data.parts import refuse_same_names
 from fedstrata.errors import DataError
-from fedstrata.limits import PARQUET_COLUMNS, file_problem, memory_problem
-
-
-def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
-    """Read a CSV file with a header as a ``pyarrow.Table``.
-
-    Args:
-        file: The file.
-        columns: The columns that are read; by default all.
-
-    Raises:
-        DataError: When it is no such file, or takes too much memory.
-    """
-    if reason := file_problem(file):
-        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
-    stored = file.stat().st_size
-    # Numbers take at most eight bytes for each of their characters and its comma.
-    if problem := memory_problem(4 * stored, stored):
-        raise DataError(f"{file}: {problem}")
-    try:
-        table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=list(columns)))
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        reason = str(error).split("\n")[0]
-        raise DataError(f"{file} is no readable CSV file with a header ({reason}); correct the file") from error
-    if table.num_columns > PARQUET_COLUMNS:
-        raise DataError(f"{file} has {table.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}")
-    return table
-
-
-def csv_columns(file: Path) -> tuple[str, ...]:
-    """Return the names of the columns of a CSV file.
-
-    Raises:
-        DataError: When it is no such file.
-    """
-    try:
-        with csv.open_csv(file) as reader:
-            return tuple(reader.schema.names)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise DataError(f"{file} is no readable CSV file with a header ({reason}); correct the file") from error
+from fedstrata.lazy_torch import torch
 
 
 def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) -> Dataset:
@@ -81,9 +41,7 @@ def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) ->
     Raises:
         DataError: When a column is missing, or holds something that does not fit.
     """
-    twice = [column for column in table.column_names if table.column_names.count(column) > 1]
-    if twice:
-        raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")
+    refuse_same_names(table.column_names, place)
     if not any(is_image(field.type) or is_list(field.type) for field in table.schema):
         columns = {
             field.name: to_numpy(table[field.name].combine_chunks()) for field in table.schema if is_scalar(field.type)
@@ -107,7 +65,6 @@ def dataset_of_columns(
     columns: Mapping[str, np.ndarray],
     options: ReadOptions,
     place: str,
-    other_labels: np.ndarray | None = None,
 ) -> Dataset:
     """Make a data set of columns of numbers, of which some are features and one holds the classes.
 
@@ -116,7 +73,6 @@ def dataset_of_columns(
         columns: The columns by their names, (samples,) each.
         options: The columns that are inputs and classes.
         place: Where the columns come from, for messages.
-        other_labels: The classes of the samples of the other split, so that a class means the same in both.
 
     Raises:
         DataError: When a column is missing, or holds something that does not fit.
@@ -124,23 +80,71 @@ def dataset_of_columns(
     options.refuse_windows(place)
     label = label_column(columns, options, place)
     features = feature_columns(columns, options, place)
+    inputs = torch.from_numpy(finite_features(columns, features, place))
+    rest = {key: values for key, values in columns.items() if key not in features}
+    return dataset_of_features(name, features, inputs, rest, label, place)
+
+
+def finite_features(
+    columns: Mapping[str, np.ndarray], features: Sequence[str], place: str, first_row: int = 0
+) -> np.ndarray:
+    """Put features beside each other, (rows, features) float32.
+
+    Args:
+        columns: The columns by their names, (rows,) each.
+        features: The columns that are features.
+        place: Where the columns come from, for messages.
+        first_row: The number of their first row.
+
+    Raises:
+        DataError: When a number is missing or not finite.
+    """
     for feature in features:
         missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
         if len(missing):
+            others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
             raise DataError(
-                f"{place}: column {feature!r} holds no finite number in row {missing[0]} and {len(missing) - 1} others;"
-                " fill them in, leave these rows out, or name other columns in data.inputs"
+                f"{place}: column {feature!r} holds no finite number in row {first_row + missing[0]}{others}; "
+                "fill them in, leave these rows out, or name other columns in data.inputs"
             )
-    arrays = {
-        "x": np.stack([columns[feature].astype(np.float32) for feature in features], axis=1),
-        "y": _as_classes(columns[label]),
-    }
+    with np.errstate(over="ignore"):
+        numbers = np.stack([columns[feature].astype(np.float32) for feature in features], axis=1)
+    return finite_float32(numbers, place, first_row)
+
+
+def dataset_of_features(
+    name: str,
+    features: Sequence[str],
+    inputs: Inputs,
+    columns: Mapping[str, np.ndarray],
+    label: str,
+    place: str,
+    other_labels: np.ndarray | None = None,
+) -> Dataset:
+    """Make a data set of features, and of the other columns of their table.
+
+    Args:
+        name: The name of the data set.
+        features: The names of the features.
+        inputs: The features, (samples, features) float32.
+        columns: The other columns by their names, (samples,) each.
+        label: The column of the classes.
+        place: Where the columns come from, for messages.
+        other_labels: The classes of the samples of the other split, so that a class means the same in both.
+
+    Raises:
+        DataError: When a column holds something that does not fit.
+    """
+    arrays = {"y": _as_classes(columns[label])}
     if other_labels is not None:
         arrays["y_test"] = _as_classes(other_labels)
-    rest = {key: values for key, values in columns.items() if key not in (*features, label)}
     # Arrays of these names would be taken for inputs, classes or test samples.
-    further = {key: values for key, values in rest.items() if key not in RESERVED_NAMES and not key.endswith("_test")}
-    dataset = dataset_of_arrays(name, arrays | further, "train", place)
+    further = {
+        key: values
+        for key, values in columns.items()
+        if key != label and key not in RESERVED_NAMES and not key.endswith("_test")
+    }
+    dataset = dataset_of_arrays(name, arrays | further, "train", place, inputs)
     return replace(dataset, feature_names=tuple(features))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,10 @@ from fedstrata.objective import Objective
 from fedstrata.randomness import seed_of
 
 _BATCHES_AT_ONCE = 4
-"""Batches that are normalised together."""
+"""Batches that are normalised together, if they have no more numbers than the next line says."""
+
+_NUMBERS_AT_ONCE = 2**24
+"""Numbers that are normalised together: 64 MB of float32. A batch is never divided."""
 
 
 class ClientSplit(Protocol):
@@ -131,9 +135,9 @@ class ClientData:
 
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples and their labels in memory."""
-        inputs = self._dataset.inputs
-        labels = self._dataset.labels
-        return len(self.train(client)) * (inputs[0].numel() * inputs.element_size() + labels.element_size())
+        dataset = self._dataset
+        sample: int = prod(dataset.shape) * dataset.inputs.element_size() + dataset.labels.element_size()
+        return len(self.train(client)) * sample
 
     def test(self, client: int, round: int = 0) -> Tensor:
         """Indices of the client's test samples."""
@@ -157,7 +161,8 @@ class ClientData:
             size: The samples of a batch; 0 is all at once. The last batch may be shorter.
         """
         # A few batches at a time: what was just normalised is still in the processor's cache when it is read.
-        for part in index.split(_BATCHES_AT_ONCE * size or len(index)):
+        fitting = _NUMBERS_AT_ONCE // max(1, size * prod(self._dataset.shape))
+        for part in index.split(max(1, min(_BATCHES_AT_ONCE, fitting)) * size or len(index)):
             inputs, targets = self.samples(part)
             yield from zip(inputs.split(size or len(index)), targets.split(size or len(index)), strict=True)
 
@@ -220,7 +225,7 @@ class ClientData:
     @property
     def floats(self) -> int:
         """The number of values in all samples, s * features."""
-        return self._dataset.inputs.numel()
+        return len(self._dataset) * prod(self._dataset.shape)
 
     @property
     def outputs(self) -> tuple[int, ...]:

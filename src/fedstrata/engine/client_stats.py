@@ -9,6 +9,7 @@ from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Plan, Rows
 from fedstrata.engine.client_data import ClientData
 from fedstrata.errors import ContractError
+from fedstrata.objective.named import in_user_code
 from fedstrata.registry import load_users_object
 
 
@@ -71,6 +72,7 @@ def own_stat(name: str, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
 
     Raises:
         ContractError: When there is no such function, or it returns no row of numbers.
+        UserCodeError: When the function fails.
     """
     if ":" not in name:
         raise ContractError(
@@ -82,7 +84,7 @@ def own_stat(name: str, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
         raise ContractError(
             f"expected the statistic {name!r} to be a function that can be imported: {error}"
         ) from error
-    row = torch.as_tensor(function(inputs, labels, classes)).float()
+    row = torch.as_tensor(in_user_code(f"the statistic {name!r}", function, inputs, labels, classes)).float()
     if row.ndim != 1 or not len(row):
         raise ContractError(f"expected the statistic {name!r} to be a row of numbers, (q,), found {tuple(row.shape)}")
     return row

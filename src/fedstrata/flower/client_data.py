@@ -40,29 +40,40 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """Read the data of one client.
 
     Args:
-        path: A ``.npz`` file, or a folder of Parquet. Without a test split a share of it is held out.
+        path: A ``.npz``, CSV or Parquet file, or a folder, as `fedstrata.data.find` knows them. Without a test split a
+            share of it is held out.
         client: The id of the client in the run.
         config: The config of the run.
 
     Raises:
         DataError: When the data are not there or do not fit.
     """
-    train = _fitting(data.load_dataset(str(path.resolve())), path, config)
-    if not data.has_own_test(data.find(str(path.resolve()))):
-        # It is drawn as that of a simulated client with data of a user's own.
-        draw = holdout_rng(config.seed, client)
-        held = hold_out(train.labels.numpy(), config.samples.test, draw, train.units, spread=True)
+    location = data.find(str(path.resolve()))
+    options = _options(location, config)
+    train = _fitting(data.load_dataset(location.name, options=options), path, config)
+    if not data.has_own_test(location):
+        # It is drawn as that of a simulated client.
+        held = hold_out(
+            train.labels.numpy(),
+            config.samples.test,
+            holdout_rng(config.seed, client),
+            train.units,
+            spread=config.spread_units,
+        )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    test = _fitting(data.load_dataset(str(path.resolve()), split="test"), path, config)
-    columns = {name: np.concatenate([train.columns[name], test.columns[name]]) for name in train.columns}
-    both = replace(
-        train,
-        inputs=torch.cat([train.inputs, test.inputs]),
-        labels=torch.cat([train.labels, test.labels]),
-        targets=None if train.targets is None or test.targets is None else torch.cat([train.targets, test.targets]),
-        columns=columns,
-    )
+    test = _fitting(data.load_dataset(location.name, split="test", options=options), path, config)
+    both = train.followed_by(test)
     return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
+
+
+def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
+    """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
+    if location.kind == "npz":
+        # Its arrays are samples already: nothing of it is chosen, cut or resized.
+        return data.ReadOptions(memory=config.reading.memory)
+    features = config.samples.features or config.reading.inputs
+    # Each client has the mean and spread of the federation.
+    return replace(config.reading, inputs=features, normalise="auto")
 
 
 def no_client_data(config: RunConfig) -> ClientData:
@@ -179,10 +190,11 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         dataset.mean,
         dataset.std,
         str(dataset.inputs.dtype).removeprefix("torch."),
-        names=client_data.class_names,
         unit=unit or "",
         test=test,
         outputs=() if outputs == (client_data.classes,) else outputs,
+        features=dataset.feature_names,
+        names=client_data.class_names,
     )
 
 

@@ -17,6 +17,7 @@ from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
 from fedstrata.models import OBJECT
 from fedstrata.quoting import shown
+from fedstrata.registry import ONLY_HERE
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
@@ -137,13 +138,16 @@ def resume(out: Path | str, federation: Path | str) -> Path:
 
 
 def refuse_local_names(experiment: Experiment) -> None:
-    """Refuse an algorithm or network that only one script or notebook knows: other machines cannot import it.
+    """Refuse what only one script or notebook knows: other machines cannot import it.
 
     Raises:
         ExperimentError: When there is one.
     """
-    for key, name in (("algorithm.name", experiment.algorithm.name), ("model.name", experiment.model.name)):
-        if name.startswith(("__main__:", OBJECT)):
+    local = experiment.local
+    names = {"algorithm.name": experiment.algorithm.name, "model.name": experiment.model.name}
+    names |= {"local.loss": local.loss, "local.metric": local.metric or "", "local.transform": local.transform}
+    for key, name in names.items():
+        if name.startswith((ONLY_HERE, OBJECT)):
             raise ExperimentError(
                 f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
                 "a module, install that on all of them, and name it 'module:Name'"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -86,12 +87,12 @@ class Codec:
     """How one field is written into a record and read from it.
 
     Attributes:
-        write: Makes the value of the record from the field.
+        write: Makes the value of the record from the field; None for a value that is left out of the record.
         read: Makes the field from its name and the value of the record, which is None where it is missing. It raises
             InputError for a value of another type.
     """
 
-    write: Callable[[Any], Value]
+    write: Callable[[Any], Value | None]
     read: Callable[[str, object], Any]
 
 
@@ -121,8 +122,8 @@ class Schema(Generic[_Kind]):
             value = getattr(thing, name)
             if isinstance(codec, Schema):
                 record |= {f"{name}.{inner}": each for inner, each in codec.write(value).items()}
-            else:
-                record[name] = codec.write(value)
+            elif (written := codec.write(value)) is not None:
+                record[name] = written
         return record
 
     def read(self, record: ValueRecord, prefix: str = "") -> _Kind:
@@ -152,6 +153,8 @@ def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
         return _list(get_args(kind)[0])
     if get_origin(kind) is Literal:
         return _choice(get_args(kind))
+    if isinstance(kind, UnionType) and get_args(kind)[0] in plain and get_args(kind)[1:] == (NoneType,):
+        return _optional(get_args(kind)[0])
     raise TypeError(f"{name}: expected a type that has a codec, found {kind}")
 
 
@@ -168,6 +171,16 @@ def _scalar(kind: type[Any]) -> Codec:
         return value
 
     return Codec(kind, read)
+
+
+def _optional(kind: type[Any]) -> Codec:
+    """None is a value that is not there."""
+    known = _scalar(kind)
+
+    def read(name: str, value: object) -> Any:
+        return None if value is None else known.read(name, value)
+
+    return Codec(lambda value: None if value is None else known.write(value), read)
 
 
 def _list(kind: type[Any]) -> Codec:

@@ -27,6 +27,7 @@ from fedstrata.core import (
     Rows,
     Score,
 )
+from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine.client_stats import own_stat
 from fedstrata.engine.loop import empty_result
 from fedstrata.errors import ContractError, InputError, check_rules
@@ -69,6 +70,8 @@ class Samples:
         unit: The column whose equal values are not independent samples; empty where there is none.
         test: The share of its samples that a client without a test split holds out.
         outputs: The shape of what a network says about one sample; empty is (classes,).
+        features: The columns of a table that are the features of a sample, in their order. Empty for those that the
+            experiment names or the files of a client leave no doubt about.
     """
 
     shape: tuple[int, ...]
@@ -80,6 +83,7 @@ class Samples:
     unit: str = ""
     test: float = 0.2
     outputs: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -93,6 +97,7 @@ class Samples:
             'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64"),
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
+            "features has one for each number of a row, or none": len(self.features) in (0, *self.shape[:1]),
         }
         check_rules("samples", rules, self)
 
@@ -110,6 +115,8 @@ class RunConfig:
         precision: The precision of training, as `Loop` takes it.
         samples: What the samples of all clients have in common.
         objective: What the networks learn. The functions of the user's own must be on the device.
+        reading: How samples are made of the files of a client.
+        spread_units: Whether the units that a client holds out are spread over the classes, as `hold_out` does it.
     """
 
     run: str
@@ -120,6 +127,8 @@ class RunConfig:
     precision: str
     samples: Samples
     objective: Objective = field(default_factory=Objective)
+    reading: ReadOptions = DEFAULT_OPTIONS
+    spread_units: bool = False
 
     @property
     def outputs(self) -> tuple[int, ...]:

@@ -28,13 +28,14 @@ from fedstrata.flower.credentials import hand_over_signature, read_public_keys
 from fedstrata.flower.deploy import NETWORK, refuse_local_names
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
-from fedstrata.flower.protocol import RunConfig
+from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.folder_lock import folder_lock
+from fedstrata.quoting import shown
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse
+from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
@@ -146,6 +147,8 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         precision=experiment.engine.precision,
         samples=federation.samples,
         objective=objective_of(experiment),
+        reading=experiment.reading,
+        spread_units=spreads_units(experiment),
     )
 
 
@@ -231,11 +234,28 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
             f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
             "held out; make choices in the simulator"
         )
+    _refuse_other_samples(experiment, federation.samples)
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
     if experiment.data.public and public is None:
         raise ExperimentError(
             f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
+        )
+
+
+def _refuse_other_samples(experiment: Experiment, samples: Samples) -> None:
+    """Refuse samples of a federation that the experiment describes otherwise."""
+    wanted = experiment.data
+    if wanted.tokens != (samples.dtype == "int64"):
+        expected = '"int64"' if wanted.tokens else "no tokens"
+        raise ExperimentError(
+            f"data.tokens = {shown(wanted.tokens)}: expected samples.dtype of the federation's file to be {expected}, "
+            f"found {samples.dtype!r}; change one of them"
+        )
+    if wanted.normalise == "none" and (any(samples.mean) or set(samples.std) - {1.0}):
+        raise ExperimentError(
+            "data.normalise = 'none': expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
+            f"{list(samples.mean)} and {list(samples.std)}; change one of them"
         )
 
 

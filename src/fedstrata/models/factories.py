@@ -1,4 +1,4 @@
-"""What makes a network that is a user's own: how it is called, and how it reaches other processes."""
+"""What makes a network that is a user's own, and how it is called."""
 
 from __future__ import annotations
 
@@ -13,32 +13,6 @@ from fedstrata.lazy_torch import torch
 if TYPE_CHECKING:
     Factory = Callable[..., torch.nn.Module]
     """A function or class that takes (shape, classes), or nothing, and options."""
-
-
-class PortableFactory:
-    """A factory that other processes get by value, as they cannot import it: it is of a script, notebook or function.
-
-    Args:
-        factory: What makes the network, or a network, which is copied.
-        name: Its name, for messages.
-    """
-
-    def __init__(self, factory: Factory | torch.nn.Module, name: str) -> None:
-        """Keep it."""
-        self.factory = factory
-        self.name = name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Tell a pickler to send the code itself. Only this library's own processes receive it."""
-        import cloudpickle
-
-        return _unwrapped, (cloudpickle.dumps(self.factory), self.name)
-
-
-def _unwrapped(content: bytes, name: str) -> PortableFactory:
-    import cloudpickle
-
-    return PortableFactory(cloudpickle.loads(content), name)
 
 
 def called_with_shape(factory: Factory | torch.nn.Module, name: str) -> Factory:

@@ -14,10 +14,10 @@ from fedstrata.errors import ModelError, first_line, users_trace
 from fedstrata.key_errors import explain
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import PARAMETERS
-from fedstrata.models.factories import PortableFactory, called_with_shape
+from fedstrata.models.factories import called_with_shape
 from fedstrata.models.rows import layout_of
 from fedstrata.quoting import shown
-from fedstrata.registry import Registry, load_users_object
+from fedstrata.registry import ONLY_HERE, PortableObject, Registry, load_users_object
 
 if TYPE_CHECKING:
     from fedstrata.models.factories import Factory
@@ -41,7 +41,7 @@ _GIVEN: dict[str, Factory | torch.nn.Module] = {}
 """The networks, and what makes them, that were given as objects in this process."""
 
 
-def portable(name: str) -> str | PortableFactory:
+def portable(name: str) -> str | PortableObject:
     """Return what `make` takes for a network, in a form that reaches other processes.
 
     Args:
@@ -50,8 +50,8 @@ def portable(name: str) -> str | PortableFactory:
     Raises:
         ModelError: When there is no such network.
     """
-    only_here = name.startswith(("__main__:", OBJECT))
-    return PortableFactory(_find(name), name) if only_here else name
+    only_here = name.startswith((ONLY_HERE, OBJECT))
+    return PortableObject(_find(name), name) if only_here else name
 
 
 def name_of_object(network: Factory | torch.nn.Module) -> str:
@@ -95,7 +95,7 @@ class NetworkShape:
     tokens: bool = False
 
 
-def make(name: str | PortableFactory, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
+def make(name: str | PortableObject, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
     """Make a network that gives each sample one class, as `make_network` does.
 
     Args:
@@ -109,7 +109,7 @@ def make(name: str | PortableFactory, shape: tuple[int, ...], classes: int, seed
 
 
 def make_network(
-    name: str | PortableFactory, kind: NetworkShape, seed: int, given: Mapping[str, Any]
+    name: str | PortableObject, kind: NetworkShape, seed: int, given: Mapping[str, Any]
 ) -> torch.nn.Module:
     """Make a network on the CPU. Its initial weights depend on the seed and nothing else.
 
@@ -128,7 +128,7 @@ def make_network(
         ModelError: When there is no such network, an option does not fit it, it does not take these samples, or
             its outputs have another shape.
     """
-    maker, name = (name.factory, name.name) if isinstance(name, PortableFactory) else (_find(name), name)
+    maker, name = (name.thing, name.name) if isinstance(name, PortableObject) else (_find(name), name)
     factory = maker if name in _BUILT_IN else called_with_shape(maker, name)
     shape = kind.inputs
     classes = kind.outputs[-1]

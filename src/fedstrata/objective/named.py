@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, TypeVar
 
 from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
@@ -56,7 +55,6 @@ def _is_path(name: str) -> bool:
     return bool(module and colon and attribute)
 
 
-@cache
 def function_of(key: str, name: str) -> Callable[..., Any]:
     """Import the function that a key names.
 

@@ -41,6 +41,11 @@ class Objective:
             function_of(key, getattr(self, key))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all functions."""
+        return self.loss, self.metric, self.transform
+
+    @property
     def classifies(self) -> bool:
         """Whether the loss is the library's own for classes, so that outputs are logits."""
         return self.loss == "cross_entropy"

@@ -39,7 +39,15 @@ RUN_FOLDER_ENTRIES = (
 )
 """Files and folders of a run folder that are read or written; none may be a link."""
 
-_FREE_KEYS = (("algorithms",), ("label",), ("records",), ("data", "root"), ("engine", "workers"), ("engine", "timeout"))
+_FREE_KEYS = (
+    ("algorithms",),
+    ("label",),
+    ("records",),
+    ("data", "root"),
+    ("data", "memory"),
+    ("engine", "workers"),
+    ("engine", "timeout"),
+)
 """Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
 
 CLIENTS_SUFFIX = "|clients"

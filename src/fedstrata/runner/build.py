@@ -35,13 +35,13 @@ from fedstrata.engine import (
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
-from fedstrata.models.factories import PortableFactory
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import PersonalMethod
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
+from fedstrata.registry import PortableObject
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
@@ -267,10 +267,15 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
     )
 
 
+def spreads_units(experiment: Experiment) -> bool:
+    """Whether the units that are held out are spread over the classes, as `partition_samples` does it."""
+    # The splits of known data sets are those of all published results.
+    return experiment.data.name not in data.DATASETS
+
+
 def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
     wanted = experiment.data
-    # The splits of known data sets are those of all published results.
-    spread_units = wanted.name not in data.DATASETS
+    spread_units = spreads_units(experiment)
     try:
         partition = partition_samples(
             experiment.scheme,
@@ -397,7 +402,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
 
     def fresh(start: int) -> torch.Tensor:
         given = portable(experiment.model.name)
-        if start and isinstance(given, PortableFactory) and isinstance(given.factory, torch.nn.Module):
+        if start and isinstance(given, PortableObject) and isinstance(given.thing, torch.nn.Module):
             raise ExperimentError(
                 f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
                 "is one network with its weights; give its class, or a function that makes it"

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedstrata.config import Experiment
@@ -33,6 +34,9 @@ _COPIES_SHARE = 0.01
 
 _COMPARED_NUMBERS = 4096
 """The numbers of a sample that are compared with those of others."""
+
+_DIGESTED_AT_ONCE = 512
+"""The number of samples that are read together to be compared."""
 
 _MOST_NAMED = 5
 """The number of clients or values that a warning names."""
@@ -256,20 +260,22 @@ def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> I
     """Test samples that equal a training sample. Known data sets are what they are."""
     if experiment.data.name in DATASETS:
         return
-    train = {_digest(dataset, row) for own in partition.train for row in own}
-    test = [row for own in partition.test for row in own]
-    copies = sum(_digest(dataset, row) in train for row in test)
-    if copies > _COPIES_SHARE * len(test):
+    train = set(_digests(dataset, partition.train))
+    test = sum(map(len, partition.test))
+    copies = sum(digest in train for digest in _digests(dataset, partition.test))
+    if copies > _COPIES_SHARE * test:
         yield (
-            f"{copies:,} of {len(test):,} test samples equal a training sample. Scores come out too good. Take "
+            f"{copies:,} of {test:,} test samples equal a training sample. Scores come out too good. Take "
             "copies out, or name a column in data.unit whose equal values keep them together"
         )
 
 
-def _digest(dataset: Dataset, row: int) -> int:
-    """Return a number that equal samples share. A part of a large sample is enough to tell it from others."""
-    values = dataset.inputs[row].flatten()[:_COMPARED_NUMBERS]
-    return hash(values.numpy().tobytes())
+def _digests(dataset: Dataset, parts: Sequence[NDArray[Any]]) -> Iterator[int]:
+    """Yield a number for each sample that equal samples share. A part of a large sample tells it from others."""
+    for own in parts:
+        for index in torch.from_numpy(own).split(_DIGESTED_AT_ONCE):
+            values = dataset.gather(index).flatten(1)[:, :_COMPARED_NUMBERS].contiguous()
+            yield from (hash(row.tobytes()) for row in values.numpy())
 
 
 def _some(values: NDArray[Any]) -> str:

@@ -233,7 +233,7 @@ class ComparisonProgress:
 
     Args:
         rounds: The number of rounds of every run.
-        seeds: The seeds in their order.
+        seeds: The seed of each federation, in their order.
         line: The status line.
         metric: What the scores are.
     """
@@ -248,6 +248,7 @@ class ComparisonProgress:
         self._began = perf_counter()
         self._shown = 0
         self._running: tuple[int, ...] = ()
+        self._place = 0
         self._scores: dict[str, dict[int, tuple[int, float]]] = {}
 
     @property
@@ -259,6 +260,7 @@ class ComparisonProgress:
         """Begin with the runs of some seeds, whose clients have these names, (n,)."""
         self._events.names = ClientNames(names)
         self._running = tuple(seeds)
+        self._place = self._seeds.index(seeds[-1], self._place) + 1
         self._scores = {}
 
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
@@ -276,7 +278,7 @@ class ComparisonProgress:
         if not round:
             return
         self._shown += 1
-        place = self._seeds.index(self._running[-1]) + 1
+        place = self._place
         scores = []
         for name, by_seed in self._scores.items():
             here = [score for reached, score in by_seed.values() if reached == round]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import torch
@@ -17,6 +17,7 @@ from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Sc
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop, empty_result
+from fedstrata.registry import PortableObject, portable_objects, receive_objects
 
 Shard = tuple[int, ...]
 """The ids of the clients whose work a worker does."""
@@ -29,10 +30,12 @@ class ShardRequest:
     Attributes:
         plan: The plan of all clients.
         kept: The local tensors that the plan loads, as `ClientStore.restore` takes them.
+        functions: The functions of a script or notebook that the work calls, by the names by which it does.
     """
 
     plan: Plan
     kept: Mapping[str, Tensor]
+    functions: Mapping[str, PortableObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,14 @@ class Parallel:
         self.store = ClientStore()
         self._transport = transport
         self._client_data = spec.client_data
+        self._objective = spec.objective
         self._loop = Loop.at(spec)
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
         shards = split_into_shards(plan, self._client_data, self._transport.workers)
-        replies = self._transport.run(ShardRequest(plan, self._kept(plan)), shards)
+        functions = portable_objects([*plan.client_stats, *self._objective.names])
+        replies = self._transport.run(ShardRequest(plan, self._kept(plan), functions), shards)
         stored: dict[int, dict[int, Tensor]] = {}
         for name, values in (item for reply in replies for item in reply.stored.items()):
             client, tensor, _ = map(int, name.split("/"))
@@ -144,6 +149,7 @@ def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list
 
 def perform(engine: Loop, request: ShardRequest, shard: Shard) -> ShardReply:
     """Do one shard of a request."""
+    receive_objects(request.functions)
     engine.store.restore(request.kept)
     plan = request.plan
     wanted = torch.tensor(shard, dtype=torch.int64)
@@ -190,7 +196,7 @@ def merge_scores(evaluation: Evaluation, parts: Sequence[Score]) -> Score:
         nobody = torch.empty(0, dtype=torch.int64)
         return Score(nobody, torch.empty(0, dtype=torch.float64), nobody, torch.empty(0))
     order = _order(evaluation.clients, [part.clients for part in parts])
-    return Score(*(torch.cat([getattr(part, field.name) for part in parts])[order] for field in fields(Score)))
+    return Score(*(torch.cat([getattr(part, each.name) for part in parts])[order] for each in fields(Score)))
 
 
 def _merge_rows(parts: Sequence[Rows], order: Tensor) -> Rows:

@@ -97,6 +97,8 @@ def why_not_vectorized(spec: SimulationSpec) -> str:
         found = getattr(spec.objective, key)
         if found != own:
             return f"local.{key} = {own!r}, found {found!r}"
+    if spec.dataset.on_disk:
+        return "samples in memory (data.memory = 'ram'), found them on the disk"
     if spec.dataset.holds_tokens or spec.dataset.targets is not None:
         return "one class for each sample of numbers, found tokens"
     return ""

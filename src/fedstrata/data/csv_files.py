@@ -1,0 +1,122 @@
+"""Read CSV files with a header, at once or some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import csv
+
+from fedstrata.data.mapped import too_large_for_memory
+from fedstrata.errors import DataError, first_line
+from fedstrata.limits import MIB, PARQUET_COLUMNS, file_problem, memory_limit
+
+_BLOCK_BYTES = 16 * MIB
+"""The bytes of a file that are parsed at a time."""
+
+
+def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
+    """Read a CSV file as a ``pyarrow.Table``.
+
+    Args:
+        file: The file.
+        columns: The columns that are read; by default all.
+
+    Raises:
+        DataError: When it is no such file, or takes too much memory.
+    """
+    if reason := file_problem(file):
+        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
+    size = csv_bytes(file)
+    if not columns and size > memory_limit():
+        raise DataError(f"{file}: {too_large_for_memory(size)}")
+    try:
+        table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=list(columns)))
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise _not_csv(file, error) from error
+    if table.num_columns > PARQUET_COLUMNS:
+        raise DataError(f"{file} has {table.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}")
+    return table
+
+
+def csv_columns(file: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a CSV file.
+
+    Raises:
+        DataError: When it is no such file.
+    """
+    try:
+        with csv.open_csv(file) as reader:
+            return tuple(reader.schema.names)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _not_csv(file, error) from error
+
+
+def csv_bytes(file: Path) -> int:
+    """Return the bytes that a CSV file takes in memory, at most."""
+    # Numbers take at most eight bytes for each of their characters and its comma.
+    return 4 * file.stat().st_size
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A CSV file that is read some rows at a time, with the types that it has when it is read at once.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    @cached_property
+    def schema(self) -> Any:
+        """Return the ``pyarrow.Schema``, for which the whole file is read.
+
+        Raises:
+            DataError: When it is no such file.
+        """
+        schemas = [table.schema for table in self._tables({})]
+        if not schemas:
+            return read_csv(self.file).schema
+        return pa.schema(
+            [_common_field([schema.field(place) for schema in schemas]) for place in range(len(schemas[0]))]
+        )
+
+    def tables(self) -> Iterator[Any]:
+        """Yield all rows, some at a time, as ``pyarrow.Table``."""
+        return self._tables({field.name: field.type for field in self.schema})
+
+    def _tables(self, types: dict[str, Any]) -> Iterator[Any]:
+        """Yield all rows; the types of columns that are not given are those of each block.
+
+        A value in quotes ends with its line, as Arrow expects it.
+        """
+        options = csv.ConvertOptions(column_types=types)
+        if reason := file_problem(self.file):
+            raise DataError(f"{self.file} is no readable file ({reason}); copy or download it again")
+        with self.file.open("rb") as stream:
+            header = stream.readline()
+            while block := stream.read(_BLOCK_BYTES):
+                block += stream.readline()
+                try:
+                    yield csv.read_csv(BytesIO(header + block), convert_options=options)
+                except (pa.ArrowException, ValueError, MemoryError) as error:
+                    raise _not_csv(self.file, error) from error
+
+
+def _common_field(fields: Sequence[Any]) -> Any:
+    """Return the narrowest type that holds what each block of a column holds: text where numbers stand beside words."""
+    try:
+        (field,) = pa.unify_schemas([pa.schema([each]) for each in dict.fromkeys(fields)], promote_options="permissive")
+        return field
+    except pa.ArrowException:
+        return pa.field(fields[0].name, pa.string())
+
+
+def _not_csv(file: Path, error: BaseException) -> DataError:
+    return DataError(f"{file} is no readable CSV file with a header ({first_line(error)}); correct the file")

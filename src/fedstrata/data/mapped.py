@@ -1,0 +1,365 @@
+"""Inputs of samples in a file: written one block after the other, mapped into memory, and read when they are needed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.data.options import Memory
+from fedstrata.data.sample_format import resize
+from fedstrata.errors import DataError
+from fedstrata.lazy_torch import torch
+from fedstrata.limits import memory_limit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK_SAMPLES = 4096
+"""The largest number of samples that are read or converted at a time."""
+
+_BLOCK_NUMBERS = 2**22
+"""The largest number of numbers in them, unless one sample has more."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file that holds numbers and nothing else.
+
+    Attributes:
+        path: The file.
+        dtype: The type of the numbers, as numpy writes it.
+        shape: The shape of all inputs, (samples, ...).
+    """
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the file in bytes."""
+        return np.dtype(self.dtype).itemsize * prod(self.shape)
+
+    @cached_property
+    def rows(self) -> NDArray[Any]:
+        """Return all inputs, which are read from the file when they are looked at.
+
+        Raises:
+            DataError: When the file is not there, or has another size. It may lie on another machine.
+        """
+        try:
+            if self.path.stat().st_size != self.nbytes:
+                raise OSError(f"it has another size than {self.nbytes:,} bytes")
+            return np.memmap(self.path, self.dtype, "r", shape=self.shape)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DataError(
+                f"{self.path}: expected the converted inputs of a data set ({reason}); run again to convert them, and "
+                "on several machines let FEDSTRATA_CACHE be a folder that all of them see, or set data.memory = 'ram'"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class MappedInputs:
+    """The inputs of a data set in files. It has the properties of a tensor that are needed; what is read is a tensor.
+
+    It can be sent to other processes, which map the same files: no input is copied.
+
+    Attributes:
+        files: The files, whose samples follow each other.
+        dtype: The type that inputs have when they are read.
+        positions: The position of each sample among those of all files, (samples,) int64; None for all in order.
+        side: The height and width to which images are resized when they are read; None where they are not.
+    """
+
+    files: tuple[InputFile, ...]
+    dtype: torch.dtype
+    positions: Tensor | None = None
+    side: int | None = None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return sum(map(len, self.files)) if self.positions is None else len(self.positions)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of all inputs, (samples, ...)."""
+        sample = self.files[0].shape[1:]
+        return (len(self), *(sample if self.side is None else (sample[0], self.side, self.side)))
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Return the number of numbers in all inputs."""
+        return prod(self.shape)
+
+    def element_size(self) -> int:
+        """Return the bytes of a number."""
+        return self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Return whether the numbers are floats."""
+        return self.dtype.is_floating_point
+
+    def __getitem__(self, place: int | slice) -> Tensor:
+        """Read the input of one sample, (...), or of some samples that follow each other, (s, ...)."""
+        if isinstance(place, slice):
+            return self.read(torch.arange(len(self))[place])
+        return self.read(torch.tensor([int(place)]))[0]
+
+    def read(self, index: Tensor) -> Tensor:
+        """Read the inputs of the samples at some positions: (s,) int64 -> (s, ...), in memory."""
+        places = index if self.positions is None else self.positions[index]
+        inputs = torch.from_numpy(self._stored(places.numpy()))
+        if self.side is not None:
+            inputs = resize(inputs, self.side)
+        return inputs.to(self.dtype)
+
+    def _stored(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Read stored inputs by their positions among those of all files."""
+        if len(self.files) == 1:
+            # A copy in memory, of a class of its own that says no more.
+            return np.asarray(self.files[0].rows[places])
+        found = np.empty((len(places), *self.files[0].shape[1:]), self.files[0].dtype)
+        start = 0
+        for file in self.files:
+            inside = (places >= start) & (places < start + len(file))
+            found[inside] = file.rows[places[inside] - start]
+            start += len(file)
+        return found
+
+    def at(self, index: Tensor) -> MappedInputs:
+        """Return some of the samples without reading them, by positions (s,) or by a bool (samples,)."""
+        places = index.nonzero().flatten() if index.dtype == torch.bool else index
+        return replace(self, positions=places if self.positions is None else self.positions[places])
+
+    def followed_by(self, other: MappedInputs) -> MappedInputs:
+        """Return these samples and then others of the same shape and type, without reading them."""
+        if self.files == other.files:
+            return replace(self, positions=torch.cat([self._all_positions(), other._all_positions()]))
+        before = sum(map(len, self.files))
+        together = torch.cat([self._all_positions(), before + other._all_positions()])
+        return replace(self, files=(*self.files, *other.files), positions=together)
+
+    def _all_positions(self) -> Tensor:
+        return torch.arange(len(self)) if self.positions is None else self.positions
+
+
+Inputs: TypeAlias = "Tensor | MappedInputs"
+"""The inputs of a data set, in memory or in files."""
+
+
+def joined(first: Inputs, second: Inputs) -> Inputs:
+    """Return the rows of two tensors after each other, or those of inputs in files.
+
+    Raises:
+        DataError: When one of them is in memory and the other is not.
+    """
+    if isinstance(first, MappedInputs) and isinstance(second, MappedInputs):
+        return first.followed_by(second)
+    if isinstance(first, MappedInputs) or isinstance(second, MappedInputs):
+        raise DataError(
+            "expected training and test samples that are both in memory or both on disk; set data.memory = 'disk'"
+        )
+    return torch.cat([first, second])
+
+
+def picked(values: Inputs, index: Tensor) -> Inputs:
+    """Return some rows of a tensor, or of inputs in files, by positions or by a bool."""
+    return values.at(index) if isinstance(values, MappedInputs) else values[index]
+
+
+def blocks(inputs: Inputs, rows: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield inputs, some samples at a time: all of them, or those at some positions, int64."""
+    step = _samples_at_once(inputs.shape)
+    if rows is None:
+        return (inputs[start : start + step] for start in range(0, len(inputs), step))
+    return (inputs.read(part) if isinstance(inputs, MappedInputs) else inputs[part] for part in rows.split(step))
+
+
+def _samples_at_once(shape: Sequence[int]) -> int:
+    """Return the number of samples of inputs of a shape, (samples, ...), that are read at a time."""
+    return max(1, min(BLOCK_SAMPLES, _BLOCK_NUMBERS // max(1, prod(shape[1:]))))
+
+
+class InputWriter:
+    """Collects the inputs of a data set, some samples after the others, in memory or in a file.
+
+    Inside a ``with`` block; what was written is gone when the block ends without `finish`.
+
+    Args:
+        place: Where the inputs come from, for messages.
+        memory: Where they are collected.
+        path: The file; needed unless `memory` is "ram". Its folder is made.
+
+    Attributes:
+        shape: The shape of one sample; empty before the first.
+        crc: The CRC-32 of what is in the file.
+    """
+
+    def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
+        """Write nothing yet."""
+        self.shape: tuple[int, ...] = ()
+        self.crc = 0
+        self._place = place
+        self._memory = memory
+        self._path = path
+        self._parts = list[NDArray[Any]]()
+        self._room: NDArray[Any] | None = None
+        self._file: BinaryIO | None = None
+        self._draft = Path()
+        self._count = 0
+        self._dtype = np.dtype(np.uint8)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Remove a file that was not finished."""
+        self._drop_file()
+
+    def add(self, block: NDArray[Any], expected: int = 0) -> None:
+        """Add some samples, (s, ...). Grey images among images with colour get three equal channels.
+
+        Args:
+            block: The samples, of the same shape and type as those before.
+            expected: The number of all samples where it is known, and then known for each block.
+
+        Raises:
+            DataError: When they take more memory than data may, or the folder of the file cannot be made.
+        """
+        if not self.shape:
+            self.shape = block.shape[1:]
+            self._dtype = block.dtype
+        if block.shape[1:] != self.shape:
+            if self.shape[0] == 1:
+                self._give_channels(block.shape[1])
+            block = np.broadcast_to(block, (len(block), *self.shape))
+        size = self._dtype.itemsize * prod(self.shape) * max(expected, self._count + len(block))
+        if self._file is None and (self._memory == "disk" or size > memory_limit()):
+            if self._memory == "ram":
+                raise DataError(f"{self._place}: {too_large_for_memory(size)}")
+            self._begin_file(self._held())
+        if self._file is not None:
+            self._append(block)
+        elif expected:
+            if self._room is None:
+                self._room = np.empty((expected, *self.shape), self._dtype)
+            self._room[self._count : self._count + len(block)] = block
+        else:
+            self._parts.append(block)
+        self._count += len(block)
+
+    def finish(self) -> Inputs:
+        """Return all inputs: a tensor, or `MappedInputs` on the file.
+
+        Raises:
+            DataError: When there are none.
+        """
+        if not self._count:
+            raise DataError(f"{self._place} has no rows")
+        if self._file is None:
+            whole = np.concatenate(self._parts) if self._room is None else self._room[: self._count]
+            return torch.from_numpy(whole)
+        assert self._path is not None
+        self._file.close()
+        os.replace(self._draft, self._path)
+        self._file = None
+        file = InputFile(self._path, self._dtype.str, (self._count, *self.shape))
+        return MappedInputs((file,), torch.from_numpy(np.empty(0, self._dtype)).dtype)
+
+    def _held(self) -> list[NDArray[Any]]:
+        """Return what is in memory."""
+        return self._parts if self._room is None else [self._room[: self._count]]
+
+    def _begin_file(self, held: Iterable[NDArray[Any]]) -> None:
+        """Begin a file with what there is so far."""
+        assert self._path is not None, "a writer that may use the disk has a path"
+        make_folder(self._path.parent)
+        handle, draft = tempfile.mkstemp(dir=self._path.parent, suffix=".partial")
+        self._draft = Path(draft)
+        self._file = os.fdopen(handle, "wb")
+        self.crc = 0
+        for block in held:
+            self._append(block)
+        self._parts = []
+        self._room = None
+
+    def _append(self, block: NDArray[Any]) -> None:
+        assert self._file is not None
+        content = np.ascontiguousarray(block).data
+        self.crc = crc32(content, self.crc)
+        self._file.write(content)
+
+    def _give_channels(self, channels: int) -> None:
+        """Repeat the one channel of all images so far."""
+        grey = self.shape
+        self.shape = (channels, *grey[1:])
+        if self._file is None:
+            room = None if self._room is None else np.empty((len(self._room), *self.shape), self._dtype)
+            if room is None:
+                self._parts = [np.broadcast_to(part, (len(part), *self.shape)) for part in self._parts]
+            else:
+                room[: self._count] = self._held()[0]
+            self._room = room
+            return
+        self._file.close()
+        before = self._draft
+        stored = np.memmap(before, self._dtype, "r", shape=(self._count, *grey))
+        step = _samples_at_once(stored.shape)
+        parts = (stored[start : start + step] for start in range(0, self._count, step))
+        try:
+            self._begin_file(np.broadcast_to(part, (len(part), *self.shape)) for part in parts)
+        finally:
+            before.unlink()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for inputs on disk.
+
+    Raises:
+        DataError: When it cannot be made, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise DataError(
+            f"{folder}: expected a folder for inputs on disk ({reason}); set FEDSTRATA_CACHE to one that can be "
+            "written, or data.memory = 'ram'"
+        )
+
+
+def too_large_for_memory(size: int) -> str:
+    """Say that inputs take too much memory, and what to do."""
+    return (
+        f"the samples take {size:,} bytes in memory; expected at most {memory_limit():,}; leave them on the disk with "
+        "data.memory = 'disk', or use a part of them"
+    )
