@@ -231,6 +231,11 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
             f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
             "held out; make choices in the simulator"
         )
+    if experiment.report.baseline:
+        raise ExperimentError(
+            "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
+            "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
+        )
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
     if experiment.data.public and public is None:
