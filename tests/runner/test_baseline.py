@@ -111,6 +111,15 @@ def test_what_clients_keep_to_themselves_is_not_mixed_up(tmp_path: Path) -> None
     assert left(personal.folder) == left(alone.folder)
 
 
+def test_the_reference_has_the_personal_models_of_the_run(tmp_path: Path) -> None:
+    """What differs is the grouping alone."""
+    personal = {"personal": {"method": "finetune"}}
+    run = fs.run({**ASKED, **personal, "rounds": 2}, tmp_path / "run", quiet=True)
+    alone = fs.run({**KEYS, **personal, "rounds": 2, "algorithm": "fedavg"}, tmp_path / "alone", quiet=True)
+    assert run.summary["baseline_acc_client"] == alone.summary["acc_client"]
+    assert set(read(run.folder).references) == {"fedavg"}
+
+
 def test_a_run_of_fedavg_is_its_own_reference(tmp_path: Path) -> None:
     run = fs.run({**ASKED, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
     assert not (run.folder / "baseline").exists() and "baseline_gain" not in run.summary

@@ -46,6 +46,13 @@ def test_the_matrix_of_a_client_has_the_samples_and_the_hits_of_its_accuracy(
     assert counted(run.folder) == scored(run.folder, 3)
 
 
+@pytest.mark.parametrize("method", ["finetune", "ditto"])
+def test_personal_models_are_the_ones_that_are_judged(method: str, tmp_path: Path) -> None:
+    keys = {**KEYS, "algorithm": "oracle", "personal": {"method": method}}
+    run = fs.run(keys, tmp_path / "run", quiet=True)
+    assert counted(run.folder) == scored(run.folder, 3)
+
+
 def test_a_client_is_judged_on_the_data_that_it_has_at_the_end(tmp_path: Path) -> None:
     events = {"change": [{"round": 2, "client": 0, "takes_data_of": 1}], "leave": [{"round": 3, "clients": [2]}]}
     run = fs.run({**KEYS, "algorithm": "fedavg", "events": events}, tmp_path / "run", quiet=True)

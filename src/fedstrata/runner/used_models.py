@@ -73,9 +73,7 @@ class ModelInUse(NamedTuple):
     own: Mapping[int, torch.Tensor]
 
 
-def choices_in_use(
-    setup: RunSetup, uses: Evaluation, chosen: Mapping[int, int], before: int
-) -> list[ModelInUse]:
+def choices_in_use(setup: RunSetup, uses: Evaluation, chosen: Mapping[int, int], before: int) -> list[ModelInUse]:
     """The model of each client that takes part at the end of a run.
 
     Args:
