@@ -60,7 +60,7 @@ class Attacked:
     def __init__(self, clients: Engine, attack: Attack) -> None:
         """Attack nobody yet."""
         self._clients, self._attack = clients, attack
-        self.store, self.predict = clients.store, clients.predict
+        self.store, self.predict, self.classify = clients.store, clients.predict, clients.classify
 
     def run(self, plan: Plan) -> Report:
         """The honest answers, but for those of the attacker."""

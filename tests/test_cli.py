@@ -3,6 +3,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +48,9 @@ class Trainer:
         self.error: BaseException | None = None
         self.told: dict[str, Any] = {}
 
-    def __call__(self, experiment: object, out: Path, **options: object) -> SimpleNamespace:
+    def __call__(
+        self, experiment: object, out: Path, *, finished: Callable[[Path], object], **options: object
+    ) -> SimpleNamespace:
         self.calls.append({"experiment": experiment, "out": out, **options})
         if self.error is not None:
             raise self.error

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,8 +72,9 @@ def test_run_checks_trains_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     asked: list[object] = []
 
-    def train(experiment: object, out: Path, *, resume: bool, quiet: bool) -> str:
+    def train(experiment: object, out: Path, *, resume: bool, quiet: bool, finished: Callable[[Path], object]) -> str:
         asked.extend([experiment, out, resume, quiet])
+        finished(out)
         return "finished"
 
     monkeypatch.setattr("fedstrata.runner.run.run_experiment", train)

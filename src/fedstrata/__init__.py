@@ -115,9 +115,7 @@ def run(
         from fedstrata import report
         from fedstrata.runner.run import run_experiment
 
-        finished = run_experiment(experiment, folder, resume=resume, quiet=quiet)
-        report.build(folder)
-    return finished
+        return run_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
 
 
 def compare(

@@ -80,9 +80,8 @@ def optuna_objective(
 
                 raise TrialPruned(f"stopped after round {record['round']}")
 
-        finished = run_experiment(experiment, folder, quiet=quiet, watch=watch)
-        report.build(folder)
-        return _value(finished.summary)
+        done = run_experiment(experiment, folder, quiet=quiet, watch=watch, finished=report.build)
+        return _value(done.summary)
 
     return objective
 

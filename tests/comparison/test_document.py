@@ -135,9 +135,10 @@ def test_a_seed_that_only_one_algorithm_has_makes_no_winner() -> None:
 def test_a_cell_says_how_much_better_its_row_is_than_its_column() -> None:
     outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.6875, 1: 0.6875}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
     table = pair_table(rows(outcomes), differences(outcomes), ACCURACY)
-    dash = ("\N{EN DASH}", "", "")
-    lag = ("\N{MINUS SIGN}18.8 ± 0.0 points", "0 of 2", "worse")
-    lead, even = ("+18.8 ± 0.0 points", "2 of 2", "better"), ("0.0 ± 0.0 points", "0 of 2", "")
+    dash = ("\N{EN DASH}", "", "", "")
+    lag = ("\N{MINUS SIGN}18.8 points", "± 0.0 points", "0 of 2", "worse")
+    lead = ("+18.8 points", "± 0.0 points", "2 of 2", "better")
+    even = ("0.0 points", "± 0.0 points", "0 of 2", "")
     assert table == [
         [dash, lag, dash, even],
         [lead, dash, dash, lead],

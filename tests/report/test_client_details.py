@@ -1,9 +1,12 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from synthetic_run import CLIENTS, write
 
-from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, shown_rounds, text_of
+from fedstrata.records.schema import ClientDescriptions, Confusion
+from fedstrata.report import client_details as module
+from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.references import Reference
@@ -12,6 +15,26 @@ from fedstrata.report.references import Reference
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
     return read(write(tmp_path_factory.mktemp("details") / "run", count=12))
+
+
+KNOWN = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), None, ("cat", "dog", "<owl>"))
+
+# Client 3: of 10 cats 4 are taken for dogs and 1 for an owl, of 5 dogs all are recognised. Client 4: no mistake.
+ROWS = [(3, 0, 0, 5), (3, 0, 1, 4), (3, 0, 2, 1), (3, 1, 1, 5), (4, 2, 2, 6)]
+
+
+def confused(records: RunRecords, rows: list[tuple[int, int, int, int]] = ROWS) -> Clusters:
+    """The run with the classes that two of its clients confuse."""
+    found = Confusion(*np.array(rows, dtype=np.int64).T)
+    return Clusters(replace(records, client_descriptions=KNOWN, confusion=found))
+
+
+def fact(clusters: Clusters, client: int, name: str) -> str:
+    """One of the sentences about a client."""
+    found = client_details(clusters)
+    assert found is not None
+    facts: dict[str, str] = dict(found["clients"][str(client)]["facts"])
+    return facts.get(name, "")
 
 
 def test_every_client_has_its_own_curve_beside_the_mean_of_all(records: RunRecords) -> None:
@@ -32,15 +55,75 @@ def test_a_client_is_told_its_closest_clients_of_the_latest_matrix(records: RunR
     row = latest.clients.index(3)
     others = [place for place in range(len(latest.clients)) if place != row]
     closest = max(others, key=lambda place: float(latest.values[row, place]))
-    assert f"is closest to: {latest.clients[closest]} (" in text_of(clusters, 3)
+    assert fact(clusters, 3, "Closest").startswith(f"{latest.clients[closest]} (")
 
 
 def test_references_say_whether_the_client_is_clearly_better_off(records: RunRecords) -> None:
     accuracy = Clusters(records).measured[3][1]
-    references = {"fedavg": Reference(0.1, {3: 0.01}), "local": Reference(0.9, {3: accuracy})}
-    text = text_of(Clusters(replace(records, references=references)), 3)
-    assert "With one model for all (FedAvg), it is 1.0 %: clearly worse." in text
-    assert text.endswith("no clear difference.")
+    references = {"fedavg": Reference(0.1, {3: 0.01, 4: 1.0}), "local": Reference(0.9, {3: accuracy})}
+    clusters = Clusters(replace(records, references=references))
+    text = fact(clusters, 3, "Better off?")
+    assert text.startswith("Yes, clearly better than with one model for all (FedAvg): accuracy 1.0 %.")
+    assert "With training alone" in text and text.endswith("too few to tell the two apart.")
+    assert fact(clusters, 4, "Better off?").startswith("No, clearly worse than with one model for all")
+
+
+def test_without_a_reference_it_is_said_that_nobody_knows(records: RunRecords) -> None:
+    assert fact(Clusters(records), 3, "Better off?").startswith("Not known")
+    assert fact(Clusters(replace(records, summary=None)), 3, "Better off?") == ""
+
+
+def test_the_mistakes_of_a_client_are_counted_and_the_commonest_is_named(records: RunRecords) -> None:
+    clusters = confused(records)
+    assert fact(clusters, 3, "Mistakes") == (
+        "It takes 5 of 15 test samples for another class. Class cat is missed most often: 5 of its 10 are recognised, "
+        "and 4 taken for class dog."
+    )
+    assert fact(clusters, 4, "Mistakes").startswith("None: it recognises the class of all 6 test samples")
+
+
+def test_the_page_has_the_pairs_of_each_client_and_what_all_recognise(records: RunRecords) -> None:
+    found = client_details(confused(records))
+    assert found is not None
+    assert found["clients"]["3"]["pairs"] == [0, 0, 5, 0, 1, 4, 0, 2, 1, 1, 1, 5]
+    assert found["clients"]["5"]["pairs"] == []
+    assert found["confusion"]["classes"] == ["cat", "dog", "&lt;owl&gt;"]
+    assert found["confusion"]["everyone"] == [50.0, 100.0, 100.0]  # of the samples of clients 3 and 4 together
+
+
+def test_rows_of_a_client_are_found_in_any_order(records: RunRecords) -> None:
+    found = client_details(confused(records, ROWS[::-1]))
+    assert found is not None
+    assert sum(found["clients"]["3"]["pairs"][2::3]) == 15
+
+
+def test_of_very_many_pairs_the_page_has_the_sentences_alone(
+    records: RunRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_PAIRS", 4)
+    found = client_details(confused(records))
+    assert found is not None and found["confusion"] is None
+    assert all(client["pairs"] == [] for client in found["clients"].values())
+    assert dict(found["clients"]["3"]["facts"])["Mistakes"].startswith("It takes 5 of 15")
+
+
+def test_it_is_said_why_the_mistakes_of_a_client_are_not_known(records: RunRecords) -> None:
+    assert "test samples stay with the clients" in fact(Clusters(records), 3, "Mistakes")
+    assert "not recorded" in fact(Clusters(replace(records, client_descriptions=KNOWN)), 3, "Mistakes")
+    numbers = ClientDescriptions(np.ones((CLIENTS, 1), dtype=np.int64), None, ("all samples",))
+    assert fact(Clusters(replace(records, client_descriptions=numbers)), 3, "Mistakes") == ""
+
+
+def test_classes_beyond_the_named_ones_have_their_numbers(records: RunRecords) -> None:
+    found = client_details(confused(records, [(3, 0, 4, 2)]))
+    assert found is not None
+    assert found["confusion"]["classes"][3:] == ["3", "4"]
+
+
+def test_a_client_that_left_has_only_that(records: RunRecords) -> None:
+    last = records.rounds[-1].model_copy(update={"labels": [-1, *records.rounds[-1].labels[1:]]})
+    clusters = Clusters(replace(records, rounds=(*records.rounds[:-1], last)))
+    assert ("Group", "It is not in the federation.") in facts_of(clusters, 0)
 
 
 def test_a_long_run_has_as_many_rounds_as_can_be_seen_and_the_last_one(records: RunRecords) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from synthetic_run import CLIENTS, write
 
-from fedstrata.metric_info import ACCURACY
+from fedstrata.metric_info import ACCURACY, METRIC_INFOS
 from fedstrata.report.page import render
 from fedstrata.report.reader import read
-from fedstrata.report.references import Gain, gain
+from fedstrata.report.references import Gain, gain, stands_out
 
 
 def next_to(folder: Path, algorithm: str, accuracy: float) -> None:
@@ -30,18 +30,15 @@ def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
 
 def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=12)
-    assert "Compared with" not in render(read(folder))
+    assert "clearly better off than" not in render(read(folder))
     next_to(folder, "fedavg", 0.5)
     next_to(folder, "local", 0.6)
     found = read(folder)
     assert {name: each.mean for name, each in found.references.items()} == {"fedavg": 0.5, "local": 0.6}
     page = render(found)
     # The references have the same scores as the run itself.
-    assert (
-        f"Compared with one model for all (FedAvg): of {CLIENTS} clients, 0 clearly better off and 0 clearly worse off;"
-        in page
-    )
-    assert f"Compared with training alone: of {CLIENTS} clients, 0 clearly better off and 0 clearly worse off;" in page
+    for reference in ("one model for all (FedAvg)", "training alone"):
+        assert f"Of {CLIENTS} clients, none clearly better off than with {reference}, none clearly worse off;" in page
     assert ">Alone</button>" in page
 
 
@@ -53,3 +50,13 @@ def test_a_reference_without_readable_scores_has_its_mean_alone(tmp_path: Path) 
     found = read(folder)
     assert found.references["fedavg"] == (0.5, {})
     assert "Compared with" not in render(found)
+
+
+def test_a_client_stands_out_where_the_worst_of_so_many_would_not_be_as_bad_by_chance() -> None:
+    # One of 4 right at a mean of one half: chance 5/16, for 2 clients too.
+    assert not stands_out(4, 0.25, 0.5, 2, ACCURACY)
+    # None of 8 right: chance 1/256, which is 0.04 for the worst of 10 and 0.08 for the worst of 20.
+    assert stands_out(8, 0.0, 0.5, 10, ACCURACY) and not stands_out(8, 0.0, 0.5, 20, ACCURACY)
+    assert not stands_out(8, 1.0, 0.5, 1, ACCURACY), "it is better than the mean"
+    assert stands_out(1, 0.0, 1.0, 100, ACCURACY), "all others are perfect"
+    assert not stands_out(100, 9.0, 1.0, 2, METRIC_INFOS["mse"]), "nobody knows what is chance"

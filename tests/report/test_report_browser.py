@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import synthetic_comparison
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from plotly.offline import get_plotlyjs
 from synthetic_comparison import compare, edit
@@ -168,11 +171,118 @@ def test_the_matrix_on_the_slider_is_the_one_on_disk(opened: Open, tmp_path: Pat
 
 def test_a_click_on_a_client_shows_its_curve_and_its_sentences(opened: Open, tmp_path: Path) -> None:
     found = opened(write(tmp_path / "run", count=12))
-    found.page.locator("button.client").first.click()
-    name = found.page.locator("button.client").first.inner_text()
+    found.page.locator(".sortable button.client").first.click()
+    name = found.page.locator(".sortable button.client").first.inner_text()
     expect(found.page.locator("#client-name")).to_have_text(f"Client {name}")
-    expect(found.page.locator("#client-text")).to_contain_text("Its accuracy is")
+    expect(found.page.locator("#client-facts")).to_contain_text("Its accuracy is")
     expect(found.page.locator("#client-curve .scatterlayer .trace")).to_have_count(2)
+    expect(found.page.locator("#client-matrix")).to_be_hidden()
+    assert found.errors == []
+
+
+def test_a_click_on_a_client_shows_which_classes_its_model_confuses(opened: Open, tmp_path: Path) -> None:
+    folder = kept("strata", tmp_path)
+    found = opened(folder)
+    rows = pq.read_table(folder / "confusion.parquet").to_pylist()
+    for client in (0, 7):
+        found.page.locator(f'.sortable button.client[value="{client}"]').click()
+        own = {(row["truth"], row["predicted"]): row["samples"] for row in rows if row["client"] == client}
+        total: dict[int, int] = {}
+        for (truth, _), samples in own.items():
+            total[truth] = total.get(truth, 0) + samples
+        expect(found.page.locator("#client-matrix .heatmaplayer")).to_have_count(1)
+        drawn = found.page.evaluate(
+            """() => { const { data, layout } = document.getElementById("client-matrix");
+            return [data[0].z, layout.xaxis.ticktext.map(Number)]; }"""
+        )
+        cells = {
+            (truth, predicted): share
+            for truth, row in zip(drawn[1], drawn[0], strict=True)
+            for predicted, share in zip(drawn[1], row, strict=True)
+            if share is not None
+        }
+        assert cells == pytest.approx({pair: 100 * samples / total[pair[0]] for pair, samples in own.items()})
+        bars = found.page.evaluate("document.getElementById('client-shares').data[0].y")
+        assert bars == pytest.approx([100 * own.get((truth, truth), 0) / total[truth] for truth in sorted(total)])
+    assert found.errors == []
+
+
+def test_of_many_classes_those_are_shown_that_are_confused(opened: Open, tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", count=5)
+    pairs = [(0, truth, truth, 3) for truth in range(60)] + [(0, 57, 58, 2)]
+    columns = dict(zip(("client", "truth", "predicted", "samples"), zip(*pairs, strict=True), strict=True))
+    pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), folder / "confusion.parquet")
+    found = opened(folder)
+    found.page.locator('.sortable button.client[value="0"]').click()
+    shown = found.page.evaluate("document.getElementById('client-matrix').layout.xaxis.ticktext")
+    assert len(shown) == 30 and {"57", "58"} <= set(shown)
+    expect(found.page.locator("#client-some")).to_be_visible()
+    assert found.errors == []
+
+
+LONG = "Universitätsklinikum Münster \N{EN DASH} Klinik für Kardiologie I, Station"
+
+
+def named(folder: Path, clients: int) -> Path:
+    """A run whose clients have names of 60 and more characters."""
+    names = [{"id": client, "name": f"{LONG} {client:02}"} for client in range(clients)]
+    (folder / "data.json").write_text(json.dumps({"clients": names}), encoding="utf-8")
+    return folder
+
+
+def test_a_name_anywhere_leads_to_the_client_and_back(opened: Open, tmp_path: Path) -> None:
+    page = opened(named(write(tmp_path / "run", count=12), 20)).page
+    first = page.locator("#in-short button.client").first
+    first.click()
+    expect(page.locator("#client-name")).to_have_text(f"Client {first.inner_text()}")
+    expect(page.locator("#client-name")).to_be_in_viewport()
+    page.locator("#client-back").click()
+    expect(first).to_be_in_viewport()
+    expect(first).to_be_focused()
+
+
+OVERLAPS = """() => {
+  const crossing = [];
+  const straight = text => {
+    const turn = /rotate\\(([-\\d.]+)/.exec(text.getAttribute("transform") ?? "");
+    return !turn || Number(turn[1]) % 90 === 0;
+  };
+  for (const kind of ["xtick", "ytick", "y2tick"]) for (const plot of document.querySelectorAll(".plot")) {
+    const texts = [...plot.querySelectorAll(`.${kind} text`)].filter(text => text.textContent.trim() && straight(text));
+    const boxes = texts.map(text => text.getBoundingClientRect());
+    boxes.slice(1).forEach((box, place) => {
+      const before = boxes[place];
+      const wide = Math.min(box.right, before.right) - Math.max(box.left, before.left);
+      const high = Math.min(box.bottom, before.bottom) - Math.max(box.top, before.top);
+      const [one, other] = [texts[place], texts[place + 1]].map(text => text.textContent);
+      if (wide > 1 && high > 3) crossing.push(`${plot.id}: ${one} and ${other}`);
+    });
+  }
+  return crossing;
+}"""
+"""Names along axes that lie on each other. A line of text is a few pixels higher than its letters."""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("clients", [4, 20, 100])
+def test_long_names_lie_on_nothing_and_fit(clients: int, width: int, opened: Open, tmp_path: Path) -> None:
+    found = opened(named(write(tmp_path / "run", count=12, n=clients), clients), width=width)
+    found.page.locator("#in-short button.client").first.click()
+    assert found.page.evaluate(FITS)
+    assert found.page.evaluate(OVERLAPS) == []
+    assert found.errors == []
+
+
+def test_names_that_are_cut_short_beside_a_chart_stay_different(opened: Open, tmp_path: Path) -> None:
+    page = opened(named(write(tmp_path / "run", count=12), 20)).page
+    shown = page.locator("#membership .ytick text").all_text_contents()
+    assert len(shown) == len(set(shown)) == 20
+
+
+def test_a_page_can_be_printed_before_anybody_clicked(opened: Open, tmp_path: Path) -> None:
+    found = opened(kept("strata", tmp_path))
+    found.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
+    assert found.page.evaluate("[...document.querySelectorAll('details')].every(each => each.open)")
     assert found.errors == []
 
 
@@ -290,12 +400,27 @@ def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, 
     assert page.evaluate(FITS)
     page.locator("#accuracy-by-bytes .nsewdrag").first.hover(position={"x": 200, "y": 100})
     expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=TIMEOUT)
-    page.locator("summary").click()
+    page.get_by_text("In words").click()
     assert page.locator("details li").count() == 3
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate(FITS)
     assert found.errors == []
     assert [url for url in found.fetched if not url.startswith(("data:", "blob:"))] == []
+
+
+def test_a_comparison_of_eight_methods_has_room_for_all_of_them(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["strata", "layercfl", "cfl", "ifca", "hicfl", "fedavg", "local", "finetune"]
+    monkeypatch.setattr(synthetic_comparison, "GAINS", {name: 0.01 * place for place, name in enumerate(names)})
+    found = opened(compare(tmp_path).folder, make=comparison.build_comparison)
+    hidden = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
+    assert found.page.evaluate(hidden) == 0
+    samples = "[...document.querySelectorAll('.legend line')].map(each => each.getAttribute('stroke-dasharray'))"
+    assert len(set(found.page.evaluate(samples))) == 6
+    found.page.set_viewport_size({"width": 390, "height": 800})
+    assert found.page.evaluate(FITS)
+    assert found.errors == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

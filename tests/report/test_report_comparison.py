@@ -79,8 +79,8 @@ def test_the_page_says_which_algorithm_is_best_and_by_how_much(both: Comparison)
     assert rows[4] == ["", "fedavg", "cfl", "strata"]
     assert rows[7] == [
         "strata",
-        "+7.5 ± 3.5 points2 of 2",
-        "+2.5 ± 3.5 points1 of 2",
+        "+7.5 points± 3.5 points2 of 2",
+        "+2.5 points± 3.5 points1 of 2",
         "\N{EN DASH}",
     ]
     assert "<li>cfl is better than fedavg: 5.0 ± 0.0 points higher in 2 of 2 seeds; more than the noise" in text

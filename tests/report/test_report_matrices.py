@@ -38,11 +38,11 @@ def test_clients_are_ordered_by_side_then_by_final_cluster_with_a_line_between_t
     records: RunRecords,
 ) -> None:
     plots = {plot.title: plot for plot in split_charts(Clusters(records))}
-    drawn = plots["Round 4, node 0, conv2: split into 10 and 10 clients"].figure
+    drawn = plots["Round 4, node 0, conv2: split into nodes 1 and 2"].figure
     assert [TRUTH[int(client)] for client in drawn["rows"]] == sorted(TRUTH)
     rules = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert {shape["x0"] for shape in rules} == {9.5, -0.5}
-    assert "Round 7, node 2, conv2: split into 5 and 4 clients" in plots
+    assert "Round 7, node 2, conv2: split into nodes 5 and 6" in plots
     kept = [plot.title for plot in unsplit_charts(Clusters(records))]
     assert "Round 10, node 3, fc1: not split" in kept
 
@@ -51,7 +51,7 @@ def test_a_split_is_shown_by_the_last_matrices_before_it_and_never_by_later_ones
     early = tuple(matrix for matrix in records.matrices if matrix.round != 4)
     late = ClientMatrix(11, 0, "dcos", "conv2", np.eye(2), [0, 1])
     plot = split_charts(Clusters(replace(records, matrices=(*early, late))))[0]
-    assert plot.title == "Round 4, node 0, conv2: split into 10 and 10 clients"
+    assert plot.title == "Round 4, node 0, conv2: split into nodes 1 and 2"
     assert plot.text.endswith("Computed in round 3.")
     only = split_charts(Clusters(replace(records, matrices=(late,))))
     assert only == []

@@ -76,7 +76,7 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
     text = page(folder)
     assert "<b>Split in round 4 on conv2:</b> no pair across is closer than 0.21" in text
     assert text.count("<b>Not split:</b> the mean update is still large (0.52 &gt; 0.40)") == 4
-    assert "Round 7, node 2, conv2: split into 5 and 4 clients" in text
+    assert "Round 7, node 2, conv2: split into nodes 5 and 6" in text
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,8 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
-    assert sorted([*json.loads(found[1]), "matrix", "client-curve"]) == sorted(ids)
+    of_client = ["client-curve", "client-shares", "client-matrix"]
+    assert sorted([*json.loads(found[1]), "matrix", *of_client]) == sorted(ids)
     named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert len(named) == len(set(named))
     links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}

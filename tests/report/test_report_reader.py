@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from synthetic_run import write
 
@@ -184,3 +186,28 @@ def test_an_experiment_without_tables_has_nothing_with_reference(folder: Path) -
     for place in (folder, other):
         (place / "experiment.toml").write_text('seed = 1\nalgorithm = "x"\n')
     assert read(folder).references["fedavg"].mean == 0.33
+
+
+def write_confusion(folder: Path, **columns: list[int]) -> None:
+    """A file of confused classes; by default of clients 0 and 1."""
+    found = {"client": [0, 0, 1], "truth": [0, 1, 1], "predicted": [0, 0, 1], "samples": [5, 2, 7], **columns}
+    pq.write_table(pa.table(found), folder / "confusion.parquet")
+
+
+def test_confused_classes_are_read_once_the_run_is_finished(folder: Path) -> None:
+    assert read(folder).confusion is None and read(folder).notes == ()
+    write_confusion(folder)
+    found = read(folder).confusion
+    assert found is not None and found.samples.tolist() == [5, 2, 7]
+    (folder / "summary.json").unlink()
+    assert read(folder).confusion is None
+
+
+@pytest.mark.parametrize(
+    "columns", [{"client": [0, 0, 20]}, {"truth": [0, -1, 1]}, {"predicted": [0, 2**40, 1]}, {"samples": [5, -2, 7]}]
+)
+def test_confused_classes_of_no_run_are_left_out_and_noted(folder: Path, columns: dict[str, list[int]]) -> None:
+    write_confusion(folder, **columns)
+    records = read(folder)
+    assert records.confusion is None
+    assert records.notes == ("confusion.parquet cannot be read, so this page is without it.",)

@@ -53,7 +53,7 @@ def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
         ("adacfl", {"dendrograms"}),
         ("hicfl", {"splits", "metrics"}),
         ("fedtsdp", {"splits", "metrics"}),
-        ("strata", {"splits", "tests"}),
+        ("strata", {"splits"}),
         ("layercfl", {"splits", "unsplit", "metrics", "layers"}),
     ],
 )

@@ -30,7 +30,7 @@ from fedstrata.runner.build import objective_of
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
 
-_MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records")
+_MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
 """The tables in which the runs of a comparison may differ."""
 
 _DATA_MAY_DIFFER = ("root", "memory")

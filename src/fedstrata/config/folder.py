@@ -129,7 +129,8 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
-    return own.model_copy(update={"rounds": given.rounds, "data": data, "engine": engine, "records": given.records})
+    free = {"rounds": given.rounds, "records": given.records, "report": given.report}
+    return own.model_copy(update={**free, "data": data, "engine": engine})
 
 
 def choose_all(
@@ -147,7 +148,7 @@ def choose_all(
         source: The experiment, as `load_experiment` takes it. An algorithm has the keys of
             ``[algorithms.<name>]``; the one of ``[algorithm]`` has those as well.
         algorithms: The names of registered algorithms, ``"package.module:Class"``, names of tables in ``[algorithms]``
-            that have a ``name``, or objects of algorithms.
+            that have a ``name``, or objects of algorithms. With ``report.baseline`` FedAvg is added to them.
         seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
@@ -163,8 +164,10 @@ def choose_all(
     """
     base = load_experiment(source, sets)
     entries = _entries(algorithms, base)
+    if base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
+        entries.append(_Entry("fedavg", {}))
     chosen = check_seeds(seeds, base.seed)
-    runs = len(algorithms) * len(chosen)
+    runs = len(entries) * len(chosen)
     if runs > MAX_RUNS:
         raise ExperimentError(f"--seeds: expected a comparison of at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
     _require_distinct("--algorithms", [entry.label for entry in entries])
@@ -250,6 +253,11 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
             known = [*ALGORITHMS, *base.algorithms, "'package.module:Class'"]
             raise ExperimentError(unknown("--algorithms", each, "algorithm", dict.fromkeys(known)))
     return entries
+
+
+def _algorithm_of(entry: _Entry) -> str:
+    """Return the name of the algorithm of an entry."""
+    return str(entry.tables["algorithm"]["name"]) if entry.tables else entry.label
 
 
 def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:

@@ -331,6 +331,18 @@ class RecordsTable(Table):
     track: Literal["none", "tensorboard", "wandb"] = "none"
 
 
+class ReportTable(Table):
+    """What the page is told beside the records of the run.
+
+    Attributes:
+        baseline: Whether FedAvg is run on the same clients afterwards, so that page and summary say what grouping
+            gained against one model for all. Its run folder is ``baseline`` in the folder of the run. A comparison has
+            FedAvg among its algorithms instead; a sweep has none.
+    """
+
+    baseline: bool = False
+
+
 class ClientChangeTable(Table):
     """Clients that join or leave before a round.
 
@@ -406,6 +418,7 @@ class Experiment(Table):
         events: What happens to the clients during the run.
         probe: What else is measured.
         records: Where else a run is recorded.
+        report: What the page is told beside the records.
     """
 
     seed: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
@@ -424,6 +437,7 @@ class Experiment(Table):
     events: EventsTable = EventsTable()
     probe: ProbeTable = ProbeTable()
     records: RecordsTable = RecordsTable()
+    report: ReportTable = ReportTable()
 
     @property
     def title(self) -> str:

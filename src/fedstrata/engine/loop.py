@@ -96,13 +96,20 @@ class Loop:
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        predictions = []
+        outputs = self._outputs_of(models, inputs)
+        return torch.stack([self._objective.probabilities(each).cpu() for each in outputs])
+
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+        return torch.stack([each.argmax(dim=1).cpu() for each in self._outputs_of(models, inputs)])
+
+    def _outputs_of(self, models: Tensor, inputs: Tensor) -> Iterator[Tensor]:
+        """The outputs (b, ...) of each model (r, p) for inputs (b, ...), in evaluation mode."""
         for row in models:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                predictions.append(self._objective.probabilities(self._applied(inputs.to(self._device))).cpu())
-        return torch.stack(predictions)
+                yield self._applied(inputs.to(self._device))
 
     def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order. Only what it stores passes from one task to the next."""

@@ -57,6 +57,9 @@ class Engine(Clients, Protocol):
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
 
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+
 
 ENGINES: Mapping[str, Callable[[SimulationSpec, str, int, int], Engine]] = {
     "loop": lambda spec, device, workers, timeout: Loop.at(spec, device=device),

@@ -63,6 +63,10 @@ class LocalStores:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
         return self._engine.predict(models, inputs)
 
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+        return self._engine.classify(models, inputs)
+
 
 @dataclass(frozen=True)
 class SharedRequest:

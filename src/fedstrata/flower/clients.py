@@ -130,6 +130,10 @@ class FlowerClients:
         """Predict as `Loop.predict` does, on the server."""
         return self._loop.predict(models, inputs)
 
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Find classes as `Loop.classify` does, on the server."""
+        return self._loop.classify(models, inputs)
+
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works, in one message each; one that does not reply is an absent row.
 

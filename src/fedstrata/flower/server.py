@@ -235,6 +235,11 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
             "held out; make choices in the simulator"
         )
     _refuse_other_samples(experiment, federation.samples)
+    if experiment.report.baseline:
+        raise ExperimentError(
+            "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
+            "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
+        )
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
     if experiment.data.public and public is None:

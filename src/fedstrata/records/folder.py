@@ -37,8 +37,10 @@ from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_met
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
+    CONFUSION,
     RUN_FOLDER_ENTRIES,
     ClientDescriptions,
+    Confusion,
     DataRecord,
     Gap,
     MatrixName,
@@ -202,12 +204,20 @@ class Folder:
 
     def add_client_descriptions(self, found: ClientDescriptions) -> None:
         """Write what is known of the clients' data, for this user alone."""
-        names = json.dumps(found.class_names).encode()
-        arrays: dict[str, Any] = {"class_counts": found.class_counts, "class_names": np.frombuffer(names, np.uint8)}
+        arrays: dict[str, Any] = {"class_counts": found.class_counts}
+        for name in ("class_names", "feature_names"):
+            arrays[name] = np.frombuffer(json.dumps(getattr(found, name)).encode(), np.uint8)
         if found.mean_inputs is not None:
             arrays["mean_inputs"] = found.mean_inputs.reshape(len(found.mean_inputs), -1)
             arrays["shape"] = np.array(found.mean_inputs.shape[1:])
         replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
+
+    def add_confusion(self, found: Confusion | None) -> None:
+        """Write which classes the clients' models confuse, for this user alone; None removes what is there."""
+        if found is None:
+            remove_file(self.path / CONFUSION)
+            return
+        replace_file(self.path / CONFUSION, _parquet(pa.table(found._asdict())), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""
@@ -261,6 +271,10 @@ class Folder:
         for old in set(models.glob("cluster-*.safetensors")) - set(files):
             remove_file(old)
         self.add_tree(state.tree)
+        self.write_summary(summary)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary of a finished run."""
         self._write_json("summary.json", summary)
 
     def add_data(self, data: DataRecord) -> None:
@@ -337,14 +351,19 @@ class Folder:
         replace_file(self.path / name, text.encode())
 
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
-        content = io.BytesIO()
-        pq.write_table(table, content)
-        replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", content.getvalue())
+        replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", _parquet(table))
 
     def _write_arrays(self, name: str, round: int, arrays: Mapping[str, Any]) -> None:
         """Write arrays that only the user may read: they tell of what single clients sent."""
         folder = subfolder(self.path, name, private=True)
         replace_file(folder / f"{round:05d}.npz", _packed(arrays), private=True)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    return content.getvalue()
 
 
 def _packed(arrays: Mapping[str, Any]) -> bytes:

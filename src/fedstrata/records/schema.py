@@ -27,6 +27,7 @@ RUN_FOLDER_ENTRIES = (
     "summary.json",
     "clients",
     "client_data.npz",
+    "confusion.parquet",
     "gaps",
     "matrices",
     "weights",
@@ -34,15 +35,20 @@ RUN_FOLDER_ENTRIES = (
     "checkpoint",
     "tracking",
     "figures",
+    "baseline",
     "network",
     "lock",
 )
 """Files and folders of a run folder that are read or written; none may be a link."""
 
+BASELINE = "baseline"
+"""The folder of a run folder that holds the run of FedAvg on the same clients, with ``report.baseline``."""
+
 _FREE_KEYS = (
     ("algorithms",),
     ("label",),
     ("records",),
+    ("report",),
     ("data", "root"),
     ("data", "memory"),
     ("engine", "workers"),
@@ -62,6 +68,9 @@ ALL_CLIENTS = -1
 
 CLIENT_DATA = "client_data.npz"
 """The file of a run folder that describes the data of every client."""
+
+CONFUSION = "confusion.parquet"
+"""The file of a run folder that says which classes each client's model confuses."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -102,11 +111,31 @@ class ClientDescriptions(NamedTuple):
         mean_inputs: The mean input of each client as its network reads it, (n, channels, height, width) of images and
             (n, channels) of others; None where it would be too large.
         class_names: The name of each class, (classes,), or empty where the data give none.
+        feature_names: The name of each value of a mean input of a table, or empty where the data give none.
     """
 
     class_counts: NDArray[int64]
     mean_inputs: NDArray[float32] | None
     class_names: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
+
+
+class Confusion(NamedTuple):
+    """The columns of ``confusion.parquet``: which classes each client's model confuses at the end of a run.
+
+    There is a row for each client and pair of classes with test samples.
+
+    Attributes:
+        client: The client ids, ascending, (rows,).
+        truth: The class of the samples, (rows,).
+        predicted: The class that the model takes them for, (rows,).
+        samples: The number of test samples, (rows,).
+    """
+
+    client: NDArray[int64]
+    truth: NDArray[int64]
+    predicted: NDArray[int64]
+    samples: NDArray[int64]
 
 
 class Gap(NamedTuple):
@@ -340,6 +369,12 @@ class Summary(Record):
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
     machine: dict[str, Scalar] = {}
+    baseline_acc_client: Number | None = None
+    baseline_acc_worst: Number | None = None
+    baseline_gain: Number | None = None
+    baseline_better: Count | None = None
+    baseline_worse: Count | None = None
+    baseline_seconds: Seconds | None = None
 
 
 def parse_record(value: Any, kind: type[_R]) -> _R:

@@ -33,8 +33,14 @@ class ClientNames:
         return printable(self.names[client]) if 0 <= client < len(self.names) else str(client)
 
     def listed(self, clients: Iterable[int]) -> str:
-        """Return the names of some clients: ``Ghent, Lyon``; of clients without names as ranges of ids: ``0-4, 7``."""
-        return ranges(clients) if self.plain else ", ".join(map(self.of, clients))
+        """Return the names of some clients: ``Ghent, Lyon``; of clients without names as ranges of ids: ``0-4, 7``.
+
+        Names that hold commas are separated by semicolons.
+        """
+        if self.plain:
+            return ranges(clients)
+        names = list(map(self.of, clients))
+        return ("; " if any("," in name for name in names) else ", ").join(names)
 
     def in_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a decision, with names in place of ids wherever they are formatted."""

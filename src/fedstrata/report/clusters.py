@@ -9,6 +9,7 @@ from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.words import METRICS
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,12 @@ class Clusters:
             if node.parent is not None:
                 below.setdefault(node.parent, []).extend(below.get(node.id, []))
         return colours
+
+    @cached_property
+    def used_values(self) -> list[str]:
+        """The values of decisions in the tree whose meaning is known, in the order of `METRICS`."""
+        used = {name for node in self.records.tree for name in node.criteria}
+        return [name for name in METRICS if name in used]
 
     def colour(self, node: int) -> str:
         """Return the colour of a node; grey for one that the tree does not hold."""

@@ -28,6 +28,7 @@ from fedstrata.report.drawing import (
     axis,
     band,
     clean,
+    dash_of,
     figure,
     line,
     metric_axis,
@@ -36,8 +37,9 @@ from fedstrata.report.drawing import (
     rounded,
 )
 from fedstrata.report.reader import read_rounds
+from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.template import render_page
-from fedstrata.report.words import DASH, capital, duration, joined, plural, size, slug
+from fedstrata.report.words import DASH, capital, data_name, duration, joined, plural, size, slug
 
 _FILE = "comparison.json"
 _MAX_BYTES = 256 * 2**20
@@ -459,16 +461,64 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     return " ".join(texts)
 
 
+def answers(document: Document) -> list[tuple[str, list[str]]]:
+    """Return what a reader who knows no statistics asks, with the answers: what grouping gained, and where to look."""
+    metric = document.measured
+    names = [row.algorithm for row in document.table]
+    gained = [
+        text
+        for name, words in REFERENCES.items()
+        if name in names and (text := _against(name, words, names, document.differences))
+    ]
+    worse = [
+        f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}"
+        for row in document.table
+        if row.lower_than_fedavg and row.algorithm not in REFERENCES
+    ]
+    found = [("What did grouping gain?", gained)]
+    if any(row.lower_than_fedavg is not None for row in document.table):
+        counted = f"Clients whose {metric.name} is {metric.worse} than with one model for all (fedavg): "
+        text = f"{counted}{'; '.join(worse)}." if worse else f"{counted}none, with any of the algorithms."
+        found.append(("Which clients to look at?", [text, "The page of each run below names them."]))
+    found.append(
+        ("What are the groups, and why?", ["Each run has a page that says so; the table of runs below leads to it."])
+    )
+    return [(question, texts) for question, texts in found if texts]
+
+
+def _against(name: str, words: str, names: Sequence[str], differences: Sequence[Difference]) -> str:
+    """Say which algorithms are clearly better and worse than a reference."""
+    clear = [each for each in differences if each.clear and name in (each.algorithm, each.other)]
+    better = [each.algorithm for each in clear if each.other == name]
+    worse = [each.other for each in clear if each.algorithm == name]
+    others = [other for other in names if other != name and other not in (*better, *worse)]
+    parts = [f"clearly better: {joined(better)}"] if better else []
+    parts += [f"clearly worse: {joined(worse)}"] if worse else []
+    parts += [f"no clear difference: {joined(others)}"] if others else []
+    return f"Compared with {words}: {'; '.join(parts)}." if parts else ""
+
+
+def _same_curves(algorithms: Mapping[str, Sequence[RunRounds]]) -> str:
+    """Say which algorithms have the same values in every round, so that one curve hides another; else empty."""
+    found: dict[tuple[tuple[float | None, ...], ...], list[str]] = {}
+    for name, runs in algorithms.items():
+        found.setdefault(tuple(tuple(each.acc_client for each in run) for run in runs), []).append(name)
+    same = [joined(names) for names in found.values() if len(names) > 1]
+    return f"Equal in every round, so that their curves lie on each other: {'; '.join(same)}." if same else ""
+
+
 class PairCell(NamedTuple):
     """How much better the algorithm of a row is than that of a column.
 
     Attributes:
-        difference: The difference with its standard deviation; a dash where there is none.
+        difference: The difference; a dash where there is none.
+        spread: Its standard deviation; empty where there is one seed.
         seeds: In how many seeds the row is better.
         clear: "better" or "worse" where the difference is beyond the noise, otherwise empty.
     """
 
     difference: str
+    spread: str
     seeds: str
     clear: str
 
@@ -478,14 +528,17 @@ def pair_table(rows: Sequence[Row], differences: Sequence[Difference], metric: M
     cells_of: dict[tuple[str, str], PairCell] = {}
     for each in differences:
         count = len(each.seeds)
-        size_text = metric.gain_text(each.mean, each.spread)
+        size_text = metric.gain_text(each.mean)
+        spread = "" if each.spread is None else f"± {metric.gain_text(each.spread)}"
         worse = sum(value < 0 for value in each.values)
         plus, minus = ("+", "\N{MINUS SIGN}") if each.mean else ("", "")
         better_text, worse_text = ("better", "worse") if each.clear else ("", "")
-        cells_of[each.algorithm, each.other] = PairCell(plus + size_text, f"{each.above} of {count}", better_text)
-        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, f"{worse} of {count}", worse_text)
+        cells_of[each.algorithm, each.other] = PairCell(
+            plus + size_text, spread, f"{each.above} of {count}", better_text
+        )
+        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, spread, f"{worse} of {count}", worse_text)
     names = [row.algorithm for row in rows]
-    return [[cells_of.get((row, column), PairCell(DASH, "", "")) for column in names] for row in names]
+    return [[cells_of.get((row, column), PairCell(DASH, "", "", "")) for column in names] for row in names]
 
 
 # The charts and the page.
@@ -497,6 +550,13 @@ class Style(NamedTuple):
     colour: str
     dash: str
 
+
+SHARED_SECONDS = (
+    "Work that several runs need alike, such as the rounds before their first splits, is done once: each of these runs "
+    "counts an equal part of its time. A run on its own would take longer, and the times of all runs add up to what "
+    "the comparison took for training and deciding."
+)
+"""How seconds of shared work are counted."""
 
 _RoundMeasure = Callable[[Round], float | None]
 
@@ -526,7 +586,7 @@ def comparison_charts(
     end = "up" if metric.larger_is_better else "down"
     point = f"One point per round, at the mean over the seeds. A curve further {end} and to the left is better."
     bytes_text = f"{point} Tensors only, both ways; an absent client counts on the way down."
-    seconds_text = f"{point} The time of a run is its own and its part of shared work."
+    seconds_text = f"{point} {SHARED_SECONDS}"
     name = slug(metric.name)
     title = capital(metric.name)
     closest = {"hovermode": "closest", "hoverdistance": -1}
@@ -623,8 +683,7 @@ def _render(folder: ComparisonFolder) -> str:
     """Return the page as text."""
     document = folder.document
     rows = document.table
-    dashes = ("solid", "dash", "dot")
-    styles = {row.algorithm: Style(palette(place), dashes[place % len(dashes)]) for place, row in enumerate(rows)}
+    styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
     metric = document.measured
     charts = comparison_charts(folder.runs, styles, metric)
     algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
@@ -633,8 +692,11 @@ def _render(folder: ComparisonFolder) -> str:
         charts,
         document=document,
         title=f"{plural(len(rows), 'setting' if document.sweep else 'algorithm')} on "
-        f"{document.setting('data', 'name')}",
+        f"{data_name(document.setting('data', 'name'))}",
         sentence=result_text(rows, document.differences, metric),
+        answers=answers(document),
+        shared_seconds=SHARED_SECONDS,
+        same_curves=_same_curves(folder.runs),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes],
         charts=charts,

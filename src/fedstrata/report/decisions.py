@@ -256,3 +256,91 @@ SENTENCES: Mapping[str, str | _Words] = {
     "not_tested_no_pattern": _NOT_TESTED + "the similarities have no pattern",
 }
 """The sentence of each kind of decision."""
+
+
+def plain_sentence(kind: str, values: Mapping[str, Any]) -> str:
+    """Return what was decided for a reader who knows no statistics, in whole sentences.
+
+    Args:
+        kind: The kind of the decision. A kind without such sentences has an empty text.
+        values: The values of the decision. A record that lacks one of them has an empty text.
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    try:
+        chance = {f"{name}_chance": _percent(known[name]) for name in ("p", "level", "floor") if name in known}
+        return _PLAIN.get(kind, "").format_map({**known, **chance})
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+_PULLED_APART = (
+    "The clients trained the shared model in different directions: what the clients of one group changed was like what "
+    "others of the group changed, and unlike what the other groups changed."
+)
+_FOUND_TWICE = (
+    "The groups that were found in one part of every client's data were found again in the other part. Chance alone "
+    "would do so in {p_chance} of cases; up to {level_chance} was allowed."
+)
+_OWN_MODELS_FIT = " A model for each group fitted data that it had not seen better than one model did."
+_OWN_MODELS_DO_NOT_FIT = " A model for each group did not fit data that it had not seen better than one model did."
+_OTHERS_FIT_WORSE = (
+    "The models of the other groups fitted the clients' data worse than their own group's. Chance alone would do so in "
+    "{p_chance} of cases; up to {level_chance} was allowed."
+)
+_ALIKE = "The clients changed the shared model in similar ways, so they stay together."
+_TOO_FEW_ANSWERS = "Too few clients answered in the same round to be compared."
+
+_PLAIN: Mapping[str, str] = {
+    "split": _PULLED_APART,
+    "split_confirmed": f"{_PULLED_APART} {_FOUND_TWICE}",
+    "groups_replicate": _FOUND_TWICE + _OWN_MODELS_FIT,
+    "groups_replicate_without_gain": _FOUND_TWICE + _OWN_MODELS_DO_NOT_FIT,
+    "newcomers_differ": "Clients that came later differ from those that were there. " + _FOUND_TWICE + _OWN_MODELS_FIT,
+    "newcomers_differ_without_gain": "Clients that came later differ from those that were there. "
+    + _FOUND_TWICE
+    + _OWN_MODELS_DO_NOT_FIT,
+    "models_differ": _OTHERS_FIT_WORSE + _OWN_MODELS_FIT,
+    "models_differ_without_gain": _OTHERS_FIT_WORSE + _OWN_MODELS_DO_NOT_FIT,
+    "outliers_differ": "A few clients differ from all others: the model of either side fitted the other side's data "
+    "worse. Chance alone would do so in {p_chance} of cases; up to {level_chance} was allowed." + _OWN_MODELS_FIT,
+    "true_groups_given": "The groups were given: they are the true groups of the simulation.",
+    "random_groups_given": "The groups were drawn at random. They say nothing about the clients.",
+    "k_given": "The number of groups, {clusters:.0f}, was given. In every round, each client took the group whose "
+    "model fitted its training data best.",
+    "k_means": "The number of groups was given. Clients whose models were close to each other were put together.",
+    "agglomerative_clustering": "Clients that were close to each other in what was compared were put together, until "
+    "the groups were too far apart.",
+    "clustering_in_preclusters": "Clients with classes of similar variety, and with similar changes of the model, were "
+    "put together.",
+    "hopkins_above_threshold": "What the clients' models predict falls into clear groups.",
+    "newcomer_beyond_epsilon": "Client {client:.0f} came later and was too far from every group, so it has its own.",
+    # What keeps clients together.
+    "p_above_level": "No clear groups: chance alone would give groups as clear as those that were found in {p_chance} "
+    "of cases, and at most {level_chance} was allowed.",
+    "not_tested_too_few_samples": "Groups were not looked for: {able:.0f} of {members:.0f} clients are known to have "
+    "the {samples:.0f} training samples that a test needs of each, which is too few clients.",
+    "not_tested_too_few_members": "Groups were not looked for: a test needs at least {least:.0f} clients, and there "
+    "are {members:.0f}.",
+    "not_tested_too_few_answers": "Groups were not looked for: a test needs answers of at least {least:.0f} clients, "
+    "and {members:.0f} answered.",
+    "not_tested_level_out_of_reach": "Groups were not looked for: with {members:.0f} clients, even clear groups could "
+    "be chance in {floor_chance} of cases, and only {level_chance} was allowed.",
+    "not_stationary": "The shared model was still changing much, so no split was considered.",
+    "members_converged": "Training has nearly come to rest for every client, so one model serves them all.",
+    "members_agree": _ALIKE,
+    "theorem_1_not_met": "No way to part the clients was clear enough: some on different sides changed the shared "
+    "model in similar ways.",
+    "same_direction": _ALIKE,
+    "sides_not_opposed": _ALIKE,
+    "sides_not_distinct": "No way to part the clients was clear enough.",
+    "hopkins_not_above_threshold": "What the clients' models predict does not fall into clear groups.",
+    "no_layer_found": "No layer of the network has been found in which the clients differ.",
+    "too_few_members": _TOO_FEW_ANSWERS,
+    "too_few_answers": _TOO_FEW_ANSWERS,
+    "too_few_signatures": "Too few clients could be compared.",
+}
+"""What was decided in plain words, by the kind of the decision. ``{p_chance}`` and the like are shares in percent."""

@@ -56,6 +56,9 @@ RULE = "#8a94a0"
 _LAYER_COLOURS = ("#1a9070", "#3a7fc8", "#a45fc0", "#d24a63", "#d1661c")
 """Colours of layers, from the input of the network to its output."""
 
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+"""The line styles of curves; colour and style together tell as many curves apart as a chart can hold."""
+
 STYLES = ((BLUE, "solid"), (ORANGE, "dot"), (GREEN, "dash"))
 """Colour and dash of curves in one chart, which can be told apart without colours too."""
 
@@ -198,13 +201,27 @@ def client_ticks(names: Sequence[str], most: int = 40) -> Figure:
 
 
 def shortened(name: str) -> str:
-    """Return a name that fits beside a chart; hovering shows the whole of it."""
-    return name if len(name) <= _TICK_CHARACTERS else f"{name[: _TICK_CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    """Return a name that fits beside a chart, without its middle; hovering shows the whole of it.
+
+    Long names of clients mostly begin alike, and differ in a number at their end.
+    """
+    if len(name) <= _TICK_CHARACTERS:
+        return name
+    end = _TICK_CHARACTERS // 2 - 1
+    return f"{name[: _TICK_CHARACTERS - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
 
 
 def palette(place: int) -> str:
     """Return the colour of the n-th cluster or algorithm."""
     return PALETTE[place % len(PALETTE)]
+
+
+def dash_of(place: int) -> str:
+    """Return the line style of the n-th curve of a chart, so that curves are told apart without colours too.
+
+    Every round through the styles begins one further: colours that are alike then have different ones.
+    """
+    return DASHES[(place + place // len(DASHES)) % len(DASHES)]
 
 
 def blend(colours: Sequence[str]) -> str:

@@ -13,20 +13,22 @@ import numpy as np
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
-from fedstrata.report.charts import all_charts, describe_clusters, matrix_slider
+from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
+from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
-from fedstrata.report.references import ALGORITHMS, gain
 from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
+    IN_MEMORY,
     OTHER_USE,
     REFERENCE_TILES,
     TILES,
     Tile,
     capital,
+    data_name,
     duration,
     event_text,
     format_number,
@@ -35,9 +37,6 @@ from fedstrata.report.words import (
     size,
     warnings,
 )
-
-IN_MEMORY = "memory:"
-"""Begins the name of data that a program gave to the run; a digest follows, which says nothing to a reader."""
 
 _IN_SLIDER = ("unsplit", "all_clients")
 """The sections whose charts are not on the page, because the slider shows them."""
@@ -71,6 +70,8 @@ def render(records: RunRecords) -> str:
     suspicions = records.data.warnings if records.data else []
     details = client_details(clusters)
     problems = warnings(records.summary.model_dump()) if records.summary else []
+    means = cluster_means(clusters)
+    found = overview(clusters, means)
     return render_page(
         "page.html",
         [chart for found in shown.values() for chart in found],
@@ -88,9 +89,11 @@ def render(records: RunRecords) -> str:
         charts=shown,
         slider=slider,
         metric=records.metric,
-        cluster_means=cluster_means(clusters),
-        described=describe_clusters(clusters),
-        gains=gains(clusters),
+        cluster_means=means,
+        overview=found,
+        most_groups=MOST_GROUPS,
+        described=found is not None and any(each.text for each in found.listed),
+        in_memory=_name(records, "dataset", "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters),
         events=event_rows(records, clusters.names),
@@ -99,9 +102,7 @@ def render(records: RunRecords) -> str:
 
 def title(records: RunRecords) -> str:
     """Return the algorithm and the data set, as far as they are known."""
-    data = _name(records, "dataset", "data", "name")
-    if data.startswith(IN_MEMORY):
-        data = "data in memory"
+    data = data_name(_name(records, "dataset", "data", "name"))
     return " on ".join(filter(None, (_name(records, "algorithm", "algorithm", "name"), data))) or "run"
 
 
@@ -208,30 +209,6 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
         parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
     seconds = duration(records.total("seconds"))
     return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
-
-
-def gains(clusters: Clusters) -> list[str]:
-    """Return whom this run serves better than each reference, in sentences that name whom it serves worse."""
-    metric = clusters.metric
-    found = []
-    for name, reference in clusters.records.references.items():
-        better, worse, unclear = gain(clusters.measured, reference.by_client, metric)
-        total = len(better) + len(worse) + len(unclear)
-        if not total:
-            continue
-        named = f" ({clusters.names.listed(worse)})" if worse else ""
-        compared = f"Compared with {ALGORITHMS[name]}: of {plural(total, 'client')}, {len(better)}"
-        if metric.share_of_samples:
-            found.append(
-                f"{compared} clearly better off and {len(worse)} clearly worse off{named}; for {len(unclear)} the "
-                "difference is within what their test samples can tell."
-            )
-        else:
-            found.append(
-                f"{compared} better off and {len(worse)} worse off{named} by their {metric.name}. How much of this is "
-                "chance is not known."
-            )
-    return found
 
 
 def independence_assumption(records: RunRecords) -> str:

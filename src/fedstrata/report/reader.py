@@ -28,9 +28,11 @@ from fedstrata.records.schema import (
     ALL_CLIENTS,
     CLIENT_DATA,
     CLIENTS_SUFFIX,
+    CONFUSION,
     LARGE,
     RUN_FOLDER_ENTRIES,
     ClientDescriptions,
+    Confusion,
     DataRecord,
     Gap,
     MatrixName,
@@ -104,6 +106,7 @@ class RunRecords:
         references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
             next to this one, by algorithm.
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
+        confusion: Which classes the clients' models confuse at the end; None where that is not known.
         metric: What the scores are.
     """
 
@@ -119,6 +122,7 @@ class RunRecords:
     data: DataRecord | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     client_descriptions: ClientDescriptions | None = None
+    confusion: Confusion | None = None
     metric: MetricInfo = ACCURACY
 
     @property
@@ -166,6 +170,8 @@ def read(folder: Path) -> RunRecords:
         tree=tree,
         summary=summary,
         client_descriptions=_read_client_descriptions(folder, len(rounds[-1].labels) if rounds else 0, notes),
+        # An extended run has the file of its shorter self until it is finished.
+        confusion=_read_confusion(folder, len(rounds[-1].labels), notes) if summary and rounds else None,
         metric=_read_metric(folder, settings, notes),
         notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
@@ -462,7 +468,8 @@ def _read_client_descriptions(folder: Path, clients: int, notes: list[str]) -> C
 def _load_client_descriptions(path: Path, clients: int) -> ClientDescriptions:
     with _open_archive(path) as archive:
         counts = _array(archive, "class_counts", 2)
-        names = parse_json(_array(archive, "class_names", 1).astype(np.uint8).tobytes())
+        names = _names_in(archive, "class_names")
+        features = _names_in(archive, "feature_names") if "feature_names.npy" in archive.namelist() else ()
         means = None
         if "mean_inputs.npy" in archive.namelist():
             means = _array(archive, "mean_inputs", 2)
@@ -470,9 +477,39 @@ def _load_client_descriptions(path: Path, clients: int) -> ClientDescriptions:
     rows = [len(each) for each in (counts, means) if each is not None]
     if rows != [clients] * len(rows):
         raise ValueError(f"it describes {joined(rows)} clients, and the rounds have {clients}")
-    if not isinstance(names, list) or len(names) not in (0, counts.shape[1]):
+    if len(names) not in (0, counts.shape[1]):
         raise ValueError(f"it does not name its {counts.shape[1]} classes")
-    return ClientDescriptions(counts, means, tuple(map(str, names)))
+    named = features if means is not None and means.shape[1:] == (len(features),) else ()
+    return ClientDescriptions(counts, means, names, named)
+
+
+def _names_in(archive: zipfile.ZipFile, name: str) -> tuple[str, ...]:
+    """Return the names in an array of the bytes of JSON."""
+    found = parse_json(_array(archive, name, 1).astype(np.uint8).tobytes())
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is no list")
+    return tuple(map(str, found))
+
+
+def _read_confusion(folder: Path, clients: int, notes: list[str]) -> Confusion | None:
+    """Return which classes the models of so many clients confuse."""
+    try:
+        return _load_confusion(folder / CONFUSION, clients)
+    except FileNotFoundError:
+        return None
+    except _DAMAGED as error:
+        notes.append(_left_out(CONFUSION, error))
+        return None
+
+
+def _load_confusion(path: Path, clients: int) -> Confusion:
+    table = _load_table(path, Confusion._fields)
+    found = Confusion(*(_numbers(table[name], pa.int64()) for name in Confusion._fields))
+    if any(len(column) and not 0 <= column.min() <= column.max() < 2**31 for column in found):
+        raise ValueError("the clients, classes or samples of no run")
+    if len(found.client) and found.client.max() >= clients:
+        raise ValueError(f"it has client {found.client.max()}, and the rounds have {clients} clients")
+    return found
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:

@@ -9,16 +9,17 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy.stats import binom
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
 from fedstrata.metric_info import MetricInfo
-from fedstrata.records.schema import Summary, parse_record
+from fedstrata.records.schema import BASELINE, Summary, parse_record
 
 ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
 """The algorithms that a run is compared with, and what they stand for."""
 
-_MAY_DIFFER = ("algorithm", "algorithms", "label", "engine", "probe", "records")
+_MAY_DIFFER = ("algorithm", "algorithms", "label", "engine", "probe", "records", "report")
 """Tables of the experiment in which a run and its references may differ."""
 
 _MOST_CLIENTS = 1_000_000
@@ -26,6 +27,10 @@ _MOST_CLIENTS = 1_000_000
 
 CLEAR = 1.96
 """Standard errors beyond which a difference is clear: about one in twenty would be by chance alone."""
+
+
+OUTLIER_CHANCE = 0.05
+"""The chance that some client seems clearly worse than the mean, if all have the mean."""
 
 
 class Reference(NamedTuple):
@@ -55,7 +60,9 @@ class Gain(NamedTuple):
 
 
 def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Reference]:
-    """Return the finished runs of other algorithms in folders next to a run, by their algorithm.
+    """Return the finished runs of other algorithms in the folder of a run and next to it, by their algorithm.
+
+    The run in its folder, which ``report.baseline`` asks for, comes before those in folders next to it.
 
     Args:
         folder: The folder of the run.
@@ -65,9 +72,8 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
     algorithm = settings.get("algorithm")
     own = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     found: dict[str, Reference] = {}
-    for path in sorted(here.parent.glob("*/summary.json")):
-        if path.parent == here:
-            continue
+    beside = (path for path in sorted(here.parent.glob("*/summary.json")) if path.parent != here)
+    for path in (here / BASELINE / "summary.json", *beside):
         try:
             summary = parse_record(parse_json(read_file(path)), Summary)
             name = summary.algorithm
@@ -77,7 +83,8 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
         except (OSError, ValueError, RecordError):
             continue  # A folder that is no run, or a damaged one, is no reference.
         if _comparable(settings) == _comparable(other):
-            found[name] = Reference(summary.acc_client, _last_scores(path.parent))
+            scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
+            found[name] = Reference(summary.acc_client, scores)
     return found
 
 
@@ -90,19 +97,19 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _last_scores(folder: Path) -> dict[int, float]:
-    """Return the metric of each client after the last round; {} where it cannot be read."""
+def last_scores(folder: Path) -> dict[int, tuple[int, float]]:
+    """Return the number of test samples and the metric of each client after the last round; {} where unreadable."""
     files = sorted((folder / "clients").glob("[0-9]*.parquet"))
     try:
         with open_file(files[-1]) as file:
             table = pq.ParquetFile(file)
             if table.metadata.num_rows > _MOST_CLIENTS:
                 return {}
-            columns = table.read(["client", "accuracy"]).to_pydict()
+            columns = table.read(["client", "samples", "accuracy"]).to_pydict()
     except (IndexError, OSError, ValueError, KeyError, RecordError, pa.ArrowException):
         return {}
-    rows = zip(columns["client"], columns["accuracy"], strict=True)
-    return {client: value for client, value in rows if isinstance(value, float) and isfinite(value)}
+    rows = zip(*columns.values(), strict=True)
+    return {client: (samples, value) for client, samples, value in rows if isinstance(value, float) and isfinite(value)}
 
 
 def gain(own: Mapping[int, tuple[int, float]], other: Mapping[int, float], metric: MetricInfo) -> Gain:
@@ -129,3 +136,23 @@ def compare(samples: int, value: float, other: float, metric: MetricInfo) -> Lit
     if abs(value - other) <= least:
         return "unclear"
     return "better" if metric.gain(value, other) > 0 else "worse"
+
+
+def stands_out(samples: int, value: float, mean: float, clients: int, metric: MetricInfo) -> bool:
+    """Return whether a client is clearly worse than the mean of all: an exact binomial test, corrected by Bonferroni.
+
+    If all clients had the mean, the worst of them would be this bad by chance in less than `OUTLIER_CHANCE` of cases.
+
+    Args:
+        samples: The number of the client's test samples.
+        value: Its metric, a share of these samples.
+        mean: The mean of the metric over the clients.
+        clients: The number of clients.
+        metric: What it is. Where nobody knows how much of a difference is chance, no client stands out.
+    """
+    if not metric.share_of_samples or metric.gain(value, mean) >= 0 or not 0 <= mean <= 1:
+        return False
+    hits = value * samples
+    distribution = binom(samples, mean)
+    chance = distribution.cdf(hits + 1e-9) if metric.larger_is_better else distribution.sf(hits - 1e-9)
+    return bool(chance * clients < OUTLIER_CHANCE)

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from fedstrata.report.decisions import sentence
+from fedstrata.report.decisions import plain_sentence, sentence
 from fedstrata.report.drawing import Chart
 from fedstrata.report.words import METRICS, brief, capital, duration, format_number, plural, ranges, size
 
@@ -28,7 +28,13 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": format_number, "brief": brief, "size": size, "duration": duration, "ranges": ranges}
-    made.globals |= {"plural": plural, "capital": capital, "metrics": METRICS, "decision_text": sentence}
+    made.globals |= {
+        "plural": plural,
+        "capital": capital,
+        "metrics": METRICS,
+        "decision_text": sentence,
+        "plain_text": plain_sentence,
+    }
     return made
 
 

@@ -139,12 +139,12 @@ A new measure is a value in the record of a round, and an entry here.
 REFERENCE_TILES: Mapping[str, Tile] = {
     "fedavg": Tile(
         "FedAvg reference",
-        "{metric} of FedAvg, mean over clients, run in a folder next to this one; this run's should be {better}",
+        "{metric} with one model for all, mean over the same clients; this run's should be {better}",
         of_metric=True,
     ),
     "local": Tile(
         "Training alone",
-        "{metric} when every client trains alone, run in a folder next to this one; this run's should be {better}",
+        "{metric} when every client trains alone, mean over the same clients; this run's should be {better}",
         of_metric=True,
     ),
 }
@@ -162,6 +162,8 @@ MEASURES: Mapping[str, str] = {
     "acc_shared": "{metric} without the personal stage, mean over clients",
     "acc_selected": "{metric} of the round that validation data select",
     "target": "{metric} to reach, mean over clients",
+    "baseline_acc_client": "{metric} of FedAvg, mean over clients",
+    "baseline_acc_worst": "{metric} of FedAvg's worst client",
 }
 """What the values of a summary are that are values of the run's metric."""
 
@@ -234,6 +236,15 @@ def joined(items: Iterable[object]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
+IN_MEMORY = "memory:"
+"""Begins the name of data that a program gave to the run; a digest follows, which says nothing to a reader."""
+
+
+def data_name(name: str) -> str:
+    """Return what the data of a run are called."""
+    return "data in memory" if name.startswith(IN_MEMORY) else name
+
+
 def capital(text: str) -> str:
     """Begin a text with a capital."""
     return text[:1].upper() + text[1:]
@@ -250,6 +261,8 @@ def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[s
             known = MEASURES.get(key, "{metric} with another model, mean over clients")
             text = "-" if value is None else metric.text(value)
             rows.append((key, text, known.format_map(metric_words(metric))))
+        elif key == "baseline_gain" and isinstance(value, int | float):
+            rows.append((key, metric.gain_text(value), f"{metric.better} than FedAvg: what grouping gained"))
         elif isinstance(value, float):
             rows.append((key, f"{value:.4g}", ""))
         else:

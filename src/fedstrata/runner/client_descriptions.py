@@ -35,6 +35,7 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
         class_counts=torch.stack(counts).numpy(),
         mean_inputs=np.stack(known) if len(known) == len(means) else None,
         class_names=names,
+        feature_names=client_data.dataset.feature_names,
     )
 
 

@@ -201,16 +201,23 @@ class Progress:
         line: The status line.
         names: The name of each client, (n,); by default its id.
         metric: What the scores are.
+        run: What the run is called; empty where it is the only one.
     """
 
     def __init__(
-        self, rounds: int, line: StatusLine, names: tuple[str, ...] = (), metric: MetricInfo = ACCURACY
+        self,
+        rounds: int,
+        line: StatusLine,
+        names: tuple[str, ...] = (),
+        metric: MetricInfo = ACCURACY,
+        run: str = "",
     ) -> None:
         """Start the clock."""
         self._metric = metric
         self._rounds = rounds
         self._line = line
-        self._events = EventTable(line, "round")
+        self._run = run
+        self._events = EventTable(line, *(["run"] if run else []), "round")
         self._events.names = ClientNames(names)
         self._began = perf_counter()
         self._shown = 0
@@ -220,10 +227,11 @@ class Progress:
         self._shown += 1
         left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
-        self._events.add([record["round"]], record)
+        self._events.add([*([self._run] if self._run else []), record["round"]], record)
         mean_text, worst_text = (self._metric.text(record[key]) for key in ("acc_client", "acc_worst"))
+        run = f"{self._run}  " if self._run else ""
         self._line.show(
-            f"round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
+            f"{run}round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
             f"{self._metric.name} {mean_text}  worst {worst_text}{agreement}  {left:.0f} s left"
         )
 

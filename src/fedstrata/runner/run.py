@@ -18,16 +18,19 @@ from fedstrata.config import Experiment, dumps
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
+from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import NetworkShape, make_network, portable
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
+from fedstrata.records.schema import BASELINE, RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
-from fedstrata.runner.build import RunSetup, build_run, objective_of
+from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
+from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
 from fedstrata.runner.client_descriptions import describe_clients
+from fedstrata.runner.confusion import confusion_of
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
@@ -37,7 +40,7 @@ from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 from fedstrata.runner.traffic import traffic
-from fedstrata.runner.used_models import Choice, models_in_use, write_used_models
+from fedstrata.runner.used_models import Choice, choices_in_use, models_in_use, write_used_models
 from fedstrata.runner.validation import divergence_of_loss
 
 _logger = logging.getLogger(__name__)
@@ -53,8 +56,9 @@ def run_experiment(
     resume: bool = False,
     quiet: bool = False,
     watch: Callable[[Mapping[str, Any]], object] = lambda record: None,
+    finished: Callable[[Path], object] = lambda folder: None,
 ) -> Run:
-    """Run an experiment, or go on with one.
+    """Run an experiment, or go on with one; with ``report.baseline``, its reference afterwards.
 
     Args:
         experiment: The experiment, checked and complete.
@@ -63,6 +67,8 @@ def run_experiment(
         quiet: Whether to show no progress.
         watch: Is called with the record of each round once it is complete. What it raises ends the run, which can be
             resumed.
+        finished: Is called with the folder of the run when it is finished. With a reference it is called before that,
+            with the folder of the reference, and once more with that of the run.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit; nothing is made then.
@@ -90,7 +96,53 @@ def run_experiment(
                 stop=lambda: interrupt.asked,
                 tell=line.keep,
             )
-            return answer_plans(steps, partial(timed_reply, setup.clients))
+            run = answer_plans(steps, partial(timed_reply, setup.clients))
+            finished(out)
+            reference = baseline_of(experiment, setup.engine)
+            if reference is None:
+                return run
+            folder = out / BASELINE
+            _run_baseline(reference, setup, folder, line, resume=resume, stop=lambda: interrupt.asked)
+            finished(folder)
+            metric = setup.objective.metric_info
+            summary = add_baseline(out, folder, metric)
+            finished(out)
+            line.keep(gain_text(summary, metric))
+            return replace(run, summary=summary)
+
+
+def _run_baseline(
+    reference: Experiment,
+    setup: RunSetup,
+    folder: Path,
+    line: StatusLine,
+    *,
+    resume: bool,
+    stop: Callable[[], bool],
+) -> None:
+    """Run the reference of a run, on the same clients and with a local store of its own.
+
+    It comes after the run and not beside it: shared work would change the last bits of the batched engine and the
+    seconds of the run, and it saves little, as clusters train on models of their own from the first split on.
+
+    Raises:
+        Stopped: After Ctrl-C. The folder is that of the run, which is resumed with its reference.
+    """
+    name = f"{reference.algorithm.name} reference"
+    line.keep(f"{name}: one model for all on the same clients, as report.baseline = true")
+    own = replace(on_same_clients(setup, reference), clients=LocalStores(setup.clients))
+    progress = Progress(reference.rounds, line, setup.names, setup.objective.metric_info, name)
+    told = {f"WARNING: {warning}" for warning in setup.warnings}
+
+    def tell(text: str) -> None:
+        if text not in told:
+            line.keep(f"{name}: {text}")
+
+    steps = run_steps(reference, own, folder, resume=resume, show=progress.show, stop=stop, tell=tell)
+    try:
+        answer_plans(steps, partial(timed_reply, own.clients))
+    except Stopped as stopped:
+        raise Stopped(f"{name} {stopped.where}", folder.parent) from None
 
 
 def run_steps(
@@ -159,7 +211,9 @@ def run_steps(
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target, metric)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
         summary = {**_names(experiment), **measures, **last.summary, **made}
-        write_used_models(folder.path, setup, state, last.uses, last.chosen, last.before)
+        used = choices_in_use(setup, last.uses, last.chosen, last.before)
+        write_used_models(folder.path, setup, state, used)
+        folder.add_confusion(confusion_of(setup, state, used))
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))

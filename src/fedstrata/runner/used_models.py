@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -58,32 +59,58 @@ def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     return setup.algorithm.evaluations(setup.problem, state, clients)[CLIENT]
 
 
-def write_used_models(
-    folder: Path, setup: RunSetup, state: State, uses: Evaluation, chosen: Mapping[int, int], before: int
-) -> None:
-    """Write which model each client uses, and the tensors of clients' own.
+class ModelInUse(NamedTuple):
+    """The model that a client uses at the end of a run.
+
+    Attributes:
+        client: The id of the client.
+        model: Its place among the models of the state; None where the client did not say which one it chose.
+        own: The tensors of its own that replace those of the model, by their places in the layout.
+    """
+
+    client: int
+    model: int | None
+    own: Mapping[int, torch.Tensor]
+
+
+def choices_in_use(setup: RunSetup, uses: Evaluation, chosen: Mapping[int, int], before: int) -> list[ModelInUse]:
+    """The model of each client that takes part at the end of a run.
 
     Args:
-        folder: The run folder.
         setup: What the run was built from. Its clients' store has what they keep to themselves.
-        state: The last state.
         uses: The models that the clients use.
         chosen: The model that each client with several candidates chose.
         before: The round before which the store has the tensors.
     """
-    nodes = state.nodes.tolist()
-    tensors = setup.problem.layout.tensors
-    clients = list[UsedModel]()
-    personal = dict[int, dict[str, torch.Tensor]]()
+    found = list[ModelInUse]()
     for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
         candidates = [model for model in row if model >= 0]
         model = candidates[0] if len(candidates) == 1 else chosen.get(client)
         stored = setup.clients.store.read(client, before=before) if any(uses.load_local) else {}
-        own = {tensors[place].name: values for place, values in sorted(stored.items()) if uses.load_local[place]}
+        own = {place: values for place, values in sorted(stored.items()) if uses.load_local[place]}
+        found.append(ModelInUse(client, model, own))
+    return found
+
+
+def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> None:
+    """Write which model each client uses, and the tensors of clients' own.
+
+    Args:
+        folder: The run folder.
+        setup: What the run was built from.
+        state: The last state.
+        used: The model of each client.
+    """
+    nodes = state.nodes.tolist()
+    tensors = setup.problem.layout.tensors
+    shapes = {spec.name: spec.shape for spec in tensors}
+    clients = list[UsedModel]()
+    personal = dict[int, dict[str, torch.Tensor]]()
+    for client, model, stored in used:
+        own = {tensors[place].name: values for place, values in stored.items()}
         # The store of real devices says with an empty tensor that the values are there.
         on_device = any(values.numel() == 0 for values in own.values())
         if own and not on_device:
-            shapes = {spec.name: spec.shape for spec in tensors}
             personal[client] = {name: values.reshape(shapes[name]).contiguous() for name, values in own.items()}
         node = None if model is None else nodes[model]
         clients.append(UsedModel(client=client, node=node, personal=list(own), on_device=on_device))

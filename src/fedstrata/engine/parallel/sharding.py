@@ -105,6 +105,10 @@ class Parallel:
         """As `Loop.predict`, in this process."""
         return self._loop.predict(models, inputs)
 
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """As `Loop.classify`, in this process."""
+        return self._loop.classify(models, inputs)
+
     def close(self) -> None:
         """End the workers. Without this they end with the last reference to this object."""
         self._transport.close()

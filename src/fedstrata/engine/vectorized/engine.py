@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -81,13 +81,21 @@ class Vectorized:
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
+        return self._predicted(models, inputs, lambda logits: logits.softmax(dim=2))
+
+    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+        return self._predicted(models, inputs, lambda logits: logits.argmax(dim=2))
+
+    def _predicted(self, models: Tensor, inputs: Tensor, of_logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function makes of the logits (g, b, classes) of models (r, p) for inputs (b, ...), (r, b, ...)."""
         network = self.trainers.network
         found = list[Tensor]()
         with session(network.device):
             shown = inputs.to(network.device)
             for chunk in chunks(len(models), network.models_at_once(len(shown), shown)):
                 rows = models[chunk].to(network.device)
-                found.append(network.predict(rows, shown.expand(len(rows), *shown.shape)).softmax(dim=2))
+                found.append(of_logits(network.predict(rows, shown.expand(len(rows), *shown.shape))))
             return torch.cat(found).cpu()
 
 

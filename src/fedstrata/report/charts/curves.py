@@ -22,6 +22,7 @@ from fedstrata.report.drawing import (
     axis,
     band,
     clean,
+    dash_of,
     figure,
     layer_colour,
     line,
@@ -34,6 +35,15 @@ from fedstrata.report.words import COMPARED_BY, DASH, METRICS, THRESHOLDS, capit
 
 _OF_TESTS = ("p", "level")
 """Metrics that the chart of the tests shows."""
+
+MOST_NAMED_TESTS = 8
+"""Nodes whose names stand beside their dots; of more, the names would lie on each other, and the pointer tells them."""
+
+_BESIDE = ("middle right", "middle left", "top center", "bottom center")
+"""Where the names of nodes stand beside their dots: those of dots that are close do not lie on each other."""
+
+LEAST_TESTS = 3
+"""Tests that make a chart: of fewer, the cluster tree says more."""
 
 _Curve = tuple[int | None, str | None]
 """The node and the layer of a metric: each pair has a curve of its own."""
@@ -57,7 +67,8 @@ def score_charts(clusters: Clusters) -> list[Chart]:
 def cost_charts(clusters: Clusters) -> list[Chart]:
     """Draw what the run cost."""
     tensors = "Bytes of tensors since the first round, without headers. An absent client counts on the way down."
-    clock = "Wall-clock seconds of each round, and the parts of it."
+    clock = "Wall-clock seconds of each round, and the parts of it. Work that the runs of a comparison share is done "
+    clock += "once, and counts in equal parts for those that share it."
     return [
         Chart("bytes", "Bytes", tensors, traffic_so_far(clusters.records)),
         Chart("seconds", "Seconds", clock, seconds(clusters.records)),
@@ -90,11 +101,11 @@ def scores_by_cluster(clusters: Clusters) -> Figure | None:
     if len(clusters.finals) < 2 or not records.scores:
         return None
     traces = []
-    for node in clusters.finals:
+    for place, node in enumerate(clusters.finals):
         members = [client for client, label in clusters.node_of.items() if label == node]
         held = [_known(records.scores.get(each.round), members) for each in records.rounds]
         means = [float(values.mean()) if values.size else None for values in held]
-        traces.append(line(records.rounds, means, f"node {node}", clusters.colour(node)))
+        traces.append(line(records.rounds, means, f"node {node}", clusters.colour(node), dash=dash_of(place)))
     vertical = metric_axis(records.metric, range=list(_extent(traces, records.metric)))
     return figure(traces, 340, xaxis=round_axis(records.rounds), yaxis=vertical)
 
@@ -285,10 +296,10 @@ def metric_curves(clusters: Clusters, name: str) -> Figure:
     }
     curves = list(dict.fromkeys(curve for found in by_round.values() for curve in found))
     traces = []
-    for curve in curves:
+    for place, curve in enumerate(curves):
         values = [by_round[each.round].get(curve) for each in rounds]
         label, colour = _style(clusters, name, curve, curves)
-        traces.append(line(rounds, values, label, colour, hovertemplate="%{y:.4~g}"))
+        traces.append(line(rounds, values, label, colour, dash=dash_of(place), hovertemplate="%{y:.4~g}"))
         if len(rounds) > 1 and _has_lone_point(values):
             traces[-1]["mode"] = "lines+markers"  # a single point between two gaps makes no line
     bound = _threshold(clusters, name)
@@ -327,12 +338,17 @@ def _threshold(clusters: Clusters, name: str) -> float | None:
 
 
 def p_value_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the p-value of every test with the level that it must not exceed; nothing where there was none."""
+    """Draw the p-value of every test with the level that it must not exceed; nothing where there were few.
+
+    The cluster tree has the numbers of each node.
+    """
     tests, recorded = find_tests(clusters)
-    if not tests:
+    if len(tests) < LEAST_TESTS:
         return []
     traces: list[Figure] = []
-    for node in sorted({test.node for test in tests}):
+    nodes = sorted({test.node for test in tests})
+    mode = "markers+text" if len(nodes) <= MOST_NAMED_TESTS else "markers"
+    for place, node in enumerate(nodes):
         own = [test for test in tests if test.node == node]
         colour = clusters.colour(node)
         shared = {
@@ -343,7 +359,7 @@ def p_value_charts(clusters: Clusters) -> list[Chart]:
             ],
             "hovertemplate": "%{hovertext}<extra></extra>",
         }
-        labels = {"mode": "markers+text", "text": [str(node)] * len(own), "textposition": "middle right"}
+        labels = {"mode": mode, "text": [str(node)] * len(own), "textposition": _BESIDE[place % len(_BESIDE)]}
         dash = {"symbol": "line-ew", "size": 16, "color": colour, "line": {"color": colour, "width": 2}}
         traces.append({**shared, **labels, "y": [test.p for test in own], "marker": {"size": 9, "color": colour}})
         traces.append({**shared, "mode": "markers", "y": [test.level for test in own], "marker": dash})

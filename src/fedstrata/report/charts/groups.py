@@ -10,9 +10,9 @@ import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
 
-from fedstrata.records.schema import ClientDescriptions
+from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import SEQUENTIAL, Chart, Figure, axis, clean, figure, rounded
+from fedstrata.report.drawing import SEQUENTIAL, Chart, Figure, axis, clean, figure, rounded, shortened
 from fedstrata.report.words import capital, joined
 
 MOST_CLUSTERS = 24
@@ -73,7 +73,9 @@ def _sentence(known: ClientDescriptions, own: Sequence[int], others: Sequence[in
     differences = _class_differences(known, own, others)
     inputs = known.mean_inputs
     if inputs is not None and inputs.ndim == 2:
-        differences += _feature_differences(inputs, own, others)
+        differences += _feature_differences(known, inputs, own, others)
+    elif inputs is not None and _images_differ(inputs, own, others):
+        differences.append("its images look different on average (see the mean images)")
     if differences:
         return capital(f"{'; '.join(differences)}.")
     same = "Its classes are as frequent as in the other clusters"
@@ -82,6 +84,15 @@ def _sentence(known: ClientDescriptions, own: Sequence[int], others: Sequence[in
     if inputs is not None and inputs.ndim == 4:
         return f"{same}; see the mean images." if has_classes(known) else "See the mean images."
     return f"{same}."
+
+
+def _images_differ(means: NDArray[np.float32], own: Sequence[int], others: Sequence[int]) -> bool:
+    """Return whether the mean image of some clients is further from that of others than theirs are from it."""
+    if len(own) < 2:
+        return False
+    mean = means[list(own)].mean(axis=0)
+    within = np.square(means[list(own)] - mean).sum() / (len(own) - 1)
+    return bool(np.square(mean - means[list(others)].mean(axis=0)).sum() > within)
 
 
 def has_classes(known: ClientDescriptions) -> bool:
@@ -111,11 +122,14 @@ def _class_differences(known: ClientDescriptions, own: Sequence[int], others: Se
     return told
 
 
-def _feature_differences(means: NDArray[np.float32], own: Sequence[int], others: Sequence[int]) -> list[str]:
+def _feature_differences(
+    known: ClientDescriptions, means: NDArray[np.float32], own: Sequence[int], others: Sequence[int]
+) -> list[str]:
     """Name the features whose mean differs most; the network reads them in standard deviations of all samples."""
     apart = means[list(own)].mean(axis=0) - means[list(others)].mean(axis=0)
     places = [place for place in np.argsort(-np.abs(apart), kind="stable") if abs(apart[place]) > LEAST_DEVIATION]
-    named = [f"feature {place} by {apart[place]:+.1f}" for place in places]
+    names = feature_names(known, means.shape[1])
+    named = [f"{names[place]} by {apart[place]:+.1f}" for place in places]
     return [f"means differ in {_some(named)} standard deviations"] if named else []
 
 
@@ -129,12 +143,19 @@ def class_names(known: ClientDescriptions) -> list[str]:
     return list(known.class_names) or [str(number) for number in range(known.class_counts.shape[1])]
 
 
+def feature_names(known: ClientDescriptions, features: int) -> list[str]:
+    """Return the names of the features of a table; their numbers where the data give no names."""
+    return list(known.feature_names) or [f"feature {place}" for place in range(features)]
+
+
 def group_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the class mix of each final cluster, and its mean image or the means of its features."""
+    """Draw the class mix of each final cluster, what its models recognise, and its mean image or mean features."""
     known = clusters.records.client_descriptions
     if known is None or not describe_clusters(clusters):
         return []
     charts = [class_mix(clusters, known)] if has_classes(known) else []
+    if has_classes(known) and clusters.records.confusion is not None:
+        charts.append(recognised_classes(clusters, known, clusters.records.confusion))
     if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
         charts.append(mean_images(clusters, known.mean_inputs))
     elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:
@@ -152,14 +173,36 @@ def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
     return Chart("class-mix", "Classes of each cluster", text, drawn)
 
 
+def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Confusion) -> Chart:
+    """Draw the share of the test samples of each class that the models of each final cluster's clients recognise."""
+    names = class_names(known)
+    node_of = np.array([clusters.node_of.get(client, -1) for client in found.client.tolist()], dtype=np.int64)
+    rows = []
+    for node in clusters.finals:
+        own = (node_of == node) & (found.truth < len(names))
+        right = own & (found.truth == found.predicted)
+        held = np.bincount(found.truth[own], weights=found.samples[own], minlength=len(names))
+        hits = np.bincount(found.truth[right], weights=found.samples[right], minlength=len(names))
+        rows.append(np.divide(100 * hits, held, out=np.full(len(names), np.nan), where=held > 0))
+    hover = "%{z:.1f} % of class %{x} recognised"
+    drawn = _rows(clusters, np.array(rows), names, "class", SEQUENTIAL, hover, (0.0, 100.0))
+    text = (
+        "Share of the test samples of each class that the clients' models recognise at the end, in percent. Darker is "
+        "better; empty where a cluster has no such samples."
+    )
+    return Chart("recognised-classes", "What each cluster recognises", text, drawn)
+
+
 def feature_means(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
     """Draw the features in which the clusters differ most."""
     of_clusters = np.array([means[clients_of(clusters, node)].mean(axis=0) for node in clusters.finals])
     widest = np.sort(np.argsort(-np.ptp(of_clusters, axis=0), kind="stable")[:MOST_FEATURES])
     shown = of_clusters[:, widest]
     limit = float(np.abs(shown).max()) or 1.0
-    names = [str(place) for place in widest]
-    drawn = _rows(clusters, shown, names, "feature", DEVIATIONS, "feature %{x}: %{z:+.2f}", (-limit, limit))
+    known = clusters.records.client_descriptions
+    every = list(known.feature_names) if known is not None else []
+    names = [shortened(every[place]) if every else str(place) for place in widest]
+    drawn = _rows(clusters, shown, names, "feature", DEVIATIONS, "%{x}: %{z:+.2f}", (-limit, limit))
     text = (
         "Mean of the features in which the clusters differ most, in standard deviations from the mean of all samples."
     )
@@ -205,7 +248,7 @@ def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
     for place, (node, image) in enumerate(zip(clusters.finals, images, strict=True)):
         number = "" if place == 0 else str(place + 1)
         left, top = place % columns / columns, 1 - place // columns / rows
-        across, up = [left, left + 0.94 / columns], [top - 0.8 / rows, top - 0.04 / rows]
+        across, up = [left, left + 0.94 / columns], [top - 0.98 / rows, top - 0.16 / rows]
         hidden = {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": ""}
         layout[f"xaxis{number}"] = {"domain": across, "anchor": f"y{number}", "constrain": "domain", **hidden}
         layout[f"yaxis{number}"] = {
@@ -214,12 +257,13 @@ def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
             "scaleanchor": f"x{number}",
             "autorange": "reversed",
             "constrain": "domain",
+            "constraintoward": "top",
             **hidden,
         }
         traces.append(_picture(image, number, low, high))
-        names.append(_below(f"node {node}", sum(across) / 2, up[0]))
+        names.append(_above(f"node {node}", sum(across) / 2, up[1]))
     text = "Mean of the images of a cluster's clients. What all of them share stands out, such as how they are turned."
-    size = 60 + rows * max(760 // columns, 90)
+    size = 20 + rows * max(560 // columns, 110)
     drawn = figure(traces, min(size, 700), hovermode=False, annotations=names, **layout)
     return Chart(
         "mean-images", "Mean image of each cluster", text, drawn | {"layout": drawn["layout"] | {"margin": _NARROW}}
@@ -244,6 +288,6 @@ def _picture(image: NDArray[np.float32], number: str, low: float, high: float) -
     }
 
 
-def _below(name: str, across: float, up: float) -> Figure:
-    place = {"x": across, "y": up, "xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "top"}
+def _above(name: str, across: float, up: float) -> Figure:
+    place = {"x": across, "y": up, "xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "bottom"}
     return {"text": name, "showarrow": False, **place}

@@ -38,6 +38,9 @@ MOST_SHOWN = 6
 CLOSE_IS_LOW = [[place, colour] for place, (_, colour) in zip((0, 0.3, 0.65, 1), SEQUENTIAL[::-1], strict=True)]
 """Colour scale of distances: darker means closer."""
 
+MOST_BOLD = 8
+"""Parts of a split up to which bold lines stand between them; of more, the lines would hide the cells."""
+
 _LEVELS = 65534
 """Levels between the smallest and the largest value of the slider's matrices; one more code stands for no value."""
 
@@ -153,8 +156,7 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
     boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if into and side[one] != side[two]]
     outcome = "not split"
     if into:
-        sizes = [sum(clusters.find_ancestor(node, into) == child for node in labels.values()) for child in into]
-        outcome = f"split into {joined(sizes)} clients"
+        outcome = f"split into nodes {joined(into)}"
     seen = f" Computed in round {matrix.round}." if matrix.round != comparison.at.round else ""
     trace = _matrix_trace(clusters, matrix, places)
     shapes = [*_cluster_strips(clusters, clients), *_boundary_lines(boundaries, len(clients))]
@@ -259,8 +261,9 @@ def _strip_width(m: int) -> float:
 def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
     """Draw lines between the parts of a split, white under black: seen on the darkest and on the palest cells."""
     shapes: list[Figure] = []
+    black, white = (2, 5) if len(boundaries) <= MOST_BOLD else (1, 2)
     for end in boundaries:
-        for colour, width in (("#ffffff", 5), ("#111111", 2)):
+        for colour, width in (("#ffffff", white), ("#111111", black)):
             line = {"type": "line", "line": {"color": colour, "width": width}}
             shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
             shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})

@@ -33,8 +33,8 @@ _BAND_GAP = 0.04
 
 
 def cluster_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the number of clusters, and their clients; nothing where the algorithm does not cluster."""
-    if not clusters.clustered:
+    """Draw the number of clusters, and their clients; nothing where all clients were in one cluster all the time."""
+    if not clusters.clustered or not _anything_changes(clusters.records):
         return []
     flow_text = "A band is as thick as its clients are many; paler where clients change their node. Its dot names them."
     count_text = "ARI is the agreement of the clusters with the ground truth: 1 is the same partition, 0 is chance."
@@ -45,6 +45,11 @@ def cluster_charts(clusters: Clusters) -> list[Chart]:
         Chart("clusters", "Number of clusters", count_text if known else "", cluster_count(clusters.records)),
         Chart("membership", "Cluster membership of each client", member_text, membership_map(clusters)),
     ]
+
+
+def _anything_changes(records: RunRecords) -> bool:
+    """Return whether there was ever more than one cluster, or a client outside of it or waiting."""
+    return any(len(set(each.labels)) > 1 or each.pending for each in records.rounds)
 
 
 def cluster_count(records: RunRecords) -> Figure:
@@ -163,7 +168,7 @@ def flow(clusters: Clusters) -> Figure:
     order = sorted(bands, key=lambda key: (clusters.rank(key[0]), not key[1]))
     return figure(
         [*(bands[key] for key in order), dots],
-        320,
+        max(320, 100 + 14 * len(names)) if len(names) <= MOST_NAMED else 320,
         hovermode="closest",
         xaxis=round_axis(clusters.records.rounds, range=[columns[0][0], last], showgrid=False),
         yaxis=axis("clients", autorange="reversed", showgrid=False, zeroline=False, showticklabels=False),

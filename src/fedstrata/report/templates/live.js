@@ -11,6 +11,8 @@ const restore = (before, after) => {
     control.value = old.value;
     control.dispatchEvent(new Event("input"));
   }
+  const chosen = before.document.querySelector('button.client[aria-pressed="true"]');
+  if (chosen) after.document.querySelector(`button.client[value="${chosen.value}"]`)?.click();
   const details = after.document.querySelectorAll("details");
   before.document.querySelectorAll("details").forEach((old, place) => { if (details[place]) details[place].open = old.open; });
   after.scrollTo(before.scrollX, before.scrollY);

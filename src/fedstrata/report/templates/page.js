@@ -9,10 +9,29 @@ const squareSize = (place, figure) => {
   const side = Math.max(180, Math.min(560, width - 40, 40 * figure.rows.length + 60));
   return { height: side, width: Math.min(width, side + 60) };
 };
+// Of the names along an axis only as many as do not lie on each other; on a phone, long ones would leave no plot.
+const thinned = ({ tickvals, ticktext }, side) => {
+  const longest = Math.max(0, ...ticktext.map(text => text.length));
+  if (side < 420 && longest > 6) return { tickvals: [], ticktext: [] };
+  const step = Math.max(1, Math.ceil(13 * ticktext.length / Math.max(side - 60 - 6 * longest, 40)));
+  const kept = texts => texts.filter((_, place) => place % step === 0);
+  return { tickvals: kept(tickvals), ticktext: kept(ticktext) };
+};
 const keepSquare = (place, figure) => {
-  Object.assign(figure.layout, squareSize(place, figure));
+  const { xaxis, yaxis } = figure.layout;
+  const whole = { tickvals: xaxis.tickvals, ticktext: xaxis.ticktext };
+  const fit = () => {
+    const size = squareSize(place, figure);
+    [xaxis, yaxis].forEach(axis => Object.assign(axis, thinned(whole, size.height)));
+    Object.assign(figure.layout, size);
+  };
+  fit();
+  place.dataset.square = "";
   place.style.minHeight = "0";
-  addEventListener("resize", () => Plotly.relayout(place, squareSize(place, figure)));
+  addEventListener("resize", () => {
+    fit();
+    Plotly.react(place, figure.data, figure.layout, config);
+  });
 };
 const pairs = (rows, columns) => rows.map(row => columns.map(column => [row, column]));
 
@@ -67,25 +86,94 @@ if (slider) {
   draw();
 }
 
-// What is known of the client whose name was clicked.
-const details = read("client-details");
-if (details) {
-  const box = document.getElementById("client");
-  const place = document.getElementById("client-curve");
-  const { figure, clients } = details;
+// What is known of the client whose name was clicked. It is read at the first click: there may be hundreds of clients.
+const box = document.getElementById("client");
+if (box) {
+  let details = null;
+  const plot = (id, { data, layout }) => Plotly.react(document.getElementById(id), data, layout, config);
+
+  // The classes of a client's pairs (true class, predicted class, samples); of many, those that are confused most.
+  const classesOf = (triples, most) => {
+    const missed = new Map();
+    triples.forEach(([truth, predicted, samples]) => [truth, predicted].forEach(
+      each => missed.set(each, (missed.get(each) ?? 0) + (truth === predicted ? 0 : samples))));
+    const ranked = [...missed.keys()].sort((one, two) => missed.get(two) - missed.get(one) || one - two);
+    return ranked.slice(0, most).sort((one, two) => one - two);
+  };
+  const count = (samples, noun) => `${samples} ${noun}${samples === 1 ? "" : "s"}`;
+  const fillConfusion = (pairs, { matrix, shares, classes, ticks, everyone, most }) => {
+    const triples = Array.from({ length: pairs.length / 3 }, (_, place) => pairs.slice(3 * place, 3 * place + 3));
+    const shown = classesOf(triples, most);
+    const total = new Map();
+    const right = new Map();
+    triples.forEach(([truth, predicted, samples]) => {
+      total.set(truth, (total.get(truth) ?? 0) + samples);
+      if (truth === predicted) right.set(truth, samples);
+    });
+    const cells = new Map(triples.map(([truth, predicted, samples]) => [`${truth} ${predicted}`, samples]));
+    const found = (truth, predicted) => cells.get(`${truth} ${predicted}`);
+    const say = (truth, predicted) =>
+      `${found(truth, predicted)} of ${count(total.get(truth), "sample")} of class ${classes[truth]}<br>` +
+      (truth === predicted ? "recognised" : `taken for class ${classes[predicted]}`);
+    const table = cell => shown.map(truth => shown.map(
+      predicted => found(truth, predicted) === undefined ? null : cell(truth, predicted)));
+    Object.assign(matrix.data[0], {
+      z: table((truth, predicted) => 100 * found(truth, predicted) / total.get(truth)),
+      hovertext: table(say),
+    });
+    const held = shown.filter(each => total.has(each));
+    const percent = each => 100 * (right.get(each) ?? 0) / total.get(each);
+    Object.assign(shares.data[0], {
+      x: held.map((_, place) => place),
+      y: held.map(percent),
+      hovertext: held.map(each => `class ${classes[each]}: ${right.get(each) ?? 0} of ${count(total.get(each), "sample")} recognised`),
+    });
+    Object.assign(shares.data[1], {
+      x: held.map((_, place) => place),
+      y: held.map(each => everyone[each]),
+      hovertext: held.map(each => `class ${classes[each]}: ${everyone[each]} % of all clients' samples`),
+    });
+    const named = which => ({ tickvals: which.map((_, place) => place), ticktext: which.map(each => ticks[each]) });
+    Object.assign(matrix.layout.xaxis, named(shown));
+    Object.assign(matrix.layout.yaxis, named(shown));
+    Object.assign(shares.layout.xaxis, named(held));
+    return shown.length < new Set(triples.flatMap(([truth, predicted]) => [truth, predicted])).size;
+  };
+
   const show = id => {
-    const { name, text, curve } = clients[id];
+    details ??= read("client-details");
+    const { figure, confusion, clients } = details;
+    const { name, facts, curve, pairs } = clients[id];
     box.hidden = false;
     document.getElementById("client-name").textContent = `Client ${name}`;
-    document.getElementById("client-text").textContent = text;
+    document.getElementById("client-facts").replaceChildren(...facts.map(([title, text]) => {
+      const row = document.createElement("div");
+      row.append(Object.assign(document.createElement("dt"), { textContent: title }));
+      row.append(Object.assign(document.createElement("dd"), { textContent: text }));
+      return row;
+    }));
     Object.assign(figure.data[1], { y: curve });
-    Plotly.react(place, figure.data, figure.layout, config);
+    plot("client-curve", figure);
+    box.querySelectorAll(".confusion").forEach(place => { place.hidden = !pairs.length; });
+    if (pairs.length) {
+      document.getElementById("client-some").hidden = !fillConfusion(pairs, confusion);
+      plot("client-matrix", confusion.matrix);
+      plot("client-shares", confusion.shares);
+    }
     document.querySelectorAll("button.client").forEach(button => button.setAttribute("aria-pressed", button.value === id));
   };
+  const back = document.getElementById("client-back");
+  let from = null;
   document.querySelectorAll("button.client").forEach(button => button.addEventListener("click", () => {
+    from = button;
     show(button.value);
+    back.hidden = false;
     box.scrollIntoView({ block: "nearest" });
   }));
+  back.addEventListener("click", () => {
+    from.scrollIntoView({ block: "center" });
+    from.focus({ preventScroll: true });
+  });
 }
 
 // An unknown value comes last in both orders.
@@ -112,12 +200,14 @@ for (const head of document.querySelectorAll(".sortable th")) {
   });
 }
 // A printed page has nothing to unfold and is narrow.
-const plots = () => document.querySelectorAll(".plot");
+const plots = () => document.querySelectorAll(".js-plotly-plot");
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach(details => { details.open = true; });
   plots().forEach(place => Plotly.relayout(place, { width: Math.min(640, place.layout.width ?? place.clientWidth) }));
 });
 addEventListener("afterprint", () => {
-  plots().forEach(place => Plotly.relayout(place, { width: null, autosize: true }));
+  // The square ones have a size of their own, which they get anew on the event below.
+  const fluid = [...plots()].filter(place => !("square" in place.dataset));
+  fluid.forEach(place => Plotly.relayout(place, { width: null, autosize: true }));
   dispatchEvent(new Event("resize"));
 });

@@ -1,0 +1,82 @@
+"""The reference beside a run: FedAvg on the same clients, which says what grouping gained against one model for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedstrata.config import Experiment
+from fedstrata.config.tables import AlgorithmTable, EngineTable, ProbeTable, RecordsTable, ReportTable
+from fedstrata.files import root_folder
+from fedstrata.folder_lock import folder_lock
+from fedstrata.metric_info import MetricInfo
+from fedstrata.records import Folder
+from fedstrata.report.references import gain, last_scores
+from fedstrata.report.words import duration, plural
+
+_REFERENCE = "fedavg"
+"""The algorithm of the reference."""
+
+
+def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | None:
+    """The experiment of the reference of a run; None where none is asked for, or the run is one of FedAvg itself.
+
+    Args:
+        experiment: The experiment of the run.
+        engine: Its engine, with the choice that "auto" led to.
+    """
+    if not experiment.report.baseline or experiment.algorithm.name == _REFERENCE:
+        return None
+    changes = {
+        "algorithm": AlgorithmTable(name=_REFERENCE),
+        "algorithms": {},
+        "label": None,
+        "engine": engine,
+        "probe": ProbeTable(),
+        "records": RecordsTable(),
+        "report": ReportTable(),
+    }
+    return experiment.model_copy(update=changes)
+
+
+def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any]:
+    """Write into the summary of a run what it gained against its reference.
+
+    Args:
+        out: The folder of the run, which is finished.
+        baseline: The folder of the reference, which is finished.
+        metric: The metric of both.
+
+    Returns:
+        The summary of the run.
+    """
+    own = last_scores(out)
+    other = last_scores(baseline)
+    found = gain(own, {client: value for client, (_, value) in other.items()}, metric)
+    with folder_lock(root_folder(out)):
+        folder = Folder(out)
+        summary = folder.summary()
+        reference = Folder(baseline).summary()
+        mean, other_mean = summary["acc_client"], reference["acc_client"]
+        summary |= {
+            "baseline_acc_client": other_mean,
+            "baseline_acc_worst": reference["acc_worst"],
+            "baseline_gain": None if mean is None or other_mean is None else metric.gain(mean, other_mean),
+            "baseline_better": len(found.better),
+            "baseline_worse": len(found.worse),
+            "baseline_seconds": reference["seconds"],
+        }
+        folder.write_summary(summary)
+    return summary
+
+
+def gain_text(summary: Mapping[str, Any], metric: MetricInfo) -> str:
+    """Say what a run gained against its reference, in one line for the terminal."""
+    found = summary["baseline_gain"]
+    gained = "unknown"
+    if found is not None:
+        gained = f"{metric.name} {metric.gain_text(abs(found))} {metric.better if found >= 0 else metric.worse}"
+    better = plural(summary["baseline_better"], "client")
+    took = duration(summary["baseline_seconds"])
+    return f"gain over one model for all: {gained}; {better} better off, {summary['baseline_worse']} worse off ({took})"

@@ -1,0 +1,71 @@
+"""Which classes the model of each client confuses on the client's test samples, at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstrata.core import State
+from fedstrata.engine.loop import EVALUATION_BATCH, with_local_tensors
+from fedstrata.records.schema import Confusion
+from fedstrata.runner.build import RunSetup
+from fedstrata.runner.used_models import ModelInUse
+
+MOST_ROWS = 2_000_000
+"""Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
+
+
+def confusion_of(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> Confusion | None:
+    """Count the test samples of each client by their class and the class that the client's model takes them for.
+
+    Args:
+        setup: What the run was built from.
+        state: The last state.
+        used: The model of each client that takes part at the end.
+
+    Returns:
+        The counts of all clients; None where networks learn no classes, on real devices, which keep their test
+        samples, and where there are too many counts.
+    """
+    data = setup.client_data
+    test = {each.client: data.test(each.client, state.round) for each in used}
+    if not data.has_classes or not test or not all(map(len, test.values())):
+        return None
+    pairs = list[Tensor]()
+    # Clients without tensors of their own share the model of their cluster, and so its batches.
+    shared = dict[int, list[int]]()
+    for client, model, own in used:
+        if model is not None and not own:
+            shared.setdefault(model, []).append(client)
+        elif model is not None:
+            row = with_local_tensors(state.models[model], own, setup.problem.layout.spans)
+            pairs.append(_pairs(setup, row, [client], [test[client]]))
+    for model, clients in shared.items():
+        pairs.append(_pairs(setup, state.models[model], clients, [test[client] for client in clients]))
+    if not pairs:
+        return None
+    columns, samples = torch.cat(pairs).unique(dim=0, return_counts=True)
+    if len(columns) > MOST_ROWS:
+        return None
+    return Confusion(*(np.asarray(column) for column in (*columns.T, samples)))
+
+
+def _pairs(setup: RunSetup, row: Tensor, clients: Sequence[int], tests: Sequence[Tensor]) -> Tensor:
+    """The client, the class and the predicted class of every test sample of some clients, (s, 3).
+
+    Args:
+        setup: What the run was built from.
+        row: The model of these clients, (p,).
+        clients: Their ids.
+        tests: Their test samples.
+    """
+    index = torch.cat(list(tests))
+    owners = torch.tensor(clients).repeat_interleave(torch.tensor([len(test) for test in tests]))
+    truth, predicted = list[Tensor](), list[Tensor]()
+    for inputs, labels in setup.client_data.batches(index, EVALUATION_BATCH):
+        truth.append(labels)
+        predicted.append(setup.clients.classify(row[None], inputs)[0])
+    return torch.stack((owners, torch.cat(truth), torch.cat(predicted)), dim=1)
