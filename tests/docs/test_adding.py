@@ -1,4 +1,7 @@
-"""The algorithm of the page on adding one: its own tests, a run, and what every registered algorithm must hold."""
+"""The algorithms of the page on adding one: their tests, runs, and what every registered algorithm must hold.
+
+Real devices are in ``tests/flower/test_own_algorithm.py``.
+"""
 
 import inspect
 import json
@@ -25,6 +28,8 @@ BLOCKS = blocks("adding.md")
 FILES = {block.file: block.text for block in BLOCKS if block.file}
 COMMANDS = dict(command for block in BLOCKS if block.language == "console" for command in block.commands)
 NAME = "headmeans"
+ELSEWHERE = ("pytest", "fedstrata deploy")
+"""What commands begin with that other tests run."""
 
 CHECKS = [
     name
@@ -57,8 +62,8 @@ def outside(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.delitem(ALGORITHMS._targets, NAME, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
     yield folder
-    for name in (NAME, "class_shares"):
-        sys.modules.pop(name, None)
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +73,10 @@ def case(registered: Path) -> Case:
 
 
 def test_every_block_is_a_file_a_command_on_one_or_an_entry_point() -> None:
-    assert [command.split()[0] for command in COMMANDS] == ["pytest", "fedstrata", "fedstrata", "python"]
-    assert list(FILES) == ["headmeans.py", "test_headmeans.py", "headmeans.toml", "digits.py", "class_shares.py"]
+    assert {command.split()[0] for command in COMMANDS} == {"pytest", "fedstrata", "python"}
+    short = ["known_groups.py", "small_net.py", "known_groups.toml"]
+    long = ["headmeans.py", "test_headmeans.py", "headmeans.toml", "digits.py", "class_shares.py"]
+    assert list(FILES) == [*short, *long]
 
 
 def test_its_scripted_tests_hold(registered: Path) -> None:
@@ -85,9 +92,11 @@ def test_it_runs_from_outside_of_the_library(
     outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command, shown in COMMANDS.items():
-        if not command.startswith("pytest"):
+        if not command.startswith(ELSEWHERE):
             _, printed = run(command, capsys)
-            assert agree(shown, printed), printed
+            assert agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+    table = json.loads((outside / "runs/both/comparison.json").read_text())["table"]
+    assert [row["algorithm"] for row in table] == ["fedavg", "known_groups:KnownGroups"]
     for name in ("headmeans", "object"):
         assert (outside / "runs" / name / "report.html").exists()
         assert (outside / "runs" / name / "matrices" / "00002.npz").exists()
@@ -97,9 +106,10 @@ def test_it_runs_from_outside_of_the_library(
     assert "headmeans:HeadMeans" in (outside / "runs/compared/comparison.html").read_text()
 
 
-def test_new_clients_are_placed_by_its_run(outside: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["headmeans.toml", "known_groups.toml"])
+def test_new_clients_are_placed_by_its_run(file: str, outside: Path, tmp_path: Path) -> None:
     folder = outside / "runs" / "placing"
-    fedstrata.run(outside / "headmeans.toml", folder, sets=["rounds=3"], quiet=True)
+    fedstrata.run(outside / file, folder, sets=["rounds=3"], quiet=True)
     digits = load_dataset("digits")
     np.savez(tmp_path / "new.npz", x=digits.inputs[:60].numpy(), y=digits.labels[:60].numpy())
     (placed,) = assign(folder, [tmp_path / "new.npz"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,55 @@ def test_init_without_flower_makes_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match="expected Flower"):
         deploy.init(tmp_path / "federation", EXPERIMENT)
     assert not (tmp_path / "federation").exists()
+
+
+OWN: dict[str, Any] = {
+    **EXPERIMENT,
+    "data": {"name": "digits", "clients": 2, "samples": 24},
+    "partition": {"scheme": "iid"},
+    "algorithm": {"name": "fedavg"},
+    "model": {"name": "deployed_net:net"},
+    "local": {"loss": "deployed_losses.plain:loss"},
+}
+
+
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a network in a module, and a loss in a package."""
+    (tmp_path / "deployed_net.py").write_text(
+        "from torch import nn\n\ndef net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    (tmp_path / "deployed_losses").mkdir()
+    (tmp_path / "deployed_losses/__init__.py").touch()
+    (tmp_path / "deployed_losses/plain.py").write_text("from torch.nn.functional import cross_entropy as loss\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in ("deployed_net", "deployed_losses", "deployed_losses.plain"):
+        sys.modules.pop(name, None)
+
+
+def test_modules_of_ones_own_are_put_where_the_servers_and_the_nodes_programs_start(own_modules: Path) -> None:
+    deploy.init("federation", OWN)
+    for folder in ("federation", "federation/nodes/site-0", "federation/nodes/site-1"):
+        for module in ("deployed_net.py", "deployed_losses/plain.py"):
+            assert (Path(folder) / module).read_bytes() == Path(module).read_bytes()
+
+
+def test_a_module_that_needs_one_that_is_nowhere_else_is_refused_and_nothing_is_made(own_modules: Path) -> None:
+    (own_modules / "deployed_helper.py").write_text("from torch import nn\n")
+    (own_modules / "deployed_net.py").write_text("from deployed_helper import nn\n\nnet = nn.Linear\n")
+    with pytest.raises(InputError, match="No module named 'deployed_helper'; put it there"):
+        deploy.init("federation", OWN)
+    assert not Path("federation").exists()
+
+
+def test_a_module_that_the_servers_programs_do_not_find_is_named_before_anything_starts(own_modules: Path) -> None:
+    deploy.init("federation", OWN)
+    Path("federation/deployed_net.py").unlink()
+    with pytest.raises(InputError, match=r"model.name = 'deployed_net:net': .*No module named 'deployed_net'; put it"):
+        deploy.run_on_federation(OWN, "federation", "real")
 
 
 class Flwr:

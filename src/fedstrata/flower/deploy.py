@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,9 @@ def init(
 
     flower()
     vacant(folder)
+    with tempfile.TemporaryDirectory() as beside:
+        _copy_modules(experiment, Path(beside))
+        _refuse_unknown_modules(experiment, Path(beside))
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import node_keys, scaffold
@@ -66,6 +71,8 @@ def init(
         clients = node_keys(setup.names)
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
+        for place in (folder, *(folder / "nodes" / client for client in clients)):
+            _copy_modules(experiment, place)
         paths = [folder / "nodes" / client / "data.npz" for client in clients]
         samples = export_client_data(setup, experiment.data.held_out_share, paths)
         truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
@@ -112,6 +119,7 @@ def run_on_federation(
     """
     experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
     home = _home(federation)
+    _refuse_unknown_modules(experiment, home)
     _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
     text.parent.mkdir(exist_ok=True)
@@ -151,6 +159,50 @@ def refuse_local_names(experiment: Experiment) -> None:
             raise ExperimentError(
                 f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
                 "a module, install that on all of them, and name it 'module:Name'"
+            )
+
+
+def _own_objects(experiment: Experiment) -> dict[str, str]:
+    """Return what an experiment names as ``"module:attribute"``, by its key."""
+    local = experiment.local
+    names = {
+        "algorithm.name": experiment.algorithm.name,
+        "model.name": experiment.model.name,
+        "local.loss": local.loss,
+        "local.metric": local.metric or "",
+        "local.transform": local.transform,
+    }
+    return {key: name for key, name in names.items() if ":" in name}
+
+
+def _copy_modules(experiment: Experiment, folder: Path) -> None:
+    """Copy modules of the user's own that lie in the current directory to a folder where Flower's programs start.
+
+    Those programs find what is installed, and what is in the folder of the script that starts them.
+    """
+    for module in {name.partition(":")[0].partition(".")[0] for name in _own_objects(experiment).values()}:
+        if Path(f"{module}.py").is_file():
+            shutil.copy(f"{module}.py", folder)
+        elif (Path(module) / "__init__.py").is_file():
+            shutil.copytree(module, folder / module, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
+    """Refuse what the programs that start in a folder cannot import, though this process may.
+
+    Raises:
+        ExperimentError: For the first such name.
+    """
+    for key, name in _own_objects(experiment).items():
+        load = "import sys; from fedstrata.registry import load_users_object; load_users_object(sys.argv[1])"
+        command = [sys.executable, "-c", load, name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1].removeprefix("ValueError: ")
+            raise ExperimentError(
+                f"{key} = {shown(name)}: expected a module that is installed or lies beside superlink.sh, where the "
+                f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
+                "or one package that needs no other of yours (deploy init does so), or install it on all machines"
             )
 
 

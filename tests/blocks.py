@@ -11,7 +11,7 @@ import pytest
 
 from fedstrata.cli import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CLOSE = 0.05
 """By how much numbers with a decimal point may differ between processors."""
 
