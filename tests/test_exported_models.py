@@ -57,7 +57,9 @@ CASES = {name: Case(name, EAGER.get(name, {})) for name in ALGORITHMS} | {
     "hicfl, every client alone at the end": Case(
         "hicfl", {"epsilon": 2.0, "rho": 1.0, "ending": "personal", "patience": 1}, rounds=30, cohort={}
     ),
-    **{f"{name} with batch normalisation": Case(name, {}, NORMALISED) for name in ("fedavg", "fedbn", "ditto", "local")},
+    **{
+        f"{name} with batch normalisation": Case(name, {}, NORMALISED) for name in ("fedavg", "fedbn", "ditto", "local")
+    },
 }
 
 

@@ -142,7 +142,7 @@ def test_recordings_that_are_too_short_are_counted(tmp_path: Path) -> None:
 
 def test_a_subject_whose_recordings_are_all_too_short_is_named(tmp_path: Path) -> None:
     rows = [row | ({"signal": [[0.0, 1.0]] * 7} if row["subject"] == "Bo" else {}) for row in takes()]
-    with pytest.raises(PartitionError, match="10 of 30 recordings .* nothing is left of subject Bo"):
+    with pytest.raises(PartitionError, match=r"10 of 30 recordings .* nothing is left of subject Bo"):
         motion(tmp_path, rows)
     (warning,) = motion(tmp_path, rows, clients=2)
     assert "nothing is left of subject Bo" in warning
@@ -210,7 +210,9 @@ def test_clients_that_are_tested_on_a_class_of_one_unit_are_told(file: Path) -> 
     """Six classes of one trial each: one must be tested, nobody can train on it, and no share can do better."""
     setup = built(file, recordings_of_classes(6), unit="trial")
     (warning,) = setup.warnings
-    assert warning.startswith("4 of 4 clients (Bern, Ghent, Lyon, Oslo) are tested on classes that they do not train on")
+    assert warning.startswith(
+        "4 of 4 clients (Bern, Ghent, Lyon, Oslo) are tested on classes that they do not train on"
+    )
     assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
 
 

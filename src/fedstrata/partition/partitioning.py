@@ -12,7 +12,6 @@ from fedstrata.errors import PartitionError
 from fedstrata.limits import LABEL_CELLS
 from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
-
 _ROUNDING = 1e-9
 """By how much a product of floats may miss a whole number."""
 
