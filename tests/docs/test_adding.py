@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blocks import agree, blocks, run
 
 import fedstrata
 import test_every_algorithm as conformance
+from blocks import agree, blocks, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset

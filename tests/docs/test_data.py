@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from blocks import Block, blocks, run
 from PIL import Image
 from pyarrow import csv
 
 import fedstrata
+from blocks import Block, blocks, run
 
 RECIPES = {block.file: block for block in blocks("data.md") if block.file}
 SITES = ("Ghent", "Lyon", "Oslo")

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from blocks import agree, blocks, run
 from numpy.typing import NDArray
 
+from blocks import agree, blocks, run
 from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.runner.build import build_run

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from blocks import agree, blocks, run
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from blocks import Block, blocks
 
 BLOCKS = [block for block in blocks("training.md") if block.language == "python"]

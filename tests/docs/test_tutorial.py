@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from blocks import ROOT, agree, blocks, run
 
 BLOCKS = blocks("tutorial.md")

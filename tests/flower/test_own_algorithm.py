@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from blocks import blocks
 from machines import Machines, free_ports
 
 import fedstrata
+from blocks import blocks
 
 pytestmark = pytest.mark.deploy
 
