@@ -13,7 +13,7 @@ from data_layouts import encode, isolate, noise, recordings, structs, write, wri
 from pyarrow import csv
 
 from fedstrata import limits
-from fedstrata.data import Dataset, ReadOptions, find, has_own_test, load_dataset
+from fedstrata.data import Dataset, ReadOptions, find, has_own_test, load_both, load_dataset
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.mapped import MappedInputs
 from fedstrata.errors import DataError
@@ -234,6 +234,19 @@ def test_samples_that_take_too_much_memory_are_left_on_the_disk(
         load(keys, "ram")
     monkeypatch.undo()
     same(load(keys, "ram"), found)
+
+
+def test_a_small_test_split_is_on_the_disk_beside_a_large_training_split(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = image_column(root)
+    alone = load(keys, "ram").followed_by(load(keys, "ram", "test"))
+    monkeypatch.setattr(limits, "DATA_BYTES", 2000)
+    assert load(keys, "auto").on_disk and not load(keys, "auto", "test").on_disk
+    train, test = load_both(str(keys["name"]))
+    same(alone, train.followed_by(test))
+    with pytest.raises(DataError, match=r"expected samples that are all in memory or all on the disk"):
+        train.followed_by(load(keys, "auto", "test"))
 
 
 def test_what_is_in_memory_already_is_not_put_on_the_disk() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.contents import client_values, has_own_test, is_test
-from fedstrata.data.dataset import Dataset, Split, channel_statistics
+from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
 from fedstrata.data.hub import read_hub
 from fedstrata.data.locate import find
 from fedstrata.data.location import Location
@@ -37,6 +37,7 @@ __all__ = [
     "client_values",
     "find",
     "has_own_test",
+    "load_both",
     "load_dataset",
 ]
 
@@ -71,6 +72,27 @@ def load_dataset(
         channels = len(dataset.mean)
         return replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
     return dataset
+
+
+def load_both(
+    name: str, root: str | Path | None = None, options: ReadOptions = DEFAULT_OPTIONS
+) -> tuple[Dataset, Dataset]:
+    """Read the training and the test samples of a data set, both in memory or both on the disk.
+
+    Args:
+        name: As in `load_dataset`, and so are the others.
+        root: As there.
+        options: As there.
+
+    Raises:
+        DataError: As there.
+    """
+    train, test = (load_dataset(name, root, split, options) for split in SPLITS)
+    if train.on_disk != test.on_disk:
+        # One of them fits in memory and the other does not.
+        on_disk = replace(options, memory="disk")
+        train, test = (load_dataset(name, root, split, on_disk) for split in SPLITS)
+    return train, test
 
 
 def _load(location: Location, split: Split, options: ReadOptions) -> Dataset:

@@ -178,7 +178,7 @@ def joined(first: Inputs, second: Inputs) -> Inputs:
         return first.followed_by(second)
     if isinstance(first, MappedInputs) or isinstance(second, MappedInputs):
         raise DataError(
-            "expected training and test samples that are both in memory or both on disk; set data.memory = 'disk'"
+            "expected samples that are all in memory or all on the disk, found some of each; set data.memory = 'disk'"
         )
     return torch.cat([first, second])
 

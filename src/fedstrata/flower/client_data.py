@@ -50,8 +50,8 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    train = _fitting(data.load_dataset(location.name, options=options), path, config)
     if not data.has_own_test(location):
+        train = _fitting(data.load_dataset(location.name, options=options), path, config)
         # It is drawn as that of a simulated client.
         held = hold_out(
             train.labels.numpy(),
@@ -61,7 +61,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
             spread=config.spread_units,
         )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    test = _fitting(data.load_dataset(location.name, split="test", options=options), path, config)
+    train, test = (_fitting(split, path, config) for split in data.load_both(location.name, options=options))
     both = train.followed_by(test)
     return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
 

@@ -214,21 +214,31 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
-    dataset = _load(experiment)
-    unit = experiment.data.unit
-    if unit is not None:
-        dataset = replace(dataset, unit=None if unit == ALL_INDEPENDENT else unit)
-    if experiment.data.test != OWN_TEST:
-        return dataset, 0
-    test = _load(experiment, "test")
+    wanted = experiment.data
+    if wanted.test != OWN_TEST:
+        return _with_unit(experiment, _load(experiment)), 0
+    both = data.load_both(wanted.name, wanted.root, experiment.reading)
+    train, test = (_for_network(experiment, split) for split in both)
+    train = _with_unit(experiment, train)
     column = experiment.partition.get("column")
-    needed = [name for name in (dataset.unit, column) if isinstance(name, str)]
-    return dataset.followed_by(test, needed), len(test)
+    needed = [name for name in (train.unit, column) if isinstance(name, str)]
+    return train.followed_by(test, needed), len(test)
+
+
+def _with_unit(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The samples with the unit of dependence that the experiment names."""
+    unit = experiment.data.unit
+    return dataset if unit is None else replace(dataset, unit=None if unit == ALL_INDEPENDENT else unit)
 
 
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
-    """The samples of a split, with images of the size that the network needs."""
+    """The samples of a split, as the network needs them."""
     dataset = data.load_dataset(experiment.data.name, experiment.data.root, split, experiment.reading)
+    return _for_network(experiment, dataset)
+
+
+def _for_network(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The samples as tokens if the experiment says so, and images of the size that the network needs."""
     if experiment.data.tokens:
         dataset = dataset.as_tokens()
     wanted = side(experiment.model.name)
