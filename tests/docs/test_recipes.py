@@ -45,6 +45,7 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
     "images in folders": (Recipe("data.md", "# photos.toml", _DATA),),
     "test split of your own": (Recipe("data.md", "# own_split.toml", _DATA),),
     "torch `Dataset`": (Recipe("data.md", "# torch_datasets.py", _DATA),),
+    "more data than memory": (Recipe("data.md", "# large.toml", _DATA),),
     "numbers": (Recipe("training.md", '"runs/regression"', _TRAINING),),
     "several labels": (Recipe("training.md", '"runs/labels"', _TRAINING),),
     "texts with embeddings": (
