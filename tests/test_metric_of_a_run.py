@@ -121,7 +121,7 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
     values = [float(value) for _, value in rows]
     assert len(values) == 4 and values == sorted(values, reverse=True)
     # One model for all cannot be right for both groups, so nobody is better off with it.
-    assert "Of 4 clients, 4 better off than with FedAvg, none worse off." in page
+    assert "Of 4 clients, 4 better off than with one model for all (FedAvg), none worse off." in page
     assert "How much of this is chance" in page
 
 
