@@ -33,7 +33,10 @@ def status(*args: str) -> object:
     return caught.value.code or 0
 
 
-KNOWN_KEYS = "seed, rounds, label, data, partition, model, local, cohort, server, algorithm, personal, algorithms, engine, events"
+KNOWN_KEYS = (
+    "seed, rounds, label, data, partition, model, local, cohort, server, algorithm, personal, algorithms, engine, "
+    "events"
+)
 WRONG = {
     "unknown key at the top": ("rouns = 3", "rouns: unknown key; did you mean rounds?"),
     "unknown key like no other": ("xyz = 3", f"xyz: unknown key; expected one of {KNOWN_KEYS}"),

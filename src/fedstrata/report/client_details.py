@@ -15,7 +15,6 @@ from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BLUE,
-    GREY,
     ORANGE,
     RULE,
     SEQUENTIAL,
@@ -163,7 +162,7 @@ def _confusion_figures(records: RunRecords) -> dict[str, Any]:
         **shared,
     )
     told = {"hovertemplate": "%{hovertext}<extra></extra>"}
-    marker = {"symbol": "line-ew", "size": 14, "color": GREY, "line": {"width": 2, "color": GREY}}
+    marker = {"symbol": "line-ew", "size": 14, "color": ORANGE, "line": {"width": 3, "color": ORANGE}}
     shares = figure(
         [
             {**told, "type": "bar", "marker": {"color": BLUE}},
