@@ -85,16 +85,19 @@ class MachineError(FedstrataError):
 
     Args:
         reason: What was expected, what was found and what to do, in one line.
+        says_how: Whether the reason ends with the command that goes on, which is not the one that was given.
 
     Attributes:
         reason: The same line.
+        says_how: The same.
         folder: The folder of the run or comparison that can be resumed. None where nothing was begun.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, says_how: bool = False) -> None:
         """Keep the reason; the folder is filled in where it is known."""
         super().__init__(reason)
         self.reason = reason
+        self.says_how = says_how
         self.folder: Path | None = None
 
     def __str__(self) -> str:

@@ -266,8 +266,9 @@ def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch:
     flwr = Flwr(made, works=False)
     monkeypatch.setattr(subprocess, "run", flwr)
     out = tmp_path / "real"
-    with pytest.raises(EngineError, match=f"did not finish; .*fedstrata deploy resume {out} --federation"):
+    with pytest.raises(EngineError, match=f"did not finish; .*fedstrata deploy resume {out} --federation") as lost:
         deploy.run_on_federation(EXPERIMENT, made, out)
+    assert lost.value.says_how, "the command that was given would find the folder taken"
     run_experiment(load_experiment(EXPERIMENT, ["rounds=3"]), out, quiet=True)
     (out / "summary.json").unlink()
     flwr.works = True

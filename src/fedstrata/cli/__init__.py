@@ -80,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         show_error(error.trace)
     except MachineError as error:
         note_error(error)
-        status = fail(f"{error.reason}, then give the same command again", 1)
+        status = fail(error.reason + ("" if error.says_how else ", then give the same command again"), 1)
     except UserCodeError as error:
         note_error(error)
         status = fail(error, 1)

@@ -247,6 +247,7 @@ def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     if not finished.exists() or finished.stat().st_mtime_ns == before:
         raise EngineError(
             f"the run in {out} did not finish; its log says why. Go on by: "
-            f"fedstrata deploy resume {out} --federation {home}"
+            f"fedstrata deploy resume {out} --federation {home}",
+            says_how=True,
         )
     return out
