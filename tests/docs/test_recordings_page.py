@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,32 @@ class Recording(NamedTuple):
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the page; commands are run by the first test."""
+    """A folder in which the files of the page are written, and its commands were given."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("recordings")
         patch.chdir(folder)
         patch.setenv("FEDSTRATA_CACHE", str(folder / "cache"))
+        follow(folder, Unread())
         yield folder
+
+
+class Unread:
+    """In the place of pytest's `capsys`, which lives no longer than one test: what is printed is not looked at."""
+
+    def readouterr(self) -> SimpleNamespace:
+        return SimpleNamespace(out="", err="")
+
+
+def follow(folder: Path, capsys: Any) -> Iterator[tuple[str, list[str], int, list[str]]]:
+    """Do what the page says. Return of each command what the page shows, its status and what it printed."""
+    done = list[tuple[str, list[str], int, list[str]]]()
+    for block in blocks("recordings.md"):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        for command, shown in block.commands:
+            done.append((command, shown, *run(command, capsys)))
+    return iter(done)
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +93,13 @@ def read(path: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_every_block_does_what_it_says(followed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for block in blocks("recordings.md"):
-        if block.file:
-            (followed / block.file).write_text(block.text, encoding="utf-8")
-            continue
-        for command, shown in block.commands:
-            status, printed = run(command, capsys)
-            assert status == 0 and agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+def test_every_block_does_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
+    for command, shown, status, printed in follow(tmp_path, capsys):
+        assert status == 0 and agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
 
 
 @pytest.mark.slow
