@@ -59,13 +59,13 @@ class Shot:
 
 SHOTS = (
     Shot("result", "strata/report.html", "body"),
-    Shot("accuracy", "strata/report.html", "#of-accuracy"),
+    Shot("accuracy", "strata/report.html", "#of-metric"),
     Shot("groups", "strata/report.html", "#of-groups"),
     Shot("tree", "strata/report.html", ".treebox"),
     Shot("decision", "hicfl/report.html", "figure:has(#split-0-dcos-linear1)"),
     Shot("layers", "layercfl/report.html", "figure:has(#gap-dcos)"),
     Shot("newcomers", "adacfl/report.html", "figure:has(#flow)"),
-    Shot("client", "strata/report.html", "#client", "button.client >> nth=0"),
+    Shot("client", "strata/report.html", "#client", ".sortable button.client >> nth=0"),
     Shot("comparison", "comparison/comparison.html", "body"),
     Shot("differences", "comparison/comparison.html", "#of-differences"),
     Shot("sweep", "sweep/comparison.html", "body"),
@@ -90,7 +90,7 @@ def main() -> None:
         folder = Path(scratch)
         make_pages(folder)
         fs.sweep(SWEPT, {"algorithm": ["ifca", "fesem"], "local.lr": [0.05, 0.2]}, out=folder / "sweep", quiet=True)
-        fs.run(out=folder / "first", quiet=True)
+        fs.run(out=folder / "first", sets=["report.baseline=true"], quiet=True)
         take(SHOTS, folder, browser)
 
 
@@ -102,7 +102,7 @@ def take(shots: Sequence[Shot], folder: Path, browser: str) -> None:
         for shot in shots:
             picture = photograph(page, folder, shot)
             save(ImageOps.pad(picture, CARD, Image.Resampling.LANCZOS, color="white"), PICTURES / f"{shot.name}.png")
-        first = photograph(page, folder, Shot("report", "first/report.html", "body"), end="#of-accuracy")
+        first = photograph(page, folder, Shot("report", "first/report.html", "body"), end=".tiles")
         save(first, DOCS / "report.png")
         chromium.close()
 

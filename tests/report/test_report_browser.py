@@ -202,6 +202,8 @@ def test_a_click_on_a_client_shows_which_classes_its_model_confuses(opened: Open
             if share is not None
         }
         assert cells == pytest.approx({pair: 100 * samples / total[pair[0]] for pair, samples in own.items()})
+        wide = "[...document.querySelectorAll('#client .plot')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        assert found.page.evaluate(wide) == 0
         bars = found.page.evaluate("document.getElementById('client-shares').data[0].y")
         assert bars == pytest.approx([100 * own.get((truth, truth), 0) / total[truth] for truth in sorted(total)])
     assert found.errors == []
@@ -463,6 +465,8 @@ def test_a_watched_page_renews_itself_where_the_reader_is(
     found = opened(server.url, width=width)
     frame = found.page.frame_locator("iframe:not(.next)")
     expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=TIMEOUT)
+    frame.locator(".sortable button.client").nth(2).click()
+    client = frame.locator("#client-name").inner_text()
     frame.locator("#round").focus()
     found.page.keyboard.press("ArrowRight")
     chosen = frame.locator("#slider output").inner_text()
@@ -472,6 +476,7 @@ def test_a_watched_page_renews_itself_where_the_reader_is(
     shutil.copytree(tmp_path / "more", tmp_path / "run", dirs_exist_ok=True)
     expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=TIMEOUT)
     assert frame.locator("#slider output").inner_text() == chosen
+    assert frame.locator("#client-name").inner_text() == client
     assert found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY") == before
     assert found.page.title().startswith("layercfl on digits")
     assert found.page.frames[-1].evaluate(FITS)

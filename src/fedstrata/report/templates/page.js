@@ -90,7 +90,10 @@ if (slider) {
 const box = document.getElementById("client");
 if (box) {
   let details = null;
-  const plot = (id, { data, layout }) => Plotly.react(document.getElementById(id), data, layout, config);
+  const plot = (id, { data, layout }) => {
+    const place = document.getElementById(id);
+    Plotly.react(place, data, layout, config).then(() => Plotly.Plots.resize(place));
+  };
 
   // The classes of a client's pairs (true class, predicted class, samples); of many, those that are confused most.
   const classesOf = (triples, most) => {
@@ -152,9 +155,10 @@ if (box) {
       row.append(Object.assign(document.createElement("dd"), { textContent: text }));
       return row;
     }));
+    // Before anything is drawn: how wide a picture is depends on which others there are.
+    box.querySelectorAll(".confusion").forEach(place => { place.hidden = !pairs.length; });
     Object.assign(figure.data[1], { y: curve });
     plot("client-curve", figure);
-    box.querySelectorAll(".confusion").forEach(place => { place.hidden = !pairs.length; });
     if (pairs.length) {
       document.getElementById("client-some").hidden = !fillConfusion(pairs, confusion);
       plot("client-matrix", confusion.matrix);
