@@ -4,9 +4,9 @@ import re
 from importlib import import_module
 
 import pytest
-from blocks import ROOT, blocks
 
 import fedstrata
+from blocks import ROOT, blocks
 from fedstrata import errors
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
