@@ -79,6 +79,7 @@ PARTITION = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(local=LOCAL, data=DATA, partition=PARTITION, note=st.text(), seed=st.integers(0, 2**128 - 1))
 def test_every_right_experiment_survives_the_way_there_and_back(
     local: object, data: object, partition: object, note: str, seed: int

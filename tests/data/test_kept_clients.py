@@ -160,6 +160,9 @@ def test_anything_with_the_interface_of_arrow_is_a_table() -> None:
         ({"a": table(), "b": (X, Y)}, "expected tables or arrays"),
         ({"a": table(), "b": table().drop_columns(["age"])}, "'b' has no column 'age'"),
         ({"a": table(age=[1.0, None])}, "column 'age' holds no finite number in row 1"),
+        ({"a": (table().drop_columns(["label"]), Y[:1])}, "client a: expected as many rows in x and y, found 2 and 1"),
+        ({"a": [X, X, X]}, "client a: expected pairs .* item 0 is ndarray"),
+        ({"a": [(X, 0), (X[0], 1), (X[1], 0)]}, "client a: expected items of one shape"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_name_of_the_client(clients: Any, message: str) -> None:

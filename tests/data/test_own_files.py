@@ -105,6 +105,18 @@ def test_tables_that_do_not_fit_are_refused(root: Path, table: Any, options: Any
         read(write(root / "all.parquet", table), **options)
 
 
+def test_two_columns_of_one_name_are_refused(root: Path) -> None:
+    (root / "twice.csv").write_text("a,a,label\n1,2,0\n3,4,1\n")
+    with pytest.raises(DataError, match="has two columns 'a'"):
+        read(root / "twice.csv")
+
+
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(root: Path) -> None:
+    file = write(root / "all.parquet", rows(split=["test", "test"]))
+    with pytest.raises(DataError, match="marks all samples for testing"):
+        read(file)
+
+
 def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
     (root / "bad.csv").write_text('a,b\n1,2,3\n"')
     with pytest.raises(DataError, match="is no readable CSV file"):

@@ -12,11 +12,14 @@ TESTED_BY = {
     "Two names differ only in case or spaces": "runner/test_data_warnings.py::written_in_two_ways",
     "The names of clients are numbers": "runner/test_names_everywhere.py::numbers_of_a_column_are_names",
     "`data.clients` is higher": "partition/test_partition_maths.py::natural_gives_each_client_one_value",
+    "The column that `partition.column` names": "runner/test_data_warnings.py::not_there_is_refused_with_those",
+    "In Python, one table or array": "data/test_kept_clients.py::of_all_clients_in_one_are_refused",
     # Tables and files
     "A feature has no finite number": "data/test_own_files.py::tables_that_do_not_fit",
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
+    "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
@@ -39,6 +42,7 @@ TESTED_BY = {
     "A client has no test samples": "runner/test_data_warnings.py::without_test_samples_is_refused",
     "Test samples belong to a client or class": "runner/test_data_warnings.py::client_without_training_samples",
     "The column `split` holds other values": "runner/test_data_warnings.py::split_column_with_other_values",
+    "The column `split` marks all": "data/test_own_files.py::leaves_nothing_to_train_on",
     "`data.test` is a number although": "runner/test_data_warnings.py::share_leaves_unused",
 }
 """The beginning of each row, and the file of its test with a part of the test's name."""

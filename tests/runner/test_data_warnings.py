@@ -53,6 +53,13 @@ def test_samples_of_no_client_are_refused(file: Path) -> None:
         built(file, numbered, clients=1)
 
 
+def test_a_column_of_clients_that_is_not_there_is_refused_with_those_that_are(file: Path) -> None:
+    save(file, arrays())
+    experiment = keys(file) | {"partition": {"scheme": "natural", "column": "hospital"}}
+    with pytest.raises(DataError, match=r"partition.column = 'hospital': .* has site, trial"):
+        build_run(load_experiment(experiment))
+
+
 def test_one_name_written_in_two_ways_is_noticed(file: Path) -> None:
     columns = arrays(sites=("Lyon", "lyon ", "Oslo", "Bern"))
     (warning,) = built(file, columns, unit="trial").warnings

@@ -149,3 +149,18 @@ def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
     held = build_run(load_experiment(LEARN_NUMBERS | model | {"data": data})).client_data
     inputs, _ = held.samples(held.train(0))
     assert str(inputs.dtype) == "torch.int64" and set(map(tuple, inputs.tolist())) <= set(map(tuple, tokens.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"data": {"clients": 1798}}, "data.clients = 1798: expected at most 1797, as digits has 1797 samples"),
+        ({"model": {"name": "mlp", "classes": 3}}, "model.classes: unknown key; a network gets its classes from"),
+        ({"data": {"public": 10}, "local": {"loss": "mse"}}, "data.public = 10: expected 0 with local.loss = 'mse'"),
+        ({"data": {"public": 1798}}, "data.public = 1798: expected at most the .* samples that no client holds"),
+        ({"partition": {"scheme": "concept", "groups": 2}, "local": {"loss": "mse"}}, "'concept': expected a loss of"),
+    ],
+)
+def test_what_does_not_fit_the_data_or_the_loss_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_run(load_experiment(keys, ["engine.name=loop"]))

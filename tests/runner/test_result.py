@@ -157,6 +157,35 @@ def test_damaged_models_are_named(
         run.cluster_model(1)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data.json", b"[]", "data.json: .*; restore it, or run again"),
+        ("data.json", b'{"clients": []}', "data.json: expected the names of .* clients, found 0"),
+        ("tree.json", b'{"id": 0}', "expected the cluster tree of a run"),
+    ],
+)
+def test_damaged_records_are_named(finished: Run, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    (folder / name).unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(RecordError, match=message):
+        fedstrata.load(folder)
+
+
+def test_a_client_that_still_waits_for_a_cluster_has_no_model(finished: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    file = folder / "models" / "clients.json"
+    record = json.loads(file.read_text())
+    record["clients"][0]["node"] = None
+    file.unlink()
+    file.write_text(json.dumps(record))
+    with pytest.raises(RecordError, match="client 0 waits for a cluster"):
+        fedstrata.load(folder).model(0)
+
+
 def test_damaged_layers_of_clients_are_named(personal: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(personal, folder)
