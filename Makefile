@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs deploy-test
+.PHONY: demo test check docs deploy-test recipes
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -12,6 +12,15 @@ test: .venv/installed
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
+
+# In an environment that is new each time, as `pip install` makes it, with nothing but what the pages name.
+FRESH := .fresh/bin
+recipes:
+	rm -rf .fresh
+	$(PYTHON) -m venv .fresh
+	$(FRESH)/pip install --quiet --constraint constraints.txt . pandas optuna pytest
+	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
+	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
 
 # Material for MkDocs warns of a MkDocs that is not out yet.
 docs: .venv/installed
