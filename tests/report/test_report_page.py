@@ -128,6 +128,13 @@ def test_the_page_holds_the_experiment_letter_by_letter_and_how_to_make_it_again
     assert "torch <b>2.13.0</b>" in text
 
 
+def test_a_deployed_run_is_made_again_on_its_network(folder: Path) -> None:
+    (folder / "network").mkdir()
+    text = page(folder)
+    assert "fedstrata deploy run experiment.toml" in text
+    assert "fedstrata run experiment.toml" not in text
+
+
 def test_the_same_records_give_the_same_bytes_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
     first = build(folder).read_bytes()
     assert build(folder).read_bytes() == first

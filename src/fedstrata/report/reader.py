@@ -108,6 +108,7 @@ class RunRecords:
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
         confusion: Which classes the clients' models confuse at the end; None where that is not known.
         metric: What the scores are.
+        deployed: Whether the clients were devices on a network.
     """
 
     experiment: str
@@ -124,6 +125,7 @@ class RunRecords:
     client_descriptions: ClientDescriptions | None = None
     confusion: Confusion | None = None
     metric: MetricInfo = ACCURACY
+    deployed: bool = False
 
     @property
     def last(self) -> Round | None:
@@ -173,6 +175,7 @@ def read(folder: Path) -> RunRecords:
         # An extended run has the file of its shorter self until it is finished.
         confusion=_read_confusion(folder, len(rounds[-1].labels), notes) if summary and rounds else None,
         metric=_read_metric(folder, settings, notes),
+        deployed=(folder / "network").is_dir(),
         notes=tuple(notes),  # after everything that adds to them
         # Half of a run cannot be compared with a whole one.
         data=data,
