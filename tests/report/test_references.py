@@ -24,8 +24,8 @@ def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
     own = {0: (100, 0.9), 1: (100, 0.9), 2: (100, 0.5), 3: (10, 0.9), 4: (100, 0.9)}
     other = {0: 0.8, 1: 0.75, 2: 0.7, 3: 0.5, 5: 0.1}
     # 0: 0.10 against 0.098, better; 1: better; 2: worse; 3: 0.4 against 0.36, better; 4 and 5 are in one alone.
-    assert gain(own, other, ACCURACY) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
-    assert gain({0: (20, 0.8)}, {0: 0.75}, ACCURACY) == Gain([], [], [0])
+    assert gain(own, other, ACCURACY, {}) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
+    assert gain({0: (20, 0.8)}, {0: 0.75}, ACCURACY, {}) == Gain([], [], [0])
 
 
 def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training_alone(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_reference_without_readable_scores_has_its_mean_alone(tmp_path: Path) 
     for file in (tmp_path / "fedavg" / "clients").glob("*"):
         file.write_bytes(b"damaged")
     found = read(folder)
-    assert found.references["fedavg"] == (0.5, {})
+    assert found.references["fedavg"] == (0.5, {}, {})
     assert "Compared with" not in render(found)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save
 
 from fedstrata.core import Layout, Matrix, Score, State, Tree
@@ -38,6 +39,7 @@ from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
     CONFUSION,
+    RIGHT_SAMPLES,
     RUN_FOLDER_ENTRIES,
     ClientDescriptions,
     Confusion,
@@ -218,6 +220,19 @@ class Folder:
             remove_file(self.path / CONFUSION)
             return
         replace_file(self.path / CONFUSION, _parquet(pa.table(found._asdict())), private=True)
+
+    def add_right_samples(self, found: Mapping[int, NDArray[np.bool_]]) -> None:
+        """Write which test samples the clients' models classify correctly, for this user alone.
+
+        Args:
+            found: Truth values for the test samples of each client, by its id. Without any, a file that is there is
+                removed.
+        """
+        if not found:
+            remove_file(self.path / RIGHT_SAMPLES)
+            return
+        table = pa.table({"client": list(found), "right": [row.tolist() for row in found.values()]})
+        replace_file(self.path / RIGHT_SAMPLES, _parquet(table), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""

@@ -28,6 +28,7 @@ RUN_FOLDER_ENTRIES = (
     "clients",
     "client_data.npz",
     "confusion.parquet",
+    "right_samples.parquet",
     "gaps",
     "matrices",
     "weights",
@@ -71,6 +72,11 @@ CLIENT_DATA = "client_data.npz"
 
 CONFUSION = "confusion.parquet"
 """The file of a run folder that says which classes each client's model confuses."""
+
+RIGHT_SAMPLES = "right_samples.parquet"
+"""The file of a run folder that says which test samples each client's model classifies correctly at the end of a run.
+Its columns are ``client`` and ``right``, a list of truth values in the order of the client's test data. Two runs on the
+same clients are compared sample by sample."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -375,6 +381,7 @@ class Summary(Record):
     baseline_better: Count | None = None
     baseline_worse: Count | None = None
     baseline_seconds: Seconds | None = None
+    baseline_gains: dict[str, dict[str, float]] = {}
 
 
 def parse_record(value: Any, kind: type[_R]) -> _R:

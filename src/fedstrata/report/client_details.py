@@ -28,6 +28,7 @@ from fedstrata.report.drawing import (
     rounded,
     shortened,
 )
+from fedstrata.report.paired import PairedDifference
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.references import ALGORITHMS, compare, stands_out
 from fedstrata.report.words import COMPARED_BY, SIMILARITIES, joined, plural
@@ -252,11 +253,20 @@ def _better_off(clusters: Clusters, client: int) -> str:
     for name, reference in clusters.records.references.items():
         other = reference.by_client.get(client)
         if other is not None:
+            pair = clusters.pairs[name].get(client)
             words = {"reference": ALGORITHMS[name], "value": f"{metric.name} {metric.text(other)}"}
-            told.append(verdicts[compare(samples, value, other, metric)].format_map(words))
+            told.append(verdicts[compare(samples, value, other, metric, pair)].format_map(words))
+            if pair is not None:
+                told.append(_interval(pair, metric))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return "Not known: there is no run of one model for all, or of training alone, on the same clients."
     return " ".join(told)
+
+
+def _interval(pair: PairedDifference, metric: MetricInfo) -> str:
+    """Say by how much a client is better off, and how sure that is."""
+    low, high = metric.gain_text(pair.low), metric.gain_text(pair.high)
+    return f"The gain is {metric.gain_text(pair.by)} (95 % interval: {low} to {high})."
 
 
 def _mistakes(clusters: Clusters, client: int, pairs: NDArray[int64] | None) -> str:

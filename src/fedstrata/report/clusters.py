@@ -8,6 +8,7 @@ from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
+from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import METRICS
 
@@ -60,6 +61,12 @@ class Clusters:
         columns = (self.scores.client, self.scores.samples, self.scores.accuracy)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return {client: (samples, value) for client, samples, value in rows if isfinite(value)}
+
+    @cached_property
+    def pairs(self) -> dict[str, dict[int, PairedDifference]]:
+        """The comparisons of clients with each reference sample by sample, where that is known, by algorithm."""
+        own = self.records.right_samples
+        return {name: paired_differences(own, other.right) for name, other in self.records.references.items()}
 
     @property
     def metric(self) -> MetricInfo:

@@ -169,7 +169,8 @@ def gains(clusters: Clusters) -> list[str]:
 def _counted(clusters: Clusters, name: str) -> str:
     """Return how many clients a run serves better and worse than a reference, and the names of the latter."""
     metric = clusters.metric
-    better, worse, unclear = gain(clusters.measured, clusters.records.references[name].by_client, metric)
+    reference = clusters.records.references[name]
+    better, worse, unclear = gain(clusters.measured, reference.by_client, metric, clusters.pairs[name])
     total = len(better) + len(worse) + len(unclear)
     if not total:
         return ""
@@ -221,7 +222,7 @@ def _worse_than_references(clusters: Clusters) -> list[tuple[int, str]]:
     metric = clusters.metric
     found = []
     for name, reference in clusters.records.references.items():
-        for client in gain(clusters.measured, reference.by_client, metric).worse:
+        for client in gain(clusters.measured, reference.by_client, metric, clusters.pairs[name]).worse:
             own, other = metric.text(clusters.measured[client][1]), metric.text(reference.by_client[client])
             found.append((client, f"{metric.name} {own}, and {other} with {ALGORITHMS[name]}"))
     return found

@@ -42,6 +42,7 @@ from fedstrata.records.schema import (
     TreeNode,
     parse_record,
 )
+from fedstrata.report.paired import RightSamples, read_right_samples
 from fedstrata.report.references import Reference, read_references
 from fedstrata.report.words import joined, plural, ranges
 
@@ -107,6 +108,7 @@ class RunRecords:
             next to this one, by algorithm.
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
         confusion: Which classes the clients' models confuse at the end; None where that is not known.
+        right_samples: Which test samples the clients' models classify correctly at the end, where that is known.
         metric: What the scores are.
         deployed: Whether the clients were devices on a network.
     """
@@ -124,6 +126,7 @@ class RunRecords:
     references: Mapping[str, Reference] = field(default_factory=dict)
     client_descriptions: ClientDescriptions | None = None
     confusion: Confusion | None = None
+    right_samples: RightSamples = field(default_factory=dict)
     metric: MetricInfo = ACCURACY
     deployed: bool = False
 
@@ -174,6 +177,7 @@ def read(folder: Path) -> RunRecords:
         client_descriptions=_read_client_descriptions(folder, len(rounds[-1].labels) if rounds else 0, notes),
         # An extended run has the file of its shorter self until it is finished.
         confusion=_read_confusion(folder, len(rounds[-1].labels), notes) if summary and rounds else None,
+        right_samples=read_right_samples(folder) if summary else {},
         metric=_read_metric(folder, settings, notes),
         deployed=(folder / "network").is_dir(),
         notes=tuple(notes),  # after everything that adds to them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
 from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import BASELINE, Summary, parse_record
+from fedstrata.report.paired import PairedDifference, RightSamples, read_right_samples
 
 ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
 """The algorithms that a run is compared with, and what they stand for."""
@@ -39,10 +41,12 @@ class Reference(NamedTuple):
     Attributes:
         mean: The mean of the metric over clients.
         by_client: The metric of each client whose score is known.
+        right: Which test samples of each client are classified correctly, where that is known.
     """
 
     mean: float
     by_client: Mapping[int, float]
+    right: RightSamples = MappingProxyType({})
 
 
 class Gain(NamedTuple):
@@ -84,7 +88,7 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
             continue  # A folder that is no run, or a damaged one, is no reference.
         if _comparable(settings) == _comparable(other):
             scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
-            found[name] = Reference(summary.acc_client, scores)
+            found[name] = Reference(summary.acc_client, scores, read_right_samples(path.parent))
     return found
 
 
@@ -112,25 +116,45 @@ def last_scores(folder: Path) -> dict[int, tuple[int, float]]:
     return {client: (samples, value) for client, samples, value in rows if isinstance(value, float) and isfinite(value)}
 
 
-def gain(own: Mapping[int, tuple[int, float]], other: Mapping[int, float], metric: MetricInfo) -> Gain:
+def gain(
+    own: Mapping[int, tuple[int, float]],
+    other: Mapping[int, float],
+    metric: MetricInfo,
+    pairs: Mapping[int, PairedDifference],
+) -> Gain:
     """Find the clients whose metric differs clearly from that of a reference, on the same test samples.
 
     Args:
         own: The number of test samples and the metric of each client.
         other: The metric of each client in the reference.
         metric: What it is.
+        pairs: The comparisons sample by sample, of those clients of whom they are known.
     """
     found = Gain([], [], [])
     for client in sorted(own.keys() & other.keys()):
-        getattr(found, compare(*own[client], other[client], metric)).append(client)
+        getattr(found, compare(*own[client], other[client], metric, pairs.get(client))).append(client)
     return found
 
 
-def compare(samples: int, value: float, other: float, metric: MetricInfo) -> Literal["better", "worse", "unclear"]:
-    """Return whether a value is clearly better or worse than another one on as many samples.
+def compare(
+    samples: int, value: float, other: float, metric: MetricInfo, pair: PairedDifference | None
+) -> Literal["better", "worse", "unclear"]:
+    """Return whether a value is clearly better or worse than another one on the same samples.
 
-    Where nobody knows how much of a difference is chance, every difference that can be seen counts.
+    Where the samples are not known one by one, the standard error is that of different ones, which is larger. Where
+    nobody knows how much of a difference is chance, every difference that can be seen counts.
+
+    Args:
+        samples: The number of test samples.
+        value: The metric of a client.
+        other: The other value.
+        metric: What it is.
+        pair: The comparison of the two sample by sample; None where it is not known.
     """
+    if pair is not None and metric.share_of_samples:
+        if not pair.clear:
+            return "unclear"
+        return "better" if pair.by > 0 else "worse"
     error = metric.standard_error(samples, value, other)
     least = metric.smallest_gain(value, other) if error is None else CLEAR * error
     if abs(value - other) <= least:

@@ -12,6 +12,7 @@ from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
 from fedstrata.records import Folder
+from fedstrata.report.paired import paired_differences, read_right_samples
 from fedstrata.report.references import gain, last_scores
 from fedstrata.report.words import duration, plural
 
@@ -53,7 +54,8 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
     """
     own = last_scores(out)
     other = last_scores(baseline)
-    found = gain(own, {client: value for client, (_, value) in other.items()}, metric)
+    pairs = paired_differences(read_right_samples(out), read_right_samples(baseline))
+    found = gain(own, {client: value for client, (_, value) in other.items()}, metric, pairs)
     with folder_lock(root_folder(out)):
         folder = Folder(out)
         summary = folder.summary()
@@ -66,6 +68,7 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
             "baseline_better": len(found.better),
             "baseline_worse": len(found.worse),
             "baseline_seconds": reference["seconds"],
+            "baseline_gains": {str(client): pair._asdict() for client, pair in pairs.items()},
         }
         folder.write_summary(summary)
     return summary

@@ -29,8 +29,8 @@ from fedstrata.records.schema import BASELINE, RUN_FOLDER_ENTRIES, ClientEntry, 
 from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
 from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
+from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples
 from fedstrata.runner.client_descriptions import describe_clients
-from fedstrata.runner.confusion import confusion_of
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
@@ -213,7 +213,9 @@ def run_steps(
         summary = {**_names(experiment), **measures, **last.summary, **made}
         used = choices_in_use(setup, last.uses, last.chosen, last.before)
         write_used_models(folder.path, setup, state, used)
-        folder.add_confusion(confusion_of(setup, state, used))
+        classified = classify_test_samples(setup, state, used)
+        folder.add_confusion(None if classified is None else confusion_of(classified))
+        folder.add_right_samples({} if classified is None else right_samples(classified))
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))

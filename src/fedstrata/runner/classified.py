@@ -1,4 +1,4 @@
-"""Which classes the model of each client confuses on the client's test samples, at the end of a run."""
+"""What the model of each client takes the client's test samples for, at the end of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata.core import State
@@ -18,8 +19,8 @@ MOST_ROWS = 2_000_000
 """Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
 
 
-def confusion_of(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> Confusion | None:
-    """Count the test samples of each client by their class and the class that the client's model takes them for.
+def classify_test_samples(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> Tensor | None:
+    """Classify the test samples of each client with the model that it uses.
 
     Args:
         setup: What the run was built from.
@@ -27,14 +28,15 @@ def confusion_of(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> C
         used: The model of each client that takes part at the end.
 
     Returns:
-        The counts of all clients; None where networks learn no classes, on real devices, which keep their test
-        samples, and where there are too many counts.
+        The client, the class and the predicted class of every test sample, (s, 3) int64. Those of one client are in the
+        order of its test data. None where networks learn no classes, and on real devices, which keep their test
+        samples.
     """
     data = setup.client_data
     test = {each.client: data.test(each.client, state.round) for each in used}
     if not data.has_classes or not test or not all(map(len, test.values())):
         return None
-    pairs = list[Tensor]()
+    rows = list[Tensor]()
     # Clients without tensors of their own share the model of their cluster, and so its batches.
     shared = dict[int, list[int]]()
     for client, model, own in used:
@@ -42,18 +44,34 @@ def confusion_of(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> C
             shared.setdefault(model, []).append(client)
         elif model is not None:
             row = with_local_tensors(state.models[model], own, setup.problem.layout.spans)
-            pairs.append(_pairs(setup, row, [client], [test[client]]))
+            rows.append(_classify(setup, row, [client], [test[client]]))
     for model, clients in shared.items():
-        pairs.append(_pairs(setup, state.models[model], clients, [test[client] for client in clients]))
-    if not pairs:
-        return None
-    columns, samples = torch.cat(pairs).unique(dim=0, return_counts=True)
+        rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients]))
+    return torch.cat(rows) if rows else None
+
+
+def confusion_of(classified: Tensor) -> Confusion | None:
+    """Count the test samples of each client by their class and the class that they are taken for.
+
+    Args:
+        classified: As of `classify_test_samples`.
+
+    Returns:
+        The counts of all clients; None where they are too many.
+    """
+    columns, samples = classified.unique(dim=0, return_counts=True)
     if len(columns) > MOST_ROWS:
         return None
     return Confusion(*(np.asarray(column) for column in (*columns.T, samples)))
 
 
-def _pairs(setup: RunSetup, row: Tensor, clients: Sequence[int], tests: Sequence[Tensor]) -> Tensor:
+def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
+    """Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
+    owners, truth, predicted = classified.numpy().T
+    return {int(client): (truth == predicted)[owners == client] for client in np.unique(owners)}
+
+
+def _classify(setup: RunSetup, row: Tensor, clients: Sequence[int], tests: Sequence[Tensor]) -> Tensor:
     """The client, the class and the predicted class of every test sample of some clients, (s, 3).
 
     Args:

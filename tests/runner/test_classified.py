@@ -1,4 +1,4 @@
-"""Which classes the model of each client confuses, at the end of a run."""
+"""What the model of each client takes its test samples for, at the end of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata as fs
-from fedstrata.runner import confusion
+from fedstrata.report.paired import read_right_samples
+from fedstrata.runner import classified
 
 KEYS: dict[str, Any] = {
     "rounds": 3,
@@ -29,6 +30,11 @@ def counted(folder: Path) -> dict[int, tuple[int, int]]:
     return found
 
 
+def right(folder: Path) -> dict[int, tuple[int, int]]:
+    """The same, by the list of the samples that are classified correctly."""
+    return {client: (len(row), int(row.sum())) for client, row in read_right_samples(folder).items()}
+
+
 def scored(folder: Path, rounds: int) -> dict[int, tuple[int, int]]:
     """The same, by the scores of the last round."""
     rows = pq.read_table(folder / "clients" / f"{rounds:05d}.parquet").to_pylist()
@@ -44,6 +50,7 @@ def test_the_matrix_of_a_client_has_the_samples_and_the_hits_of_its_accuracy(
     keys = {**KEYS, "algorithm": algorithm, "engine": {"name": engine, "workers": 1}}
     run = fs.run(keys, tmp_path / "run", quiet=True)
     assert counted(run.folder) == scored(run.folder, 3)
+    assert right(run.folder) == scored(run.folder, 3)
 
 
 @pytest.mark.parametrize("method", ["finetune", "ditto"])
@@ -70,14 +77,16 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
     local = {**KEYS["local"], "loss": "mse", "lr": 0.001}
     run = fs.run({**KEYS, "rounds": 1, "local": local, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
     assert not (run.folder / "confusion.parquet").exists()
+    assert not (run.folder / "right_samples.parquet").exists()
 
 
 def test_too_many_pairs_of_classes_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confusion, "MOST_ROWS", 5)
+    monkeypatch.setattr(classified, "MOST_ROWS", 5)
     run = fs.run({**KEYS, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
     assert not (run.folder / "confusion.parquet").exists()
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     run = fs.run({**KEYS, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
-    assert (run.folder / "confusion.parquet").stat().st_mode & 0o077 == 0
+    for name in ("confusion.parquet", "right_samples.parquet"):
+        assert (run.folder / name).stat().st_mode & 0o077 == 0

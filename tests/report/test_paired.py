@@ -1,0 +1,94 @@
+"""Two runs on the same clients, compared test sample by test sample."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import fedstrata as fs
+from fedstrata.metric_info import ACCURACY
+from fedstrata.records import Folder
+from fedstrata.report.paired import paired_difference, paired_differences, read_right_samples
+from fedstrata.report.references import Gain, gain
+
+
+def samples(both: int, own: int, other: int, neither: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """So many samples that both models classify correctly, the first alone, the second alone, and neither."""
+    counts = [both, own, other, neither]
+    return np.repeat([True, True, False, False], counts), np.repeat([True, False, True, False], counts)
+
+
+def test_of_nine_samples_that_differ_eight_for_one_model_are_more_than_chance() -> None:
+    # Two tails of (1 + 9) / 2^9 each: 20 / 512.
+    found = paired_difference(*samples(both=40, own=8, other=1, neither=11))
+    assert found.p == pytest.approx(20 / 512) and found.clear
+    assert found.by == pytest.approx(7 / 60)
+    # Clopper and Pearson of 8 of 9: 0.5175 to 0.9972, so 9 / 60 of 2 x - 1.
+    assert (found.low, found.high) == (pytest.approx(0.00525, abs=1e-4), pytest.approx(0.14916, abs=1e-4))
+
+
+def test_the_same_difference_without_agreement_is_chance() -> None:
+    # 7 of 60 better off as well, but 27 against 20 of the 47 samples that differ.
+    found = paired_difference(*samples(both=5, own=27, other=20, neither=8))
+    assert found.by == pytest.approx(7 / 60) and not found.clear
+    assert found.low < 0 < found.high
+
+
+def test_models_that_agree_have_no_difference() -> None:
+    assert paired_difference(*samples(both=3, own=0, other=0, neither=2)) == (0.0, 0.0, 0.0, 1.0)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
+def test_a_difference_is_clear_where_its_interval_does_not_hold_zero(both: int, own: int, other: int, no: int) -> None:
+    one, two = samples(both, own, other, no + 1)
+    found = paired_difference(one, two)
+    assert found.by == pytest.approx(one.mean() - two.mean())
+    assert found.low <= found.by <= found.high
+    assert found.clear == (not found.low <= 0 <= found.high)
+    back = paired_difference(two, one)
+    assert (back.by, back.low, back.high) == pytest.approx((-found.by, -found.high, -found.low))
+
+
+def test_clients_with_other_samples_are_not_compared() -> None:
+    one, two = samples(1, 1, 0, 1)
+    assert list(paired_differences({0: one, 1: one, 2: one}, {0: two, 1: two[:2], 3: two})) == [0]
+
+
+def test_a_verdict_rests_on_the_samples_where_they_are_known() -> None:
+    """Accuracies of .8 and .683 on 60 samples are less than two standard errors of different samples apart."""
+    own = {0: (60, 48 / 60)}
+    other = {0: 41 / 60}
+    one, two = samples(both=40, own=8, other=1, neither=11)
+    assert gain(own, other, ACCURACY, {}) == Gain([], [], [0])
+    assert gain(own, other, ACCURACY, paired_differences({0: one}, {0: two})) == Gain([0], [], [])
+
+
+def test_a_summary_has_the_gain_of_every_client_over_one_model_for_all(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "rounds": 6,
+        "data": {"name": "digits", "clients": 6, "samples": 60},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "mlp", "hidden": [16]},
+        "local": {"lr": 0.2, "batch": 8},
+        "algorithm": "oracle",
+        "report": {"baseline": True},
+    }
+    run = fs.run(keys, tmp_path / "run", quiet=True)
+    folder = Folder(run.folder)
+    known = folder.summary()["baseline_gains"]
+    own, other = read_right_samples(run.folder), read_right_samples(run.folder / "baseline")
+    assert sorted(map(int, known)) == list(range(6))
+    for client, found in known.items():
+        assert found["by"] == pytest.approx(own[int(client)].mean() - other[int(client)].mean())
+    better = [client for client, each in known.items() if each["p"] < 0.05 and each["by"] > 0]
+    assert folder.summary()["baseline_better"] == len(better) > 0
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no table"])
+def test_a_damaged_file_is_as_none(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / "right_samples.parquet").write_bytes(damaged)
+    assert read_right_samples(tmp_path) == {}
