@@ -1,13 +1,15 @@
 """Two runs on the same clients, compared test sample by test sample.
 
 McNemar, "Note on the sampling error of the difference between correlated proportions or percentages", Psychometrika
-1947, in its exact form: of the samples that only one of two models classifies correctly, each would have as many by
-chance.
+1947, in its exact form: of the samples that only one of two models classifies correctly, each model would have as many
+by chance. The interval is that of Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial
+proportions based on paired data", Journal of Educational and Behavioral Statistics 2012.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
 from fedstrata.errors import RecordError
 from fedstrata.files import open_file
@@ -38,7 +40,7 @@ class PairedDifference(NamedTuple):
         by: The difference of the two accuracies; negative where it is worse.
         low: The lower end of its 95 % interval.
         high: The upper end.
-        p: The p-value of the exact test of McNemar. It is below 0.05 where the interval does not hold 0.
+        p: The p-value of the exact test of McNemar.
     """
 
     by: float
@@ -55,21 +57,21 @@ class PairedDifference(NamedTuple):
 def paired_difference(own: NDArray[np.bool_], other: NDArray[np.bool_]) -> PairedDifference:
     """Compare two models on the same test samples.
 
-    Samples that both classify correctly, or neither, tell nothing. The interval is that of Clopper and Pearson for the
-    share of the others that the first model alone classifies correctly.
+    Samples that both classify correctly, or neither, tell nothing about which one is better.
 
     Args:
         own: Which samples the first model classifies correctly, bool (s,).
         other: The same of the second model.
     """
     gained = int((own & ~other).sum())
-    differing = int((own ^ other).sum())
-    if not differing:
-        return PairedDifference(0.0, 0.0, 0.0, 1.0)
-    test = binomtest(gained, differing)
-    share = test.proportion_ci(1 - LEVEL, method="exact")
-    by, low, high = ((2 * each - 1) * differing / len(own) for each in (gained / differing, share.low, share.high))
-    return PairedDifference(by, low, high, float(test.pvalue))
+    lost = int((other & ~own).sum())
+    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    # One more sample for each model: without it, the interval of two models that agree would have no width.
+    adjusted = len(own) + 2
+    middle = (gained - lost) / adjusted
+    error = sqrt(gained + lost + 2 - (gained - lost) ** 2 / adjusted) / adjusted
+    reach = float(norm.ppf(1 - LEVEL / 2)) * error
+    return PairedDifference((gained - lost) / len(own), max(middle - reach, -1.0), min(middle + reach, 1.0), p)
 
 
 def paired_differences(own: RightSamples, other: RightSamples) -> dict[int, PairedDifference]:
