@@ -104,6 +104,18 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "local": {"epochs": 2, "batch": 12, "lr": 0.5},
         "cohort": {"dropout": 0.3},
     },
+    "few_dropout_memorised": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 8, "samples": 160},
+        "model": {"name": "networks:dropout_mlp"},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+    },
+    "few_participation_memorised": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 12, "samples": 120},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+        "cohort": {"fraction": 0.5},
+    },
     "dropout": {**DIGITS, "model": {"name": "networks:dropout_mlp"}},
     "cnn": {
         "rounds": 50,
