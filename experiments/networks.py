@@ -1,7 +1,8 @@
-"""A network that is small enough for many methods and seeds to take minutes, and still has a convolution."""
+"""Networks that are small enough for many methods and seeds to take minutes."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from torch import nn
@@ -23,3 +24,15 @@ def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Sequential:
             linear=nn.Linear(8 * 6 * 6, classes),
         )
     )
+
+
+def dropout_mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Linear layers with dropout between them."""
+    layers = OrderedDict[str, nn.Module](
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(math.prod(shape), 64),
+        relu=nn.ReLU(),
+        drop=nn.Dropout(0.5),
+        fc2=nn.Linear(64, classes),
+    )
+    return nn.Sequential(layers)

@@ -56,7 +56,10 @@ PAPERS: Mapping[str, Mapping[str, Any]] = {
 OUTLIERS = {name: keys for name, keys in FOLLOWED.items() if name.startswith("strata")}
 """Strata alone: how often its search for outliers separates a client that is like all others."""
 
-STUDIES = {"null_federations": FOLLOWED, "null_papers": PAPERS, "null_outliers": OUTLIERS}
+TESTS = {name: keys for name, keys in FOLLOWED.items() if name.startswith("test")}
+"""The permutation tests of Strata alone."""
+
+STUDIES = {"null_federations": FOLLOWED, "null_papers": PAPERS, "null_outliers": OUTLIERS, "null_tests": TESTS}
 """The algorithms of each study, by the name of its file of results."""
 
 DIGITS: dict[str, Any] = {
@@ -84,6 +87,36 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "data": {"name": "mnist", "clients": 40, "samples": 72, "test": 0.1},
         "cohort": {"fraction": 0.3},
     },
+    # Few clients have four folds, whose test supposes more of clients that are alike.
+    "few_dropout": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 8, "samples": 160},
+        "model": {"name": "networks:dropout_mlp"},
+    },
+    "few_participation": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 12, "samples": 120},
+        "cohort": {"fraction": 0.5},
+    },
+    "few_silent": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 12, "samples": 120},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+        "cohort": {"dropout": 0.3},
+    },
+    "few_dropout_memorised": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 8, "samples": 160},
+        "model": {"name": "networks:dropout_mlp"},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+    },
+    "few_participation_memorised": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "clients": 12, "samples": 120},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+        "cohort": {"fraction": 0.5},
+    },
+    "dropout": {**DIGITS, "model": {"name": "networks:dropout_mlp"}},
     "cnn": {
         "rounds": 50,
         "data": {"name": "cifar10", "clients": 20, "samples": 200, "test": 0.1},

@@ -60,6 +60,16 @@ SETTINGS = {
     "participation": "40 clients of 72 MNIST images, 30 % selected",
     "cnn": "20 clients of 200 CIFAR-10 images, the papers' CNN",
 }
+FEW = {
+    "few_dropout": "8 clients of 160 digits, dropout layer",
+    "few_dropout_memorised": "the same, memorised (lr 0.5)",
+    "few_participation": "12 clients of 120 digits, half selected",
+    "few_participation_memorised": "the same, memorised (lr 0.5)",
+    "few_silent": "12 clients of 120 digits, memorised, 30 % never answer",
+    "dropout": "20 clients of 72 digits, dropout layer, two folds",
+}
+"""The settings of the null study in which an assumption of the test is furthest from true."""
+
 LEAST_GAP = 0.01
 """Accuracy that the oracle must be ahead of FedAvg, so that a share of the gap is given."""
 
@@ -145,6 +155,29 @@ def tested() -> str:
         halves = [[p <= 0.05 for round, p, _ in tests if (round <= EARLY) == early] for early in (True, False)]
         rows.append((title, *(cell for half in halves for cell in (f"{len(half)}" if half else "", _share(half)))))
     return table(f"federations | tests up to round {EARLY} | p up to 5 % | later tests | p up to 5 %", rows)
+
+
+def few() -> str:
+    """How often tests of few alike clients have a low p, and how many federations they split."""
+    rows = list[tuple[str, ...]]()
+    for setting, title in FEW.items():
+        runs = _runs("null_tests", setting)
+        tests = [p for run in runs for _, p, _ in run["tests"]]
+        split = _share("test 0.05" in run["splits"] for run in runs)
+        shares = [_share(p <= limit for p in tests) for limit in (0.05, 0.2)]
+        rows.append((title, f"{len(runs)}" if runs else "", f"{len(tests)}" if runs else "", *shares, split))
+    return table("federations | number | tests | p up to 5 % | p up to 20 % | split with alpha = 5 %", rows)
+
+
+def searched() -> str:
+    """In how many federations of alike clients outliers are sought by round 50, and how many of them are split."""
+    rows = list[tuple[str, ...]]()
+    for setting in ("equal", "memorised", "few", "sizes"):
+        runs = _runs("null_outliers", setting)
+        sought = f"{sum(bool(run['searches']) for run in runs)}" if runs else ""
+        shares = [_share(f"strata {alpha}" in run["splits"] for run in runs) for alpha in (0.05, 0.2)]
+        rows.append((SETTINGS[setting], f"{len(runs)}" if runs else "", sought, *shares))
+    return table("federations | number | with a search | split with alpha = 5 % | split with alpha = 20 %", rows)
 
 
 def others() -> str:
@@ -277,6 +310,8 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "alike": alike,
     "wrong": wrong,
     "tested": tested,
+    "few": few,
+    "searched": searched,
     "others": others,
     "inside": inside,
     "power": power,
