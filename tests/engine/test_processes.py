@@ -142,7 +142,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     def remaining(worker: processes._Worker) -> float:
         try:
             state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:  # the fork server has waited for a worker that was killed
+        except (FileNotFoundError, ProcessLookupError):  # the fork server has waited for a worker that was killed
             return math.inf
         return 0.0 if state == "T" else math.inf
 
