@@ -23,6 +23,7 @@ from fedstrata.errors import ContractError, EngineError, RecordError, ResourceEr
 from fedstrata.metric_info import ACCURACY
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
+from fedstrata.personal import PERSONAL
 from fedstrata.report.live import LiveServer
 from fedstrata.runner.interrupt import Stopped
 
@@ -404,7 +405,13 @@ def test_watch_says_where_until_it_is_interrupted(
 
 @pytest.mark.parametrize(
     ("kind", "things"),
-    [("algorithms", ALGORITHMS), ("datasets", DATASETS), ("partitions", PARTITIONS), ("models", MODELS)],
+    [
+        ("algorithms", ALGORITHMS),
+        ("datasets", DATASETS),
+        ("partitions", PARTITIONS),
+        ("models", MODELS),
+        ("personal", PERSONAL),
+    ],
 )
 def test_list_has_a_line_about_everything(kind: str, things: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("list", kind) == 0

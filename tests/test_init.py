@@ -27,6 +27,7 @@ def test_registries_lead_from_names_to_things() -> None:
     assert "layercfl" in fedstrata.ALGORITHMS
     assert "digits" in fedstrata.DATASETS
     assert "rotation" in fedstrata.PARTITIONS
+    assert "best" in fedstrata.PERSONAL
     assert "mlp" in fedstrata.MODELS
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedstrata.metric_info import describe_metric
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
+    from fedstrata.personal import PERSONAL
     from fedstrata.runner.result import Run, load
 
     __version__: str
@@ -36,6 +37,7 @@ __all__ = [
     "DATASETS",
     "MODELS",
     "PARTITIONS",
+    "PERSONAL",
     "Comparison",
     "FedstrataError",
     "InputError",
@@ -56,6 +58,7 @@ _HOMES = {
     "DATASETS": "fedstrata.data",
     "MODELS": "fedstrata.models",
     "PARTITIONS": "fedstrata.partition",
+    "PERSONAL": "fedstrata.personal",
     "Run": "fedstrata.runner.result",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",

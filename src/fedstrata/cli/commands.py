@@ -302,10 +302,12 @@ def export_command(
 
 
 def list_command(
-    kind: Annotated[Literal["algorithms", "datasets", "partitions", "models"], typer.Argument(metavar="KIND")],
+    kind: Annotated[
+        Literal["algorithms", "datasets", "partitions", "models", "personal"], typer.Argument(metavar="KIND")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """List the algorithms, datasets, partitions or models that an experiment can name."""
+    """List the algorithms, datasets, partitions, models or personal methods that an experiment can name."""
     rows = []
     for name, thing in getattr(fedstrata, kind.upper()).items():
         if kind == "datasets":
