@@ -85,11 +85,15 @@ def read_right_samples(folder: Path) -> RightSamples:
     try:
         with open_file(folder / RIGHT_SAMPLES) as file:
             table = pq.ParquetFile(file)
-            if sum(table.metadata.row_group(group).column(1).num_values for group in range(table.num_row_groups)) > (
-                _MOST_SAMPLES
-            ):
+            if _samples_in(table) > _MOST_SAMPLES:
                 return {}
             columns = table.read(["client", "right"]).to_pydict()
         return {int(client): np.array(row, dtype=np.bool_) for client, row in zip(*columns.values(), strict=True)}
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecordError, pa.ArrowException):
         return {}
+
+
+def _samples_in(table: pq.ParquetFile) -> int:
+    """The number of test samples of all clients, by the footer of the file alone."""
+    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
+    return sum(group.column(1).num_values for group in groups)
