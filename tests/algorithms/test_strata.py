@@ -215,10 +215,18 @@ def test_whoever_does_not_move_in_a_layer_takes_no_part() -> None:
 
 
 def test_a_cluster_whose_clients_have_too_few_samples_is_told_why() -> None:
-    turn = drive(Strata(), Folded([0] * 20, sizes=[40] * 17 + [48] * 3), 2)[-1]
-    values = {"round": 2, "able": 3, "members": 20, "samples": 48, "folds": 2}
+    turn = drive(Strata(), Folded([0] * 20, sizes=[12] * 17 + [48] * 3), 2)[-1]
+    values = {"round": 2, "able": 3, "members": 20, "samples": 16, "folds": 2}
     assert turn.decision() == Decision(kind="not_tested_too_few_samples", values=values)
     assert len(turn.plan.tasks) == 1
+
+
+def test_groups_of_small_clients_are_found() -> None:
+    """Most have 20 samples, so folds have ten. The one with less takes no part in the test, and joins its group."""
+    turns = drive(Strata(reassignment_rounds=0), Folded(TWO, apart=4.0, sizes=[20] * 18 + [8, 300]), 4)
+    asked = [task for name, task in turns[1].plan.tasks.items() if task.fold == "A"]
+    assert [task.max_samples is not None and int(task.max_samples.max()) for task in asked] == [10]
+    assert split_by(turns) == [3] and groups_of(turns[-1].state) == BOTH
 
 
 def test_lone_clients_are_found_by_their_samples() -> None:
@@ -265,10 +273,10 @@ def test_what_the_same_folds_show_inside_the_sides_is_confirmed_with_the_split()
 
 
 def test_small_groups_say_why_they_are_not_tested_though_they_were_as_sides() -> None:
-    clients = Folded([group for group in range(4) for _ in range(5)], apart=3.0, sizes=[48] * 20)
+    clients = Folded([group for group in range(4) for _ in range(5)], apart=3.0, sizes=[24] * 20)
     state = drive(Strata(), clients, 6)[-1].state
     leaves = [state.tree[node].decision for node in state.nodes.tolist()]
-    values = {"round": 6, "able": 5, "members": 5, "samples": 48, "folds": 2}
+    values = {"round": 6, "able": 5, "members": 5, "samples": 24, "folds": 2}
     assert leaves == [Decision(kind="not_tested_too_few_samples", values=values)] * 4
     assert all(cluster.tests for cluster in state.clusters)
 
@@ -470,9 +478,8 @@ def test_a_round_in_which_few_answer_does_not_make_a_large_cluster_a_small_one(a
 
 @pytest.mark.parametrize("local", [{}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9}])
 def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(
-    local: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    local: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(split_half, "MIN_FOLD", 8)
     ours = federation("strata", local, alpha=1e-12, folds=4)
     theirs = federation("fedavg", local)
     one, two = ours.algorithm.init(ours.problem), theirs.algorithm.init(theirs.problem)

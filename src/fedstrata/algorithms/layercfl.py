@@ -135,9 +135,9 @@ class LayerCFL:
 
     Attributes:
         layers: The layers that are compared: conv for feature skew, first_linear for label skew, all when neither is
-            known. With "auto" the server chooses the layer (or all) in the first rounds. Clients with at least 48
-            samples also train on parts of their data; the layer whose differences appear again in the other part is
-            taken. Nothing is split before.
+            known. With "auto" the server chooses the layer (or all) in the first rounds. Clients with enough samples
+            (48, or fewer where most clients are small) also train on parts of their data; the layer whose differences
+            appear again in the other part is taken. Nothing is split before.
         trigger: What says that a cluster may be split. "norms" compares the norms of its updates (eps1, eps2).
             "stability" asks whether one of the compared layers is stable (HiCFL, IEEE TMC 2024), by epsilon, members,
             xi, window and rho.

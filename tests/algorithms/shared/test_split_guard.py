@@ -163,11 +163,11 @@ def test_children_begin_with_a_budget_and_evidence_of_their_own() -> None:
 
 def test_too_few_samples_or_members_are_no_test_and_no_split() -> None:
     algorithm = CFL(**EAGER, split_guard="split_half")
-    state = play(algorithm, Folded(groups(10, 10), samples=40), 4)
+    state = play(algorithm, Folded(groups(10, 10), samples=15), 4)
     assert decision_of(state).kind == "split_not_tested_for_samples" and decision_of(state).values["test_round"] == 2
     assert decision_of(state).values["able_members"] == 0 and decision_of(state).values["tested_members"] == 20
     assert len(state.models) == 1 and known_about(state).tests == 0
-    few = play(algorithm, Folded(groups(3, 3), samples=48), 4)
+    few = play(algorithm, Folded(groups(3, 3), samples=24), 4)
     assert len(few.models) == 1 and decision_of(few).kind == "split_not_tested_for_samples"
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from fedstrata.algorithms.shared.split_half import (
-    MIN_FOLD,
+    FULL_FOLD,
     FoldSimilarity,
     Participants,
     add_fold_tasks,
     compared_layers,
     fold_updates,
     groups_test,
+    needed_samples,
     next_level,
     select_participants,
     usable_sizes,
@@ -105,6 +106,7 @@ class LayerChoice:
         p: The probability that chance replicates as well in any of the layers; 1 without a test.
         floor: The smallest p that so many clients can reach.
         agreement: The share of the repeats without some of the clients that choose the same layer.
+        needed: The number of training samples that a client needs to be compared.
     """
 
     layer: str | None
@@ -116,6 +118,7 @@ class LayerChoice:
     p: float = 1.0
     floor: float = 1.0
     agreement: float = 0.0
+    needed: int = 2 * FULL_FOLD
 
     def of(self, name: str) -> LayerScore:
         """The score of one of the views."""
@@ -135,7 +138,7 @@ class LayerChoice:
         """What was measured, how sure that is, and what it suggests, as data."""
         values = {"compared_clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
         if not self.scores and not self.rounds:
-            return Decision(kind="scan_without_samples", values={**values, "samples_needed": 2.0 * MIN_FOLD})
+            return Decision(kind="scan_without_samples", values={**values, "samples_needed": float(self.needed)})
         if not self.scores:
             return Decision(kind="scan_without_clients", values={**values, "floor": self.floor})
         layers = [score for score in self.scores if score.name != self.bias]
@@ -281,8 +284,9 @@ def scan_layers(
     bias = bias_of(layout)
     known = evidence.by_layer
     if known is None:
-        able = int((evidence.sizes >= 2 * MIN_FOLD).sum())
-        return LayerChoice(None, (), bias, able, 0, level)
+        needed = needed_samples(evidence.sizes, 2)
+        able = int((evidence.sizes >= needed).sum())
+        return LayerChoice(None, (), bias, able, 0, level, needed=needed)
     clients, found = groups_test(layout, known, generator, level)
     rounds = int(known.rounds.max())
     nothing = LayerChoice(None, (), bias, len(clients), rounds, level, found.p, found.floor)

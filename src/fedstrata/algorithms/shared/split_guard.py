@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.algorithms.shared.split_half import (
-    MIN_FOLD,
     FoldSimilarity,
     Participants,
     add_fold_tasks,
     fold_updates,
     groups_test,
     is_split_half_round,
+    needed_samples,
     next_level,
     select_participants,
     usable_sizes,
@@ -177,10 +177,11 @@ def _test_decision(found: PermutationResult, round: int) -> Decision:
 
 def _too_few_samples(sizes: torch.Tensor, round: int) -> Decision:
     """A cluster that was not tested, because too few of its members, of so many samples (m,), have enough of them."""
+    needed = needed_samples(sizes, 2)
     values = {
         "test_round": round,
         "tested_members": len(sizes),
-        "able_members": int((sizes >= 2 * MIN_FOLD).sum()),
-        "samples_needed": 2 * MIN_FOLD,
+        "able_members": int((sizes >= needed).sum()),
+        "samples_needed": needed,
     }
     return Decision(kind="too_few_samples", values={name: float(value) for name, value in values.items()})

@@ -32,8 +32,11 @@ _MAX_MEMBERS_OF_FOUR_FOLDS = 12
 """The largest number of members for which four folds are used. From 13 members on, the p that two clear groups are sure
 to reach with two folds is below the levels of the first eight tests at alpha = 0.05."""
 
-MIN_FOLD = 24
-"""The number of samples that a fold needs. A client with smaller folds does not take part."""
+FULL_FOLD = 24
+"""The number of samples that a fold needs where clients have them. A client with smaller folds does not take part."""
+
+MIN_FOLD = 8
+"""The number of samples that a fold needs where half of the clients or more are too small for `FULL_FOLD`."""
 
 MAX_PARTICIPANTS = 200
 """The largest number of participants. Of more members, so many are drawn at random."""
@@ -86,6 +89,23 @@ class Participants:
         return max(2, self.folds)
 
 
+def needed_samples(sizes: torch.Tensor, folds: int) -> int:
+    """The number of training samples that a member of a cluster needs to take part in a test.
+
+    All participants train on equally many samples, so a small one would take away what the others have. Where half of
+    the members are small themselves, folds are as small as these members need.
+
+    Args:
+        sizes: The training samples of each member, (m,); 0 where they are not known yet.
+        folds: The number of folds.
+    """
+    known = sizes[sizes > 0].sort(descending=True).values
+    if not len(known):
+        return folds * FULL_FOLD
+    half_of_them_have = int(known[(len(known) - 1) // 2])
+    return folds * min(max(half_of_them_have // folds, MIN_FOLD), FULL_FOLD)
+
+
 def select_participants(
     problem: Problem,
     state: State,
@@ -110,12 +130,17 @@ def select_participants(
     likely = len(members) if answering is None else min(len(members), max(answering, 1))
     if isinstance(folds, int):
         numbers: tuple[int, ...] = (folds,)
+    elif likely > _MAX_MEMBERS_OF_FOUR_FOLDS:
+        numbers = (2,)
     else:
-        numbers = (4, 2) if likely <= _MAX_MEMBERS_OF_FOUR_FOLDS else (2,)
+        # The first of equally many participants is taken. Four small folds are for where two show nothing.
+        large_enough = needed_samples(sizes[members], 4) == 4 * FULL_FOLD
+        numbers = (4, 2) if large_enough else (2, 4)
     found = list[Participants]()
     for number in numbers:
         # A client of unknown size may turn out to have too few samples. Then its answer is left out.
-        clients = members[(sizes[members] >= number * MIN_FOLD) | (sizes[members] == 0)]
+        needed = needed_samples(sizes[members], number)
+        clients = members[(sizes[members] >= needed) | (sizes[members] == 0)]
         if len(clients) > MAX_PARTICIPANTS:
             # This name is a seed of random numbers, so it stays as it is.
             generator = problem.generator(f"voters of node {int(state.nodes[cluster])}")
@@ -132,19 +157,20 @@ def select_participants(
 def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
     """The participants of a cluster of two or three, too few for a permutation test; None of any other cluster."""
     members = (state.labels == cluster).nonzero().flatten()
-    clients = members[sizes[members] >= 2 * MIN_FOLD]
+    clients = members[sizes[members] >= needed_samples(sizes[members], 2)]
     return Participants(cluster, clients, 1) if len(clients) >= 2 and len(members) < MIN_TEST_CLIENTS else None
 
 
 def too_few_samples(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:
     """The decision about a cluster that has no participants."""
-    members = state.labels == cluster
+    of_members = sizes[state.labels == cluster]
     number = folds if isinstance(folds, int) else 2
+    needed = needed_samples(of_members, number)
     values = {
         "round": float(state.round + 1),
-        "able": float((sizes[members] >= number * MIN_FOLD).sum()),
-        "members": float(members.sum()),
-        "samples": float(number * MIN_FOLD),
+        "able": float((of_members >= needed).sum()),
+        "members": float(len(of_members)),
+        "samples": float(needed),
         "folds": float(number),
     }
     return Decision(kind="not_tested_too_few_samples", values=values)
