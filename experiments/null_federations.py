@@ -116,6 +116,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "local": {"epochs": 2, "batch": 12, "lr": 0.5},
         "cohort": {"fraction": 0.5},
     },
+    # Folds of 16 and of 10 samples.
+    "small": {**DIGITS, "data": {**DIGITS["data"], "samples": 36}},
+    "few_small": {**DIGITS, "data": {**DIGITS["data"], "clients": 8, "samples": 45}},
+    "small_memorised": {
+        **DIGITS,
+        "data": {**DIGITS["data"], "samples": 36},
+        "local": {"epochs": 2, "batch": 12, "lr": 0.5},
+    },
     "dropout": {**DIGITS, "model": {"name": "networks:dropout_mlp"}},
     "cnn": {
         "rounds": 50,

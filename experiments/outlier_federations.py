@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,8 @@ import fedstrata
 SIZES = ((19, 1), (18, 2))
 SCHEMES = {"concept": "another mapping of labels", "rotation": "turned images"}
 SAMPLES = (100, 200, 400)
-ALGORITHMS = ("fedavg", "oracle", "strata")
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {"fedavg": {}, "oracle": {}, "strata": {}}
+"""The keys of the algorithms, by name."""
 
 
 def case(sizes: tuple[int, ...], scheme: str, samples: int) -> dict[str, Any]:
@@ -55,23 +57,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PATH, help="where the results are kept")
     given = parser.parse_args()
     for name, keys in CASES.items():
-        gather(given.out, name, {"keys": keys}, one, range(given.federations), given.jobs)
+        gather(given.out, name, {"keys": keys}, partial(one, CASES, ALGORITHMS), range(given.federations), given.jobs)
 
 
-def one(name: str, seed: int) -> dict[str, Any]:
-    """One federation under each algorithm."""
+def one(
+    cases: Mapping[str, Mapping[str, Any]], algorithms: Mapping[str, Mapping[str, Any]], name: str, seed: int
+) -> dict[str, Any]:
+    """One federation under each algorithm.
+
+    Args:
+        cases: The experiments, by name.
+        algorithms: The keys of each algorithm, by its name.
+        name: The name of the federation.
+        seed: The seed.
+    """
     found: dict[str, Any] = {"seed": seed}
     with TemporaryDirectory() as folder:
-        for algorithm in ALGORITHMS:
-            keys = {**CASES[name], "seed": seed, "algorithm": {"name": algorithm}}
-            run = fedstrata.run(keys, Path(folder) / algorithm, quiet=True)
-            found[algorithm] = {"acc_client": run.summary["acc_client"]}
-    found["strata"] |= {
-        "ari": run.summary["ari"],
-        "clusters": run.summary["clusters"],
-        "splits": [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])],
-    }
+        for algorithm, keys in algorithms.items():
+            experiment = {**cases[name], "seed": seed, "algorithm": {"name": algorithm, **keys}}
+            found[algorithm] = outcome(fedstrata.run(experiment, Path(folder) / algorithm, quiet=True))
     return found
+
+
+def outcome(run: fedstrata.Run) -> dict[str, Any]:
+    """What is kept of a run."""
+    splits = [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])]
+    return {**{key: run.summary[key] for key in ("acc_client", "ari", "clusters")}, "splits": splits}
 
 
 if __name__ == "__main__":

@@ -67,8 +67,11 @@ FEW = {
     "few_participation_memorised": "the same, memorised (lr 0.5)",
     "few_silent": "12 clients of 120 digits, memorised, 30 % never answer",
     "dropout": "20 clients of 72 digits, dropout layer, two folds",
+    "few_small": "8 clients of 45 digits, four folds of ten",
+    "small": "20 clients of 36 digits, two folds of 16",
+    "small_memorised": "the same, memorised (lr 0.5)",
 }
-"""The settings of the null study in which an assumption of the test is furthest from true."""
+"""The settings of the null study in which an assumption of the test is furthest from true, or folds are small."""
 
 LEAST_GAP = 0.01
 """Accuracy that the oracle must be ahead of FedAvg, so that a share of the gap is given."""
@@ -261,6 +264,19 @@ def outliers() -> str:
     return table(head, rows or [("", MISSING, "", "", "", "")])
 
 
+def small() -> str:
+    """How often Strata finds the groups of clients that have few samples."""
+    rows = list[tuple[str, ...]]()
+    for name, held in federations.read(outcomes.RESULTS / "small_federations.json").items():
+        runs = held["runs"]
+        exact = (f"{sum(run[method]['ari'] == 1.0 for run in runs)} of {len(runs)}" for method in ("strata", "ifca"))
+        methods = ("fedavg", "oracle", "ifca", "strata")
+        accuracy = (f"{mean(run[method]['acc_client'] for run in runs):.3f}" for method in methods)
+        rows.append((name, *exact, *accuracy))
+    head = "federation | exact | IFCA exact | FedAvg | oracle (the true groups) | IFCA, k = 2 | Strata"
+    return table(head, rows or [("", MISSING, "", "", "", "", "")])
+
+
 def inside() -> str:
     """How often a true group is split by the same updates that separated it from another, on synthetic updates."""
     path, rows = outcomes.RESULTS / "null_synthetic.json", list[tuple[str, ...]]()
@@ -316,6 +332,7 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "inside": inside,
     "power": power,
     "outliers": outliers,
+    "small": small,
     "cost": cost,
 }
 """The tables of docs/strata.md."""

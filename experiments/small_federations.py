@@ -1,0 +1,62 @@
+"""Clients of few samples: how often Strata finds their groups, and what that is worth.
+
+    FEDSTRATA_DATA=DATA python experiments/small_federations.py --federations 5 --jobs 2
+
+Adds to ``experiments/results/small_federations.json`` the seeds that it does not hold yet. What is kept of a federation
+is as in ``outlier_federations.py``. IFCA knows the number of groups.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from federations import gather
+from outlier_federations import case, one
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "fedavg": {},
+    "oracle": {},
+    "ifca": {"k": 2, "init": "restart"},
+    "strata": {},
+}
+"""The keys of the algorithms, by name."""
+
+SAMPLES = {"40": 50, "24": 30, "80": 100}
+"""The images of a client, by how many of them are for training."""
+
+CASES: Mapping[str, Mapping[str, Any]] = {
+    f"{sizes[0]} and {sizes[1]}, {scheme}, {training} images": case(sizes, scheme, SAMPLES[training])
+    for sizes, scheme, training in (
+        ((10, 10), "rotation", "40"),
+        ((10, 10), "concept", "40"),
+        ((10, 10), "rotation", "24"),
+        ((10, 10), "concept", "24"),
+        ((3, 3), "rotation", "80"),
+        ((3, 3), "concept", "80"),
+        ((6, 6), "rotation", "40"),
+        ((6, 6), "concept", "40"),
+    )
+}
+"""Experiments, by what they are."""
+
+PATH = Path(__file__).parent / "results" / "small_federations.json"
+
+
+def main() -> None:
+    """Compute what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--federations", type=int, default=5, help="of each case")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=PATH, help="where the results are kept")
+    given = parser.parse_args()
+    for name, keys in CASES.items():
+        conditions = {"keys": keys, "algorithms": ALGORITHMS}
+        gather(given.out, name, conditions, partial(one, CASES, ALGORITHMS), range(given.federations), given.jobs)
+
+
+if __name__ == "__main__":
+    main()
