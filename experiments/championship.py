@@ -391,12 +391,13 @@ def _result(folder: Path, work: Work, samples: int) -> dict[str, Any]:
     """
     summary = Folder(folder).summary()
     right = read_right_samples(folder)
-    personal = summary.get("personal", {}).get("cost", {})
+    # The rounds do not count the stage after them.
+    after = summary.get("personal", {}).get("seconds", 0.0)
     return {
         **{key: _short(summary[key]) for key in ("acc_client", "acc_worst", "clusters", "ari")},
         "epochs": _short(work.trained / samples),
         "passes": _short(work.compared / samples),
-        "seconds": _short(summary["seconds"] + personal.get("seconds", 0.0)),
+        "seconds": _short(summary["seconds"] + after),
         "right": {str(client): packed(row) for client, row in sorted(right.items())},
     }
 
