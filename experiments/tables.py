@@ -15,6 +15,8 @@ from comparisons import against, compared, identical, precision, preclustered, s
 from instructions import instructions
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from proofs import PROOFS
+from rank_picture import write_picture
+from rankings import RANKINGS
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,9 +37,10 @@ SHOWN = (1, 5, 10, 15, 20, 30, 40, 50)
 
 
 def main() -> None:
-    """Write all tables."""
+    """Write all tables, and the picture of the ranks."""
     for path in documents():
         path.write_text(filled(path.read_text()))
+    write_picture()
 
 
 def documents() -> list[Path]:
@@ -130,6 +133,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "precision": precision,
     "instructions": instructions,
     **PROOFS,
+    **RANKINGS,
 }
 """What a document may name, with at most one word behind it."""
 
