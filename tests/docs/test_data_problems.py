@@ -33,6 +33,7 @@ TESTED_BY = {
     "Recordings have such a column": "runner/test_data_warnings.py::of_coarser_ones",
     "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
     "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
+    "Many samples are near-copies": "runner/test_data_warnings.py::noisy_copies_of_each_sample",
     "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",
     "A client has one unit of a class": "runner/test_data_warnings.py::class_of_one_unit_are_told",
     "A client has one unit in all": "partition/test_partitioning.py::of_one_trial_cannot_be_split",

@@ -311,6 +311,32 @@ def test_copies_of_training_samples_among_the_test_samples_are_counted(file: Pat
     assert "10 of 192 test samples equal a training sample" in warning
 
 
+def noisy_copies() -> Arrays:
+    """Three noisy copies of each of 16 samples of each site, of 12 features; ``source`` tells which."""
+    rng = np.random.default_rng(5)
+    columns = without(arrays(), "trial")
+    source = np.concatenate([16 * site + rng.permutation(48) // 3 for site in range(4)])
+    x = rng.normal(size=(64, 12))[source] + 0.1 * rng.normal(size=(192, 12))
+    return columns | {"x": x.astype(np.float32), "y": source % 2, "source": source}
+
+
+def test_noisy_copies_of_each_sample_are_noticed_unless_a_unit_keeps_them_together(file: Path) -> None:
+    columns = noisy_copies()
+    (warning,) = built(file, columns).warnings
+    assert "2 others of the same client" in warning and "data.unit is not set" in warning
+    assert any(f"client {site}" in warning for site in SITES)
+    assert built(file, columns, unit="source").warnings == ()
+    assert built(file, columns, unit="none").warnings == ()
+    numbered = columns | {"number": np.arange(192)}
+    (warning,) = built(file, numbered, unit="number").warnings
+    assert "data.unit = 'number' does not keep them together" in warning
+
+
+def test_samples_of_known_data_sets_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.runner.data_warnings.near_copies", lambda *_: pytest.fail("they were compared"))
+    assert build_run(load_experiment({"data": {"name": "digits", "clients": 4}})).warnings == ()
+
+
 def test_a_comparison_warns_once_for_all_of_its_runs(file: Path, tmp_path: Path) -> None:
     save(file, arrays())
     compared = fedstrata.compare(keys(file), ["fedavg", "local"], out=tmp_path / "both", quiet=True)

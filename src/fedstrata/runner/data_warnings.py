@@ -19,6 +19,7 @@ from fedstrata.data import DATASETS, Dataset, find, has_own_test
 from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
+from fedstrata.runner.near_copies import near_copies
 
 _PAIRS = 256
 """The number of consecutive windows that are looked at for an overlap."""
@@ -62,6 +63,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_untrained_classes(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
         *_copies(experiment, dataset, partition),
+        *_near_copies(experiment, dataset, partition),
     ]
     return tuple(found)
 
@@ -268,6 +270,26 @@ def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> I
             f"{copies:,} of {test:,} test samples equal a training sample. Scores come out too good. Take "
             "copies out, or name a column in data.unit whose equal values keep them together"
         )
+
+
+def _near_copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Samples that resemble others of their client far more than the rest, and no unit keeps them together."""
+    if experiment.data.name in DATASETS or experiment.data.unit == ALL_INDEPENDENT:
+        return
+    found = near_copies(dataset, partition)
+    if found is None:
+        return
+    name = partition.names[found.client] if partition.names else str(found.client)
+    others = "one other" if found.copies == 1 else f"{found.copies} others"
+    state = "is not set" if dataset.unit is None else f"= {dataset.unit!r} does not keep them together"
+    yield (
+        f"{found.copied / found.samples:.0%} of {found.samples:,} samples that were compared look like copies with "
+        f"noise: mostly {others} of the same client, such as client {_some(np.array([name]))}, are far closer to them "
+        f"than all the rest, and data.unit {state}. Halves of a client's samples are not independent then: a split "
+        "test finds groups that are not there, and scores come out too good. Name a column in data.unit whose equal "
+        f"values keep copies together, take copies out, or set data.unit = {ALL_INDEPENDENT!r} if all samples are "
+        "independent"
+    )
 
 
 def _digests(dataset: Dataset, parts: Sequence[NDArray[Any]]) -> Iterator[int]:
