@@ -116,7 +116,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "local": {"epochs": 2, "batch": 12, "lr": 0.5},
         "cohort": {"fraction": 0.5},
     },
-    # Folds of 16 and of 10 samples.
+    # Folds of 18 and of 11 samples.
     "small": {**DIGITS, "data": {**DIGITS["data"], "samples": 36}},
     "few_small": {**DIGITS, "data": {**DIGITS["data"], "clients": 8, "samples": 45}},
     "small_memorised": {

@@ -67,8 +67,8 @@ FEW = {
     "few_participation_memorised": "the same, memorised (lr 0.5)",
     "few_silent": "12 clients of 120 digits, memorised, 30 % never answer",
     "dropout": "20 clients of 72 digits, dropout layer, two folds",
-    "few_small": "8 clients of 45 digits, four folds of ten",
-    "small": "20 clients of 36 digits, two folds of 16",
+    "few_small": "8 clients of 45 digits, four folds of 11",
+    "small": "20 clients of 36 digits, two folds of 18",
     "small_memorised": "the same, memorised (lr 0.5)",
 }
 """The settings of the null study in which an assumption of the test is furthest from true, or folds are small."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from federations import gather
-from outlier_federations import case, one
+from outlier_federations import SCHEMES, case, one
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
@@ -25,20 +25,17 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 }
 """The keys of the algorithms, by name."""
 
-SAMPLES = {"40": 50, "24": 30, "80": 100}
-"""The images of a client, by how many of them are for training."""
-
 CASES: Mapping[str, Mapping[str, Any]] = {
-    f"{sizes[0]} and {sizes[1]}, {scheme}, {training} images": case(sizes, scheme, SAMPLES[training])
-    for sizes, scheme, training in (
-        ((10, 10), "rotation", "40"),
-        ((10, 10), "concept", "40"),
-        ((10, 10), "rotation", "24"),
-        ((10, 10), "concept", "24"),
-        ((3, 3), "rotation", "80"),
-        ((3, 3), "concept", "80"),
-        ((6, 6), "rotation", "40"),
-        ((6, 6), "concept", "40"),
+    f"{sizes[0]} and {sizes[1]}, {SCHEMES[scheme]}, {images} images": case(sizes, scheme, images)
+    for sizes, scheme, images in (
+        ((10, 10), "rotation", 40),
+        ((10, 10), "concept", 40),
+        ((10, 10), "rotation", 24),
+        ((10, 10), "concept", 24),
+        ((3, 3), "rotation", 80),
+        ((3, 3), "concept", 80),
+        ((6, 6), "rotation", 40),
+        ((6, 6), "concept", 40),
     )
 }
 """Experiments, by what they are."""

@@ -54,8 +54,8 @@ def test_the_command_prints_a_table_and_a_sentence(capsys: pytest.CaptureFixture
     assert [line.split()[0] for line in lines[:-1]] == ["layer", "linear1", "linear2", "all", "linear2.bias"]
     assert lines[0].split() == ["layer", "correlation", "apart", "common", "p"]
     assert lines[-1].startswith("no separation: ") and err == "round 1/2\nround 2/2\n"
-    assert status("scout", str(file), "--set", "data.clients=4", "--quiet") == 0
-    told = "no scan: 4 clients have the 48 samples that two parts need, too few for a test\n"
+    assert status("scout", str(file), "--set", "data.clients=4", "--set", "data.samples=20", "--quiet") == 0
+    told = "no scan: 4 clients have the 20 samples that two parts need, too few for a test\n"
     assert capsys.readouterr() == (told, "")
 
 

@@ -15,7 +15,6 @@ from math import prod
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import euclidean_distances
 
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
@@ -30,16 +29,13 @@ _QUERIES = 64
 _ROWS = 2048
 """The largest number of samples of a client among which neighbours are looked for."""
 
-_FEWEST_ROWS = 512
-"""The number of samples of a client below which rather fewer clients are looked at."""
-
-_READ_NUMBERS = 2**25
+_READ_NUMBERS = 2**22
 """The largest number of numbers that are read, of all samples together."""
 
 _COMPARED_NUMBERS = 2048
 """The numbers of a sample, evenly spaced, that are compared with those of others."""
 
-_READ_AT_ONCE = 2**22
+_READ_AT_ONCE = 2**18
 """The numbers that are read together."""
 
 _LEVELS = 10
@@ -140,7 +136,8 @@ def _looked_at(dataset: Dataset, partition: Partition) -> dict[int, NDArray[np.i
     """Return the positions of the samples that are compared, by client: some clients, evenly spaced."""
     affordable = _READ_NUMBERS // prod(dataset.shape)
     largest = max(len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True))
-    most = int(np.clip(affordable // min(largest, _FEWEST_ROWS), 1, _CLIENTS))
+    # Rather fewer clients than a part of each, in which the copies of a sample may be missing.
+    most = int(np.clip(affordable // min(largest, _ROWS), 1, _CLIENTS))
     n = len(partition.train)
     clients = np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64)).tolist()
     each = min(_ROWS, affordable // len(clients))
@@ -173,13 +170,15 @@ def _without_ties(table: NDArray[np.float32]) -> NDArray[np.float32]:
     as the values that were rounded: up to the smallest difference between two values of the feature.
     """
     rng = np.random.default_rng(seed_of(0, "near copies"))
-    kept = []
+    kept = np.empty_like(table)
+    features = 0
     for feature in table.T:
         levels = np.unique(feature)
         if len(levels) > _LEVELS:
             rounding = float(np.diff(levels).min())
-            kept.append(feature + rounding * rng.uniform(-0.5, 0.5, len(feature)))
-    return np.stack(kept, axis=1).astype(np.float32) if kept else np.zeros((len(table), 0), np.float32)
+            kept[:, features] = feature + rounding * rng.uniform(-0.5, 0.5, len(feature))
+            features += 1
+    return kept[:, :features]
 
 
 def _neighbourhoods(
@@ -200,9 +199,9 @@ def _neighbourhoods(
     if copies < 3 or values.shape[1] == 0:
         return None
     queries = np.unique(np.linspace(0, len(values) - 1, _QUERIES).astype(np.int64))
-    # Around the mean, because distances of samples far from zero lose their digits.
-    centred = values - values.mean(axis=0)
-    distances = euclidean_distances(centred[queries], centred).astype(np.float64)
+    # Through inner products, the small distances of copies would lose their digits.
+    exact = "donot_use_mm_for_euclid_dist"
+    distances = torch.cdist(torch.from_numpy(values[queries]), torch.from_numpy(values), compute_mode=exact).numpy()
     order = np.argsort(unit, kind="stable")
     starts = np.searchsorted(unit[order], np.arange(len(first)))
     to_units = np.minimum.reduceat(distances[:, order], starts, axis=1)
