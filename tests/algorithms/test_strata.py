@@ -527,3 +527,24 @@ def test_a_model_that_leads_to_nothing_finite_is_a_great_loss_and_not_an_endless
         known = replace(state.clusters[0], comparison=replace(comparison, models=models))
         turn = drive(Strata(), Folded(TWO), 1, replace(state, clusters=(known,)))[-1]
         assert split_by([turn]) == splits and all(cluster.comparison is None for cluster in turn.state.clusters)
+
+
+def test_with_personal_models_members_first_train_by_themselves_and_then_measure_models_between() -> None:
+    turns = drive(Strata(holdout_models="personal"), Folded(TWO, apart=3.0), 3)
+    tasks = turns[2].plan.tasks
+    own, loss = tasks["holdout own"], tasks["holdout loss"]
+    first = len(turns[2].plan.models) - 1
+    assert torch.equal(turns[2].plan.models[first], turns[1].state.clusters[0].comparison.start[0])
+    assert own.fold == "A" and own.candidates.unique().tolist() == [first] and any(own.trainable)
+    assert loss.fold == "B" and loss.continues == "holdout own" and not any(loss.trainable)
+    assert loss.shares is not None and loss.shares[0, :5].tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert len(loss.candidates[0, :5].unique()) == 1
+
+
+def test_a_personal_stage_makes_strata_compare_personal_models_unless_a_key_says_otherwise() -> None:
+    assert Strata().with_personal_models().holdout_models == "personal"
+    assert Strata(holdout_models="group").with_personal_models().holdout_models == "group"
+    keys = {"data": {"name": "digits", "clients": 4, "samples": 40}, "algorithm": {"name": "strata"}}
+    plain: Any = build_run(load_experiment(keys)).algorithm
+    personal: Any = build_run(load_experiment({**keys, "personal": {"method": "best"}})).algorithm
+    assert (plain.holdout_models, personal.holdout_models) == ("auto", "personal")

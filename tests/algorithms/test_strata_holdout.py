@@ -110,7 +110,10 @@ def comparison(
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
     each, decision = torch.full((4,), samples), Decision(kind="groups_replicate" if confirmed else "models_differ")
-    return HoldoutComparison(torch.arange(4), tree, torch.zeros(7, 2), loss, errors, each, 0.05, decision, 4)
+    as_they_are = torch.zeros(0, 2)
+    return HoldoutComparison(
+        torch.arange(4), tree, torch.zeros(7, 2), as_they_are, loss[..., None], errors, each, 0.05, decision, 4
+    )
 
 
 def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
@@ -152,8 +155,8 @@ def test_what_is_confirmed_inside_a_side_needs_no_error_rate_test() -> None:
     one = torch.eye(4, dtype=torch.bool)
     tree = with_confirmed_split(sides(False, False, True, True), 1, one[0], one[1])
     found = comparison(0.2, 0.25, confirmed=True, losses=(3.0, 2.0, 1.0))
-    losses = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)
-    made = split_decision(replace(found, groups=tree, losses=losses, errors=found.errors[:, :5]), 5, holdout_check=True)
+    told = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)[..., None]
+    made = split_decision(replace(found, groups=tree, told=told, errors=found.errors[:, :5]), 5, holdout_check=True)
     assert made.groups.tolist() == [0, 1, 2, 2]
     assert made.decision == Decision(kind="groups_replicate", values={"gain": 1.5, "groups": 3})
 
@@ -180,16 +183,63 @@ def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
     tree = candidate_groups(sides(False, False, False, True), torch.arange(4), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None
     errors = torch.where(tree.inside.T, 0.0, 0.9)
-    found = split_decision(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, holdout_check=True)
+    found = split_decision(replace(one, groups=tree, told=one.told[:, :5], errors=errors), 5, holdout_check=True)
     assert found.count == 1 and found.decision.values["gain"] == 0
 
 
 def test_a_comparison_is_complete_when_half_have_answered_and_someone_on_each_side() -> None:
     one = comparison(0.0, 0.5, confirmed=True, losses=(3.0, 2.0, 1.0))
     for silent, complete in (([3], True), ([0, 2], True), ([2, 3], False), ([0, 1, 2], False)):
-        losses = one.losses.clone()
-        losses[silent] = torch.nan
-        assert replace(one, losses=losses).complete is complete
+        told = one.told.clone()
+        told[silent] = torch.nan
+        assert replace(one, told=told).complete is complete
+
+
+def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
+    """Clients in two halves with a loss of 2 by all models, but of 1 by personal models of the root of one share.
+
+    By personal models of the sides, of the same share, a client's loss is so much lower than 1 as it gains.
+    """
+    m = len(gains)
+    groups = sides(*(client >= m // 2 for client in range(m)))
+    told = torch.full((m, 3, 5), 2.0)
+    told[:, 0, share] = 1.0
+    told[:, 1:, share] = 1.0 - torch.tensor(gains)[:, None]
+    told = torch.where(groups.inside.T[..., None], told, torch.nan)
+    decision = Decision(kind="groups_replicate")
+    errors = torch.zeros(m, 3)
+    samples = torch.full((m,), 100.0)
+    return HoldoutComparison(
+        torch.arange(m), groups, torch.zeros(3, 2), torch.zeros(1, 2), told, errors, samples, 0.05, decision, 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("gains", "count"),
+    [
+        ([0.1, 0.2, 0.3, 0.2], 2),  # t = .2 / (.0816 / 2) = 4.9 > 3.18, the quantile of t with 3 degrees of freedom
+        ([0.1, 0.3, 0.5, -0.1], 1),  # t = .2 / (.258 / 2) = 1.55
+        ([-0.1, -0.2, -0.3, -0.2], 1),
+        ([0.2, 0.4], 1),  # t = .3 / .1 = 3 < 12.7: two clients are few
+        ([0.5, 0.5], 2),  # there is no chance in equal gains
+    ],
+)
+def test_personal_models_must_gain_beyond_chance(gains: list[float], count: int) -> None:
+    found = split_decision(personal(gains), 5, holdout_check=True)
+    assert found.count == count
+    assert found.decision.values["gain"] == pytest.approx(sum(gains) / len(gains))
+    assert (found.decision.values["p_gain"] <= found.decision.values["level_gain"]) is (count == 2)
+    assert split_decision(personal(gains), 5, holdout_check=False).count == 2
+
+
+def test_a_member_that_diverged_by_itself_does_not_choose_the_share_for_all() -> None:
+    """Its loss of 1000 counts as one more than with the model of the group: 3, and the share gains 1 for the others."""
+    one = personal([0.1, 0.2, 0.3, 0.2])
+    told = one.told.clone()
+    told[3, 2, 2] = 1000.0
+    assert replace(one, told=told).losses[:, 2].tolist()[2:] == pytest.approx([0.7, 3.0])
+    told[2, 2, 2] = 1000.0
+    assert replace(one, told=told).losses[:, 2].tolist()[2:] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("values", [torch.eye(4), torch.eye(7), torch.ones(3, 2)])
@@ -223,5 +273,5 @@ def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     tree = candidate_groups(sides(False, False, False, True), torch.arange(4), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None and members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
     errors = torch.where(tree.inside.T, 0.0, 0.9)
-    found = split_decision(replace(one, groups=tree, losses=one.losses[:, :5], errors=errors), 5, holdout_check=True)
+    found = split_decision(replace(one, groups=tree, told=one.told[:, :5], errors=errors), 5, holdout_check=True)
     assert found.count == 3 and found.groups.tolist() == [0, -1, 1, 2]

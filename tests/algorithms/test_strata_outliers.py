@@ -68,14 +68,14 @@ def compared(own: float, away: float, *, losses: tuple[float, float], outliers: 
     search = OutlierSearch(ids, last, round=2)
     sent = Rows(ids[last], torch.eye(10)[last])
     groups = _outlier_groups(search, sent)
-    empty = comparison_of(
-        ids, groups, torch.zeros(len(groups), 2), level=0.01, decision=Decision("outliers_differ"), round=3
-    )
+    models = torch.zeros(len(groups), 2)
+    decision = Decision("outliers_differ")
+    empty = comparison_of(ids, groups, models, models[:0], level=0.01, decision=decision, round=3)
     errors = torch.where(last[:, None], own, away).repeat(1, len(groups))
     errors[:, 0] = torch.where(last, away, own)
     loss = torch.where(last[:, None], losses[1], 9.0).repeat(1, len(groups))
     loss[:, 0] = losses[0]
-    return replace(empty, errors=errors, losses=loss, samples=torch.full((10,), 100.0))
+    return replace(empty, errors=errors, told=loss[..., None], samples=torch.full((10,), 100.0))
 
 
 def test_an_outlier_whose_model_fits_it_better_and_the_others_worse_gets_a_cluster() -> None:

@@ -8,10 +8,10 @@ import torch
 
 import fedstrata
 from fedstrata.config import load_experiment
-from fedstrata.core import Layout, LocalTraining, Mask, Problem, TensorSpec
+from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.errors import ExperimentError
 from fedstrata.personal import LastModels
-from fedstrata.personal.best import SHARES, choose, cohort_weight, with_all_samples
+from fedstrata.personal.best import SHARES, choose, cohort_weight, fits, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 from fedstrata.runner.run import run_experiment
@@ -95,6 +95,15 @@ def test_more_is_kept_of_what_twice_the_samples_tuned() -> None:
 def test_a_model_that_diverged_is_never_chosen() -> None:
     found = losses(([1.0, float("nan"), 0.9], [1.0, float("inf"), 0.9]))
     assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [2]
+
+
+def test_who_fits_its_own_data_worse_after_tuning_keeps_nothing_of_it() -> None:
+    """The first client's loss falls, the second one's is no number, the third one's grows."""
+    rows = Rows(torch.arange(3), torch.zeros(3, 5))
+    losses = torch.tensor([[1.0, 0.5], [1.0, torch.nan], [1.0, 1.5]])
+    done = Result(rows, torch.zeros(3, dtype=torch.int64), torch.full((3,), 40), losses)
+    assert fits(Report({"tuning-kept": done}), "tuning-kept") == {0: True, 1: False, 2: False}
+    assert fits(Report({}), "tuning-kept") == {}
 
 
 def test_clients_that_differ_on_both_halves_alike_choose_for_themselves() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedstrata.report.decisions import SENTENCES, sentence
+from fedstrata.report.decisions import SENTENCES, plain_sentence, sentence
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
@@ -54,6 +54,12 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
         ("groups_replicate", {**REPLICATED, "gain": 0.5, "groups": 4}, "models of 4 groups lower the loss"),
         ("newcomers_differ_without_gain", {**REPLICATED, "gain": -0.5, "groups": 1}, "the two sides do not lower the"),
         (
+            "groups_replicate",
+            {**REPLICATED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025},
+            "made from those of the two sides lower the loss of their members on hold-out data beyond chance (by 0.5 "
+            "nats, p = 0.004, level 0.025)",
+        ),
+        (
             "models_differ",
             {**REPLICATED, "gain": 0.5, "groups": 3},
             "fit the clients worse (p = 0.001, level 0.025); own",
@@ -79,3 +85,11 @@ def test_every_reason_not_to_test_has_its_sentence() -> None:
     reasons = ("too_few_answers", "too_few_members", "level_out_of_reach", "similarities_not_finite", "no_pattern")
     for reason in reasons:
         assert sentence(f"not_tested_{reason}", None, values).startswith("not tested in round 2: ")
+
+
+def test_a_reader_who_knows_no_statistics_is_told_that_personal_models_were_compared() -> None:
+    values = {**REPLICATED, "gain": 0.0, "groups": 1, "p_gain": 0.5, "level_gain": 0.025}
+    told = plain_sentence("groups_replicate_without_gain", values)
+    assert "personal models" in told and "did not clearly fit" in told
+    del values["p_gain"]
+    assert "personal" not in plain_sentence("groups_replicate_without_gain", values)

@@ -21,7 +21,7 @@ from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors,
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
 from fedstrata.lazy_torch import torch
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
-from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, for_personal_models, tuning_tasks
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of a tuned model may be kept. Without any, the model is that from which tuning started."""
@@ -57,7 +57,7 @@ class Best:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """Nothing happens beside the rounds."""
-        return algorithm
+        return for_personal_models(algorithm)
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Two plans: cross-validation on halves, then tuning on everything with what was chosen."""
@@ -69,11 +69,11 @@ class Best:
         options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
         choices = [options[number] for number in chosen.tolist()]
         report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
-        kept = {client for tuning in tunings for client in _clients_of(report, tuning.kept)}
+        fitting = {client: fit for tuning in tunings for client, fit in fits(report, tuning.kept).items()}
         nodes = last.nodes[last.candidates[:, 0]].tolist()
         return tuple(
             PersonalChoice(client, node, float(option.tuning.epochs), with_all_samples(option.share))
-            if client in kept
+            if fitting.get(client, False)
             else PersonalChoice(client, node, epochs=0.0, share=0.0)
             for client, node, option in zip(last.clients.tolist(), nodes, choices, strict=True)
         )
@@ -147,10 +147,13 @@ def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
     return tasks
 
 
-def _clients_of(report: Report, task: str) -> list[int]:
-    """The clients that did a task; none where the plan had no such task."""
-    clients: list[int] = report.results[task].updates.clients.tolist() if task in report.results else []
-    return clients
+def fits(report: Report, task: str) -> dict[int, bool]:
+    """Of each client that did a task of `_final_tasks`, whether it keeps something of the tuned model."""
+    if task not in report.results:
+        return {}
+    result = report.results[task]
+    without, kept = result.losses.nan_to_num(nan=torch.inf).unbind(dim=1)
+    return dict(zip(result.updates.clients.tolist(), (kept < without).tolist(), strict=True))
 
 
 def _scored(tuning: _Tuning, fold: str) -> str:
@@ -249,14 +252,16 @@ def with_all_samples(share: float) -> float:
 def _final_tasks(problem: Problem, tunings: Sequence[_Tuning], choices: Sequence[_Option]) -> Mapping[str, LocalTask]:
     """Every client tunes on all of its data as it has chosen, and keeps its share of the tuned model.
 
-    A client that keeps nothing of it does not train, and goes on using the model that it has.
+    A client that keeps nothing of it does not train, and goes on using the model that it has. So does one whose tuning
+    has failed: one with which its training data have a higher loss than without.
     """
     tasks = dict[str, LocalTask]()
     for tuning in tunings:
         shares = torch.tensor([[with_all_samples(each.share) if each.tuning is tuning else 0.0] for each in choices])
         if not bool(shares.any()):
             continue
-        keep = replace(tuning.between("all", shares), save_local=problem.layout.everything)
+        with_and_without = torch.cat([torch.zeros_like(shares), shares], dim=1)
+        keep = replace(tuning.between("all", with_and_without), save_local=problem.layout.everything)
         for name, task in {**tuning.tasks("all"), tuning.kept: keep}.items():
             tasks[name] = replace(task, candidates=torch.where(shares > 0, task.candidates, -1))
     return tasks

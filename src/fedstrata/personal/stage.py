@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
 from fedstrata.lazy_torch import torch
@@ -67,6 +67,19 @@ class PersonalChoice:
     start: int
     epochs: float
     share: float
+
+
+@runtime_checkable
+class KnowsPersonalModels(Protocol):
+    """An algorithm that decides otherwise where clients make personal models."""
+
+    def with_personal_models(self) -> Algorithm[Any]:
+        """The algorithm for a run with a personal stage."""
+
+
+def for_personal_models(algorithm: Algorithm[Any]) -> Algorithm[Any]:
+    """The algorithm for a run with a personal stage; most are the same as without one."""
+    return algorithm.with_personal_models() if isinstance(algorithm, KnowsPersonalModels) else algorithm
 
 
 PersonalPlans = Generator[Plan, Report, tuple[PersonalChoice, ...]]

@@ -156,7 +156,11 @@ def _hopkins_above_threshold(layer: str | None, values: Mapping[str, float]) -> 
 def _gain(values: Mapping[str, float], *, gain: bool) -> str:
     groups = "{groups:.0f} groups" if values["groups"] > 2 else "the two sides"
     change = "lower" if gain else "do not lower"
-    return f"own models of {groups} {change} the loss of their members on hold-out data (by {{gain:.2g}} nats)"
+    loss = f"{change} the loss of their members on hold-out data"
+    if "p_gain" in values:
+        chance = "p = {p_gain:.2g}, level {level_gain:.2g}"
+        return f"personal models made from those of {groups} {loss} beyond chance (by {{gain:.2g}} nats, {chance})"
+    return f"own models of {groups} {loss} (by {{gain:.2g}} nats)"
 
 
 def _confirmed(finding: str, *, gain: bool) -> _Words:
@@ -268,7 +272,11 @@ def plain_sentence(kind: str, values: Mapping[str, Any]) -> str:
     known = {name: value for name, value in values.items() if value is not None}
     try:
         chance = {f"{name}_chance": _percent(known[name]) for name in ("p", "level", "floor") if name in known}
-        return _PLAIN.get(kind, "").format_map({**known, **chance})
+        text = _PLAIN.get(kind, "")
+        if "p_gain" in known:
+            text = text.replace(_OWN_MODELS_FIT, _PERSONAL_MODELS_FIT)
+            text = text.replace(_OWN_MODELS_DO_NOT_FIT, _PERSONAL_MODELS_DO_NOT_FIT)
+        return text.format_map({**known, **chance})
     except (KeyError, TypeError, ValueError):
         return ""
 
@@ -287,6 +295,14 @@ _FOUND_TWICE = (
 )
 _OWN_MODELS_FIT = " A model for each group fitted data that it had not seen better than one model did."
 _OWN_MODELS_DO_NOT_FIT = " A model for each group did not fit data that it had not seen better than one model did."
+_PERSONAL_MODELS_FIT = (
+    " The personal models that clients make from a model for each group fitted data that they had not seen better than "
+    "those that they make from one model."
+)
+_PERSONAL_MODELS_DO_NOT_FIT = (
+    " The personal models that clients make from a model for each group did not clearly fit data that they had not "
+    "seen better than those that they make from one model."
+)
 _OTHERS_FIT_WORSE = (
     "The models of the other groups fitted the clients' data worse than their own group's. Chance alone would do so in "
     "{p_chance} of cases; up to {level_chance} was allowed."

@@ -104,6 +104,9 @@ class Strata:
         holdout_check: Whether a split must lower the loss on half B of the data, where the models compared differ only
             by updates of half A. A split that does not lower it may be tried again in the next split-half round.
             Without the check, a cluster of four or more is split into the two sides as soon as a test confirms them.
+        holdout_models: Which models the check compares: those of the groups as they are ("group"), or personal models
+            that their members make of them ("personal"). Auto is "personal" in a run with a personal stage, such as
+            ``personal.method = "best"``, and else "group".
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -113,6 +116,11 @@ class Strata:
     test_schedule: Literal["schedule", "stability"] = "schedule"
     reassignment_rounds: NonNegativeInteger = 2
     holdout_check: bool = True
+    holdout_models: Literal["group", "personal"] | Auto = "auto"
+
+    def with_personal_models(self) -> Strata:
+        """The algorithm for a run with a personal stage."""
+        return replace(self, holdout_models="personal") if self.holdout_models == "auto" else self
 
     def init(self, problem: Problem) -> StrataState:
         """Everyone in one cluster."""
@@ -240,6 +248,8 @@ class Strata:
                     decision=found.decision,
                     round=round,
                     finer=found.finer,
+                    # A personal model of one of two or three clients is hardly another than that of a group of its own.
+                    personal=self.holdout_models == "personal" and not test.is_single_fold,
                 )
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round):

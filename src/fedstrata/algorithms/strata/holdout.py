@@ -5,6 +5,10 @@ group on half A of its members' data. The members measure the loss and the error
 half B, the hold-out data. A group is split under two conditions. A permutation test or an error-rate test has confirmed
 the split, and its subgroups, split further where that helps, have the lower loss with models of their own.
 
+Where clients make personal models from that of their cluster, such models are compared instead. They lie between the
+model of the group and the one that the client trains on half A by itself, as far from the group's as suits its members
+best. A split must then lower the loss beyond chance, by a paired t-test over the members.
+
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
 all data. docs/strata.md says what follows.
@@ -14,9 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
+
+from scipy.stats import t as student_t
 
 from fedstrata.clustering import cosine, error_rate_test, splits
-from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
+from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Rows
+from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
 
 MAX_SPLITS = 20
@@ -29,11 +37,23 @@ _ACROSS_LEAVES = 3.0
 _MAX_ROUNDS = 10
 """The number of rounds after which a comparison is given up if too few have answered."""
 
+_OWN_TASK = "holdout own"
+"""The task in which members train on half A by themselves, where personal models are compared."""
+
 _LOSS_TASK = "holdout loss"
 """The task in which members measure the loss of models on data that did not train them."""
 
 _ERRORS_TASK = "holdout errors"
 """The task in which members measure the share of errors of the same models."""
+
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How far personal models lie between the model of a group, and what a member trains by itself."""
+
+_WORST = 1.0
+"""The largest loss that a personal model counts as having above that of the group, in nats."""
+
+_PERSONAL_LEVEL = 0.025
+"""The level of the t-test of the gains of personal models."""
 
 _MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
@@ -151,9 +171,11 @@ class HoldoutComparison:
         clients: Who was compared, ids (m,).
         groups: The tree of groups, q in all.
         models: The model of each group, (q, p).
-        losses: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q). It is nan for
-            the other models, and as long as the client has not answered.
-        errors: The shares of misclassified samples, likewise, (m, q).
+        start: The model of the cluster from which they come, (1, p), where personal models are compared; else (0, p).
+        told: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q, s): the models of
+            groups as they are, and personal models in the order of `_SHARES`. It is nan for the other models, and as
+            long as the client has not answered.
+        errors: The shares of misclassified samples by the models of groups as they are, likewise, (m, q).
         samples: The number of independent samples behind them, (m,).
         level: The level of the error-rate tests of all other splits than the confirmed ones, together.
         decision: The decision of the permutation test. Without one, its kind is that of a split by error-rate tests.
@@ -164,7 +186,8 @@ class HoldoutComparison:
     clients: torch.Tensor
     groups: GroupTree
     models: torch.Tensor
-    losses: torch.Tensor
+    start: torch.Tensor
+    told: torch.Tensor
     errors: torch.Tensor
     samples: torch.Tensor
     level: float
@@ -175,7 +198,27 @@ class HoldoutComparison:
     @property
     def answered(self) -> torch.Tensor:
         """Who has answered, bool (m,)."""
-        return ~self.losses[:, 0].isnan()
+        return ~self.told[:, 0, 0].isnan()
+
+    @property
+    def of_personal_models(self) -> bool:
+        """Whether personal models are compared."""
+        return len(self.start) > 0
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """How far the compared models lie from those of the groups."""
+        return _SHARES if self.of_personal_models else _SHARES[:1]
+
+    @property
+    def losses(self) -> torch.Tensor:
+        """The loss of each client by each group, (m, q): with the share that suits the members of the group best."""
+        members = (self.groups.inside.T & self.answered[:, None])[:, :, None]  # (m, q, 1)
+        # A member that diverged when it trained by itself does not choose for all.
+        told = self.told.minimum(self.told[:, :, :1] + _WORST)
+        totals = torch.where(members, told, 0.0).double().sum(dim=0)  # (q, s)
+        best = totals.argmin(dim=1)
+        return told[:, torch.arange(len(best)), best]
 
     @property
     def complete(self) -> bool:
@@ -193,7 +236,7 @@ class HoldoutComparison:
             self,
             clients=self.clients[kept],
             groups=groups,
-            losses=self.losses[kept],
+            told=self.told[kept],
             errors=self.errors[kept],
             samples=self.samples[kept],
         )
@@ -210,6 +253,7 @@ def start_comparison(
     decision: Decision,
     round: int,
     finer: bool = True,
+    personal: bool = False,
 ) -> HoldoutComparison | None:
     """A comparison of groups; None where nobody of a confirmed group has sent anything, or there is one client.
 
@@ -223,6 +267,7 @@ def start_comparison(
         decision: The decision of the permutation test.
         round: The round in which the comparison begins.
         finer: Whether groups inside the confirmed ones are compared as well.
+        personal: Whether personal models are compared.
     """
     updates = first_half_updates(sent, clients)
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
@@ -230,7 +275,9 @@ def start_comparison(
         return None
     senders = groups.inside[:, torch.searchsorted(clients, updates.clients)]
     mean_updates = torch.cat([mean_update(problem, updates.at(members)) for members in senders])
-    return comparison_of(clients, groups, start + mean_updates, level=level, decision=decision, round=round)
+    models = start + mean_updates
+    base = start[None] if personal else start[None][:0]
+    return comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
 
 
 def first_half_updates(sent: Sequence[Rows], clients: torch.Tensor) -> Rows:
@@ -249,6 +296,7 @@ def comparison_of(
     clients: torch.Tensor,
     groups: GroupTree,
     models: torch.Tensor,
+    start: torch.Tensor,
     *,
     level: float,
     decision: Decision,
@@ -257,11 +305,13 @@ def comparison_of(
 ) -> HoldoutComparison:
     """A comparison in which nobody has answered yet. The arguments are its fields."""
     shape = (len(clients), len(groups))
+    shares = len(_SHARES) if len(start) else 1
     return HoldoutComparison(
         clients=clients,
         groups=groups,
         models=models,
-        losses=torch.full(shape, torch.nan),
+        start=start,
+        told=torch.full((*shape, shares), torch.nan),
         errors=torch.full(shape, torch.nan),
         samples=torch.zeros(len(clients)),
         level=level,
@@ -278,18 +328,28 @@ def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
 
 
 def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[HoldoutComparison]) -> Plan:
-    """The plan in which members also evaluate the models of comparisons that concern them, without training."""
+    """The plan in which members also evaluate the models of comparisons that concern them, without training.
+
+    Where personal models are compared, they first train on half A by themselves.
+    """
     if not comparisons:
         return plan
-    width = max(len(comparison.groups) for comparison in comparisons)
-    candidates = torch.full((len(plan.cohort), width), -1)
+    groups = list[list[int]]([] for _ in plan.cohort)
+    shares = list[list[float]]([] for _ in plan.cohort)
+    starts = torch.full((len(plan.cohort), 1), -1)
+    row_of = {client: row for row, client in enumerate(plan.cohort.tolist())}
     first = len(plan.models)
     for comparison in comparisons:
         for place, client in _unanswered(comparison, plan.cohort):
-            nodes = comparison.groups.models_for(place)
-            candidates[plan.cohort == client, : len(nodes)] = first + torch.tensor(nodes)
-        first += len(comparison.groups)
-    task = replace(
+            row = row_of[client]
+            groups[row] = [first + node for node in comparison.groups.models_for(place)]
+            shares[row] = list(comparison.shares)
+            if comparison.of_personal_models:
+                starts[row] = first + len(comparison.models)
+        first += len(comparison.models) + len(comparison.start)
+    models = [torch.cat([comparison.models, comparison.start]) for comparison in comparisons]
+    candidates = padded_candidates(groups)
+    evaluation = replace(
         plan.tasks[TRAIN],
         candidates=candidates,
         trainable=layout.nothing,
@@ -303,10 +363,43 @@ def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[Holdo
     statistics = {**plan.client_stats, "units": (candidates >= 0).any(dim=1)}
     return replace(
         plan,
-        models=torch.cat([plan.models, *(comparison.models for comparison in comparisons)]),
-        tasks={**plan.tasks, _LOSS_TASK: task, _ERRORS_TASK: replace(task, selection_metric="errors")},
+        models=torch.cat([plan.models, *models]),
+        tasks={
+            **plan.tasks,
+            **_loss_tasks(evaluation, layout, groups, shares, starts),
+            _ERRORS_TASK: replace(evaluation, selection_metric="errors"),
+        },
         client_stats=statistics,
     )
+
+
+def _loss_tasks(
+    evaluation: LocalTask,
+    layout: Layout,
+    groups: Sequence[Sequence[int]],
+    shares: Sequence[Sequence[float]],
+    starts: torch.Tensor,
+) -> dict[str, LocalTask]:
+    """The task that measures losses, after one in which clients train by themselves where personal models are compared.
+
+    Args:
+        evaluation: The task that evaluates the models of groups as they are.
+        layout: The layout of the network.
+        groups: The models of groups that each client evaluates, m lists.
+        shares: How far from them it evaluates models, m lists.
+        starts: The model from which it trains by itself, (m, 1); -1 where it does not.
+    """
+    if not bool((starts >= 0).any()):
+        return {_LOSS_TASK: evaluation}
+    candidates = [[model for model in models for _ in own] for models, own in zip(groups, shares, strict=True)]
+    ways = [[share for _ in models for share in own] for models, own in zip(groups, shares, strict=True)]
+    width = max(map(len, ways))
+    padded = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in ways])
+    own = replace(
+        evaluation, candidates=starts, trainable=layout.everything, fold="A", selection_fold="all", stream=_OWN_TASK
+    )
+    loss = replace(evaluation, candidates=padded_candidates(candidates), shares=padded, continues=_OWN_TASK)
+    return {_OWN_TASK: own, _LOSS_TASK: loss}
 
 
 def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> HoldoutComparison | None:
@@ -317,18 +410,18 @@ def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> H
         report: The report of that plan.
         round: The round of the answers.
     """
-    losses = comparison.losses.clone()
+    told = comparison.told.clone()
     errors = comparison.errors.clone()
     samples = comparison.samples.clone()
     result = report.results[_LOSS_TASK]
     for place, client in _unanswered(comparison, result.updates.clients):
         row = int((result.updates.clients == client).nonzero())
         nodes = comparison.groups.models_for(place)
-        told = result.losses[row, : len(nodes)]
-        losses[place, nodes] = told.nan_to_num(nan=_MAX_LOSS).clamp(max=_MAX_LOSS)
+        answer = result.losses[row, : len(nodes) * told.shape[2]].reshape(len(nodes), -1)
+        told[place, nodes] = answer.nan_to_num(nan=_MAX_LOSS).clamp(max=_MAX_LOSS)
         errors[place, nodes] = report.results[_ERRORS_TASK].losses[row, : len(nodes)]
         samples[place] = report.client_stats["units"].of(torch.tensor([client])).flatten()[0]
-    answered = replace(comparison, losses=losses, errors=errors, samples=samples)
+    answered = replace(comparison, told=told, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
 
@@ -390,8 +483,8 @@ def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: 
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gain = float((comparison.losses[:, 0] - losses)[comparison.answered].double().mean())
-    decision = _to_decision(comparison, round, pruned.leaves, gain, p)
+    gains = (comparison.losses[:, 0] - losses)[comparison.answered].double()
+    decision = _to_decision(comparison, round, pruned.leaves, gains, p)
     return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision)
 
 
@@ -407,10 +500,29 @@ def _prune(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> 
     one, other = (_prune(comparison, group, holdout_check=holdout_check) for group in subgroups)
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
     here = groups.inside[node] & answered
-    lowers_loss = float(losses[here].double().sum()) < float(whole.losses[here].double().sum())
-    if p > comparison.level or (holdout_check and not lowers_loss):
+    gains = (whole.losses - losses)[here].double()
+    if p > comparison.level or (holdout_check and not _pays(comparison, gains)):
         return whole
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p))
+
+
+def _pays(comparison: HoldoutComparison, gains: torch.Tensor) -> bool:
+    """Whether a split lowers the loss of those who have answered, by their gains (m,).
+
+    Personal models make up for groups that differ little, and then gains are chance. But each model of a group has
+    fewer clients to learn from in all later rounds.
+    """
+    if comparison.of_personal_models:
+        return _chance_of(gains) <= _PERSONAL_LEVEL
+    return float(gains.sum()) > 0
+
+
+def _chance_of(gains: torch.Tensor) -> float:
+    """The p of the one-sided t-test that clients gain nothing, by the gain of each, (m,); 1 for a single client."""
+    if len(gains) < 2:
+        return 1.0
+    t = gains.mean() / (gains.std() / sqrt(len(gains)))
+    return float(student_t.sf(float(t.nan_to_num(0.0, torch.inf, -torch.inf)), len(gains) - 1))
 
 
 def _losses_if_split(comparison: HoldoutComparison, node: int, inside: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -449,7 +561,9 @@ def two_groups_p(
     return error_rate_test(own[both], away[both], one[both], comparison.samples[both])
 
 
-def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int], gain: float, p: float) -> Decision:
+def _to_decision(
+    comparison: HoldoutComparison, round: int, leaves: Sequence[int], gains: torch.Tensor, p: float
+) -> Decision:
     """The decision after a comparison."""
     test = comparison.decision
     groups = comparison.groups
@@ -461,5 +575,7 @@ def _to_decision(comparison: HoldoutComparison, round: int, leaves: Sequence[int
             return Decision(kind="p_above_level", values=values)
     elif not all(map(groups.is_confirmed, leaves)):
         values |= {"p_holdout": p, "level_holdout": comparison.level}
-    values |= {"gain": gain, "groups": float(len(leaves))}
+    values |= {"gain": float(gains.mean()), "groups": float(len(leaves))}
+    if comparison.of_personal_models:
+        values |= {"p_gain": _chance_of(gains), "level_gain": _PERSONAL_LEVEL}
     return replace(test, kind=kind if len(leaves) > 1 else f"{kind}_without_gain", values=values)

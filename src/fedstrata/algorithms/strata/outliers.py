@@ -172,7 +172,10 @@ def compare_outliers(
     own = [mean_update(problem, updates.at(members)) for members in groups.inside[1:, places]]
     models = torch.cat([start[None], *(start + update for update in own)])
     decision = Decision("outliers_differ")
-    return comparison_of(search.clients, groups, models, level=level, decision=decision, round=round, of_outliers=True)
+    as_they_are = models[:0]
+    return comparison_of(
+        search.clients, groups, models, as_they_are, level=level, decision=decision, round=round, of_outliers=True
+    )
 
 
 def _outlier_groups(search: OutlierSearch, updates: Rows) -> GroupTree:
