@@ -78,7 +78,7 @@ def test_a_run_over_messages_is_the_loop_in_every_bit(here: Federation, name: st
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["ifca", "fedtsdp"])
+@pytest.mark.parametrize("name", ["ifca", "fedtsdp", "strata"])
 def test_the_personal_stage_is_the_loop_in_every_bit(here: Federation, name: str, method: str) -> None:
     if name in REFUSED.get(method, ()):
         pytest.skip("they do not go together")
