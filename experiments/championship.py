@@ -95,9 +95,16 @@ def _of_size(clients: int, groups: int) -> dict[str, dict[str, Any]]:
     }
 
 
+GROUPS_OF_MIXES: dict[str, Any] = {
+    "data": {"name": "mnist"},
+    "partition": {"scheme": "rotation", "groups": 2, "inside": {"scheme": "dirichlet", "alpha": 0.5}},
+}
+"""Two rotations, in which every client has its own mix of classes."""
+
 FEDERATIONS: dict[str, dict[str, Any]] = {
     **_images("mnist", "fashion_mnist"),
     "usc_had": PEOPLE,
+    "mnist_rotation_and_dirichlet_50": GROUPS_OF_MIXES,
     **_images("cifar10", "emnist_letters"),
     **_of_size(8, groups=2),
     **_of_size(100, groups=10),

@@ -272,6 +272,8 @@ def federation_title(name: str) -> str:
     kind = kinds[partition["scheme"]]
     if "sizes" in partition:
         kind = f"rotations of {', '.join(map(str, partition['sizes']))}"
+    if "inside" in partition:
+        kind += f", each of Dirichlet {partition['inside']['alpha']}"
     return f"{data}, {kind}" + (f", {clients} clients" if name.endswith(f"_of_{clients}") else "")
 
 

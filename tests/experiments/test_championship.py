@@ -135,8 +135,9 @@ def test_computing_is_counted_in_epochs_and_passes(small: str) -> None:
     assert computing["finetune_3"] == (5.0, 0.0) and computing["ditto_1"] == (4.0, 0.0)
     assert computing["ifca"] == (2.0, 8.0)
     assert found["fedavg_best"]["seconds"] > found["fedavg"]["seconds"]
-    # Cross-validation is three epochs of half of the data twice, and five models on each half; a tuning may follow.
-    assert 5.0 <= computing["fedavg_best"][0] <= 8.0 and computing["fedavg_best"][1] == 5.0
+    # Cross-validation is three epochs of half of the data twice, and five models on each half. A tuning may follow, and
+    # who tunes compares two models.
+    assert 5.0 <= computing["fedavg_best"][0] <= 8.0 and 5.0 <= computing["fedavg_best"][1] <= 7.0
     assert Work() == Work(trained=0, compared=0)
 
 

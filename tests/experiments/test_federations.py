@@ -57,10 +57,11 @@ def test_what_several_algorithms_ask_for_is_done_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Loop, "run", counted)
     twice: dict[str, dict[str, Any]] = {
-        name: {"name": "strata", "alpha": alpha} for name, alpha in (("low", 1e-6), ("lower", 1e-7))
+        name: {"name": "strata", "alpha": alpha} for name, alpha in (("low", 0.002), ("lower", 0.001))
     }
     list(follow({**KEYS, "rounds": 2}, {**twice, "fedavg": {"name": "fedavg"}}))
-    assert done.count("all") == 2 and done.count("A") == done.count("B") <= 1
+    # So few clients have four folds, in the second round.
+    assert {fold: done.count(fold) for fold in set(done)} == {"all": 2, "A1": 1, "A2": 1, "B1": 1, "B2": 1}
 
 
 def test_results_are_computed_once_and_more_can_be_added(tmp_path: Path) -> None:
