@@ -32,9 +32,9 @@ HERE = Path(__file__).parent
 KEPT = ("acc_client", "loss", "clusters", "ari")
 
 CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "digits, FedAvg": ("digits_rotation", ("algorithm.name=fedavg",)),
-    "digits, IFCA": ("digits_rotation", ("algorithm.name=ifca", "algorithm.k=4")),
-    "digits, Strata": ("digits_rotation", ("algorithm.name=strata",)),
+    "digits, FedAvg": ("digits_rotation", ("algorithm.name=fedavg", "rounds=20")),
+    "digits, IFCA": ("digits_rotation", ("algorithm.name=ifca", "algorithm.k=4", "rounds=20")),
+    "digits, Strata": ("digits_rotation", ("algorithm.name=strata", "rounds=20")),
     "MNIST, LayerCFL, 10 rounds": ("mnist_rotation", ("rounds=10",)),
     "USC-HAD, FedAvg, 15 rounds": ("usc_had_subjects", ("algorithm.name=fedavg", "rounds=15")),
 }

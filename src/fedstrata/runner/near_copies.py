@@ -29,7 +29,7 @@ _QUERIES = 64
 _ROWS = 2048
 """The largest number of samples of a client among which neighbours are looked for."""
 
-_READ_NUMBERS = 2**22
+_READ_NUMBERS = 2**21
 """The largest number of numbers that are read, of all samples together."""
 
 _COMPARED_NUMBERS = 2048
