@@ -152,9 +152,9 @@ METHODS: dict[str, dict[str, Any]] = {
 SHARED_MODEL: dict[str, str] = {
     **{method: "fedavg" for method in METHODS if method.startswith(("finetune", "ditto", "fedavg_"))},
     "oracle_best": "oracle",
-    "strata_best": "strata",
 }
-"""The method whose models are those of the clusters before clients make theirs personal."""
+"""The method whose models are those of the clusters before clients make theirs personal. Strata is not here: in a run
+with personal models it splits otherwise."""
 
 ENGINE: dict[str, Any] = {"name": "loop"}
 """The engine whose results are the same in every bit, whatever runs beside it."""

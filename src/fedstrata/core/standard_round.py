@@ -90,8 +90,8 @@ def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
 
 
 def padded_candidates(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Some models for each client as candidates, (m, c), padded with -1."""
-    width = max(map(len, rows), default=1)
+    """Some models for each client as candidates, (m, c) with c > 0, padded with -1."""
+    width = max([1, *map(len, rows)])
     padded = [[*row, *[-1] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), width)
 

@@ -36,7 +36,7 @@ FULL_FOLD = 24
 """The number of samples that a fold needs where clients have them. A client with smaller folds does not take part."""
 
 MIN_FOLD = 8
-"""The number of samples that a fold needs where half of the clients or more are too small for `FULL_FOLD`."""
+"""The number of samples that a fold needs where more than half of the members are too small for `FULL_FOLD`."""
 
 MAX_PARTICIPANTS = 200
 """The largest number of participants. Of more members, so many are drawn at random."""
@@ -92,8 +92,8 @@ class Participants:
 def needed_samples(sizes: torch.Tensor, folds: int) -> int:
     """The number of training samples that a member of a cluster needs to take part in a test.
 
-    All participants train on equally many samples, so a small one would take away what the others have. Where half of
-    the members are small themselves, folds are as small as these members need.
+    All participants train on equally many samples, so a small one would take away what the others have. Where more than
+    half of the members of known size are too small for full folds, folds are as large as half of them can fill.
 
     Args:
         sizes: The training samples of each member, (m,); 0 where they are not known yet.

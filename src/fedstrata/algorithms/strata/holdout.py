@@ -7,7 +7,7 @@ the split, and its subgroups, split further where that helps, have the lower los
 
 Where clients make personal models from that of their cluster, such models are compared instead. They lie between the
 model of the group and the one that the client trains on half A by itself, as far from the group's as suits its members
-best. A split must then lower the loss beyond chance, by a paired t-test over the members.
+best. A split must then lower the loss by a paired t-test over the members. The share is chosen on half B as well.
 
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
@@ -393,7 +393,7 @@ def _loss_tasks(
         return {_LOSS_TASK: evaluation}
     candidates = [[model for model in models for _ in own] for models, own in zip(groups, shares, strict=True)]
     ways = [[share for _ in models for share in own] for models, own in zip(groups, shares, strict=True)]
-    width = max(map(len, ways))
+    width = max([1, *map(len, ways)])
     padded = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in ways])
     own = replace(
         evaluation, candidates=starts, trainable=layout.everything, fold="A", selection_fold="all", stream=_OWN_TASK
