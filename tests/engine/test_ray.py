@@ -181,6 +181,8 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
+    # Flower imports Ray as well, and a test of it may have run before in this process.
+    is_first_import = "ray" not in sys.modules
     engine = Parallel(SITE, Ray(SITE, workers))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     engine.close()
@@ -188,7 +190,7 @@ def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
     import ray  # only now, for what it binds to is settled when it is imported first
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it without annotations
-    assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
+    assert not is_first_import or [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
 
 
 @pytest.mark.slow
