@@ -20,6 +20,14 @@ from turns import same
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def imported_for_this_machine() -> None:
+    """What Ray binds to is settled when it is imported, so the first engine of the process names no other cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        Ray(SITE)
+
+
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ExperimentError, match=r'expected Ray, found none; pip install "fedstrata\[ray\]"'):
@@ -181,8 +189,6 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
-    # Flower imports Ray as well, and a test of it may have run before in this process.
-    is_first_import = "ray" not in sys.modules
     engine = Parallel(SITE, Ray(SITE, workers))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     engine.close()
@@ -190,7 +196,7 @@ def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
     import ray  # only now, for what it binds to is settled when it is imported first
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it without annotations
-    assert not is_first_import or [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
+    assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
 
 
 @pytest.mark.slow
