@@ -6,23 +6,28 @@ of them together cost little more than FedAvg.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import torch
 
+import fedstrata
 from fedstrata.config import load_experiment
 from fedstrata.config.tables import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, PlayedRound, one_thread, play_rounds
+
+RESULTS = Path(__file__).parent / "results"
 
 KEPT = 20
 """Federations after which the results are written down."""
@@ -92,6 +97,55 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
 
 def _algorithm(table: Mapping[str, Any]) -> Algorithm[Any]:
     return algorithm_from(str(table["name"]), {key: value for key, value in table.items() if key != "name"})
+
+
+def run_study(
+    name: str,
+    about: str | None,
+    conditions: Mapping[str, Mapping[str, Any]],
+    one: Callable[[str, int], dict[str, Any]],
+    federations: int,
+) -> None:
+    """Compute what is missing of a study, as its command line says.
+
+    Args:
+        name: of the study, and of its file of results.
+        about: what the study is, for ``--help``.
+        conditions: what the results of each case depend on, by the name of the case.
+        one: computes a result from the name of a case and a seed.
+        federations: of each case, by default.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--federations", type=int, default=federations, help="of each case")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="where the results are kept")
+    given = parser.parse_args()
+    for case, held in conditions.items():
+        gather(given.out, case, held, one, range(given.federations), given.jobs)
+
+
+def outcomes_of(
+    cases: Mapping[str, Mapping[str, Any]], algorithms: Mapping[str, Mapping[str, Any]], name: str, seed: int
+) -> dict[str, Any]:
+    """One federation under each algorithm: accuracy, agreement with the true groups, clusters, rounds of splits.
+
+    Args:
+        cases: the experiments, by name.
+        algorithms: the keys of each algorithm, by its name.
+        name: of the federation.
+        seed: of the run.
+    """
+    found: dict[str, Any] = {"seed": seed}
+    with TemporaryDirectory() as folder:
+        for algorithm, keys in algorithms.items():
+            experiment = {**cases[name], "seed": seed, "algorithm": {"name": algorithm, **keys}}
+            found[algorithm] = _outcome(fedstrata.run(experiment, Path(folder) / algorithm, quiet=True))
+    return found
+
+
+def _outcome(run: fedstrata.Run) -> dict[str, Any]:
+    splits = [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])]
+    return {**{key: run.summary[key] for key in ("acc_client", "ari", "clusters")}, "splits": splits}
 
 
 def gather(

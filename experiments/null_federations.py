@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from federations import follow, gather
+from federations import RESULTS, follow, gather
 
 from fedstrata.algorithms.strata.outliers import OUTLIER_TASK
 
@@ -135,8 +135,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 
 FEDERATIONS = {"cnn": 40}
 """Federations at most, where one takes long."""
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:

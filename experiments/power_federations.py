@@ -9,12 +9,10 @@ about what can be seen, not about what pays.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from federations import follow, gather
+from federations import follow, run_study
 
 STRATA = {"strata": {"name": "strata", "holdout_check": False}}
 
@@ -57,18 +55,11 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 }
 """Experiments; of digits, and of MNIST where classes are skewed, of which digits have too few."""
 
-PATH = Path(__file__).parent / "results" / "power_federations.json"
-
 
 def main() -> None:
     """Compute what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", type=int, default=20, help="of each case")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=PATH, help="where the results are kept")
-    given = parser.parse_args()
-    for name, keys in CASES.items():
-        gather(given.out, name, {"keys": keys, "algorithms": STRATA}, one, range(given.federations), given.jobs)
+    conditions = {name: {"keys": keys, "algorithms": STRATA} for name, keys in CASES.items()}
+    run_study("power_federations", __doc__, conditions, one, federations=20)
 
 
 def one(name: str, seed: int) -> dict[str, Any]:

@@ -8,14 +8,12 @@ is as in ``outlier_federations.py``. IFCA knows the number of groups.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from federations import gather
-from outlier_federations import SCHEMES, case, one
+from federations import outcomes_of, run_study
+from outlier_federations import SCHEMES, case
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
@@ -40,19 +38,11 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 }
 """Experiments, by what they are."""
 
-PATH = Path(__file__).parent / "results" / "small_federations.json"
-
 
 def main() -> None:
     """Compute what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", type=int, default=5, help="of each case")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=PATH, help="where the results are kept")
-    given = parser.parse_args()
-    for name, keys in CASES.items():
-        conditions = {"keys": keys, "algorithms": ALGORITHMS}
-        gather(given.out, name, conditions, partial(one, CASES, ALGORITHMS), range(given.federations), given.jobs)
+    conditions = {name: {"keys": keys, "algorithms": ALGORITHMS} for name, keys in CASES.items()}
+    run_study("small_federations", __doc__, conditions, partial(outcomes_of, CASES, ALGORITHMS), federations=5)
 
 
 if __name__ == "__main__":
