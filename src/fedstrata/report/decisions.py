@@ -272,11 +272,8 @@ def plain_sentence(kind: str, values: Mapping[str, Any]) -> str:
     known = {name: value for name, value in values.items() if value is not None}
     try:
         chance = {f"{name}_chance": _percent(known[name]) for name in ("p", "level", "floor") if name in known}
-        text = _PLAIN.get(kind, "")
-        if "p_gain" in known:
-            text = text.replace(_OWN_MODELS_FIT, _PERSONAL_MODELS_FIT)
-            text = text.replace(_OWN_MODELS_DO_NOT_FIT, _PERSONAL_MODELS_DO_NOT_FIT)
-        return text.format_map({**known, **chance})
+        fit = _FIT_OF_PERSONAL_MODELS if "p_gain" in known else _FIT_OF_MODELS
+        return _PLAIN.get(kind, "").format_map({**known, **chance, **fit})
     except (KeyError, TypeError, ValueError):
         return ""
 
@@ -293,16 +290,16 @@ _FOUND_TWICE = (
     "The groups that were found in one part of every client's data were found again in the other part. Chance alone "
     "would do so in {p_chance} of cases; up to {level_chance} was allowed."
 )
-_OWN_MODELS_FIT = " A model for each group fitted data that it had not seen better than one model did."
-_OWN_MODELS_DO_NOT_FIT = " A model for each group did not fit data that it had not seen better than one model did."
-_PERSONAL_MODELS_FIT = (
-    " The personal models that clients make from a model for each group fitted data that they had not seen better than "
-    "those that they make from one model."
-)
-_PERSONAL_MODELS_DO_NOT_FIT = (
-    " The personal models that clients make from a model for each group did not clearly fit data that they had not "
-    "seen better than those that they make from one model."
-)
+_FIT_OF_MODELS = {
+    "fit": "A model for each group fitted data that it had not seen better than one model did.",
+    "no_fit": "A model for each group did not fit data that it had not seen better than one model did.",
+}
+_FIT_OF_PERSONAL_MODELS = {
+    "fit": "The personal models that clients make from a model for each group fitted data that they had not seen "
+    "better than those that they make from one model.",
+    "no_fit": "The personal models that clients make from a model for each group did not clearly fit data that they "
+    "had not seen better than those that they make from one model.",
+}
 _OTHERS_FIT_WORSE = (
     "The models of the other groups fitted the clients' data worse than their own group's. Chance alone would do so in "
     "{p_chance} of cases; up to {level_chance} was allowed."
@@ -313,16 +310,16 @@ _TOO_FEW_ANSWERS = "Too few clients answered in the same round to be compared."
 _PLAIN: Mapping[str, str] = {
     "split": _PULLED_APART,
     "split_confirmed": f"{_PULLED_APART} {_FOUND_TWICE}",
-    "groups_replicate": _FOUND_TWICE + _OWN_MODELS_FIT,
-    "groups_replicate_without_gain": _FOUND_TWICE + _OWN_MODELS_DO_NOT_FIT,
-    "newcomers_differ": "Clients that came later differ from those that were there. " + _FOUND_TWICE + _OWN_MODELS_FIT,
+    "groups_replicate": _FOUND_TWICE + " {fit}",
+    "groups_replicate_without_gain": _FOUND_TWICE + " {no_fit}",
+    "newcomers_differ": "Clients that came later differ from those that were there. " + _FOUND_TWICE + " {fit}",
     "newcomers_differ_without_gain": "Clients that came later differ from those that were there. "
     + _FOUND_TWICE
-    + _OWN_MODELS_DO_NOT_FIT,
-    "models_differ": _OTHERS_FIT_WORSE + _OWN_MODELS_FIT,
-    "models_differ_without_gain": _OTHERS_FIT_WORSE + _OWN_MODELS_DO_NOT_FIT,
+    + " {no_fit}",
+    "models_differ": _OTHERS_FIT_WORSE + " {fit}",
+    "models_differ_without_gain": _OTHERS_FIT_WORSE + " {no_fit}",
     "outliers_differ": "A few clients differ from all others: the model of either side fitted the other side's data "
-    "worse. Chance alone would do so in {p_chance} of cases; up to {level_chance} was allowed." + _OWN_MODELS_FIT,
+    "worse. Chance alone would do so in {p_chance} of cases; up to {level_chance} was allowed. {fit}",
     "true_groups_given": "The groups were given: they are the true groups of the simulation.",
     "random_groups_given": "The groups were drawn at random. They say nothing about the clients.",
     "k_given": "The number of groups, {clusters:.0f}, was given. In every round, each client took the group whose "
