@@ -9,7 +9,7 @@ import torch
 from fedstrata.config.tables import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import RunSetup
+from fedstrata.runner.build import RunSetup, with_personal_stage
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.personal import PersonalModels, make_personal
 from fedstrata.runner.rounds import PlanReply, answer_plans
@@ -64,8 +64,7 @@ def with_stage(setup: RunSetup, name: str, method: str = "none") -> RunSetup:
     personal = personal_from(method, METHODS.get(method, {}))
     if personal is not None:
         personal.check(setup.problem, algorithm)
-        algorithm = personal.around(algorithm)
-    return replace(setup, algorithm=algorithm, personal=personal)
+    return replace(setup, algorithm=with_personal_stage(algorithm, personal), personal=personal)
 
 
 def refused(setup: RunSetup, name: str, method: str) -> bool:

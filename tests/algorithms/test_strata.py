@@ -553,9 +553,9 @@ def test_a_personal_stage_makes_strata_compare_personal_models_unless_a_key_says
 def test_a_round_without_anybody_who_is_to_answer_a_comparison_asks_nobody() -> None:
     tested = drive(Strata(holdout_models="personal"), Folded(TWO, apart=3.0), 2)[-1].state
     comparison = tested.clusters[0].comparison
-    told = comparison.told.clone()
-    told[:5] = 1.0
-    known = replace(tested.clusters[0], comparison=replace(comparison, told=told))
+    losses = comparison.losses_by_share.clone()
+    losses[:5] = 1.0
+    known = replace(tested.clusters[0], comparison=replace(comparison, losses_by_share=losses))
     turn = drive(Strata(), Folded(TWO, apart=3.0), 1, replace(tested, clusters=(known,)), cohorts={3: range(5)})[-1]
     assert turn.plan.tasks["holdout loss"].candidates.tolist() == [[-1]] * 5
     assert turn.state.clusters[0].comparison is not None

@@ -6,14 +6,9 @@ from math import exp, log
 import pytest
 import torch
 
-from fedstrata.algorithms.strata.holdout import (
-    GroupTree,
-    HoldoutComparison,
-    candidate_groups,
-    single_group,
-    split_decision,
-    with_confirmed_split,
-)
+from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
+from fedstrata.algorithms.strata.holdout import HoldoutComparison
+from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Rows
 
 
@@ -50,7 +45,7 @@ def test_a_confirmed_split_comes_first_and_each_side_is_parted_by_itself() -> No
 
 
 def test_confirmed_splits_inside_a_side_come_before_all_others() -> None:
-    """Clients 0 and 1, 2 and 3 are told apart from 4 and 5, and from each other."""
+    """Clients 0 and 1, 2 and 3 are losses_by_share apart from 4 and 5, and from each other."""
     six = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2], [0.0, 9.0], [0.5, 9.0])
     pairs = torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1)
     confirmed = with_confirmed_split(sides(False, False, False, False, True, True), 1, pairs[0], pairs[1])
@@ -110,10 +105,8 @@ def comparison(
     errors = torch.where(tree.inside.T, own, beside).float()
     loss = torch.tensor([losses[0], *[losses[1]] * 2, *[losses[2]] * 4]).expand(4, 7).clone()
     each, decision = torch.full((4,), samples), Decision(kind="groups_replicate" if confirmed else "models_differ")
-    as_they_are = torch.zeros(0, 2)
-    return HoldoutComparison(
-        torch.arange(4), tree, torch.zeros(7, 2), as_they_are, loss[..., None], errors, each, 0.05, decision, 4
-    )
+    models = torch.zeros(7, 2)
+    return HoldoutComparison(torch.arange(4), tree, models, None, loss[..., None], errors, each, 0.05, decision, 4)
 
 
 def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
@@ -155,8 +148,10 @@ def test_what_is_confirmed_inside_a_side_needs_no_error_rate_test() -> None:
     one = torch.eye(4, dtype=torch.bool)
     tree = with_confirmed_split(sides(False, False, True, True), 1, one[0], one[1])
     found = comparison(0.2, 0.25, confirmed=True, losses=(3.0, 2.0, 1.0))
-    told = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)[..., None]
-    made = split_decision(replace(found, groups=tree, told=told, errors=found.errors[:, :5]), 5, holdout_check=True)
+    losses_by_share = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)[..., None]
+    made = split_decision(
+        replace(found, groups=tree, losses_by_share=losses_by_share, errors=found.errors[:, :5]), 5, holdout_check=True
+    )
     assert made.groups.tolist() == [0, 1, 2, 2]
     assert made.decision == Decision(kind="groups_replicate", values={"gain": 1.5, "groups": 3})
 
@@ -183,16 +178,17 @@ def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
     tree = candidate_groups(sides(False, False, False, True), torch.arange(4), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None
     errors = torch.where(tree.inside.T, 0.0, 0.9)
-    found = split_decision(replace(one, groups=tree, told=one.told[:, :5], errors=errors), 5, holdout_check=True)
+    fewer = replace(one, groups=tree, losses_by_share=one.losses_by_share[:, :5], errors=errors)
+    found = split_decision(fewer, 5, holdout_check=True)
     assert found.count == 1 and found.decision.values["gain"] == 0
 
 
 def test_a_comparison_is_complete_when_half_have_answered_and_someone_on_each_side() -> None:
     one = comparison(0.0, 0.5, confirmed=True, losses=(3.0, 2.0, 1.0))
     for silent, complete in (([3], True), ([0, 2], True), ([2, 3], False), ([0, 1, 2], False)):
-        told = one.told.clone()
-        told[silent] = torch.nan
-        assert replace(one, told=told).complete is complete
+        losses_by_share = one.losses_by_share.clone()
+        losses_by_share[silent] = torch.nan
+        assert replace(one, losses_by_share=losses_by_share).complete is complete
 
 
 def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
@@ -202,15 +198,24 @@ def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
     """
     m = len(gains)
     groups = sides(*(client >= m // 2 for client in range(m)))
-    told = torch.full((m, 3, 5), 2.0)
-    told[:, 0, share] = 1.0
-    told[:, 1:, share] = 1.0 - torch.tensor(gains)[:, None]
-    told = torch.where(groups.inside.T[..., None], told, torch.nan)
+    losses_by_share = torch.full((m, 3, 5), 2.0)
+    losses_by_share[:, 0, share] = 1.0
+    losses_by_share[:, 1:, share] = 1.0 - torch.tensor(gains)[:, None]
+    losses_by_share = torch.where(groups.inside.T[..., None], losses_by_share, torch.nan)
     decision = Decision(kind="groups_replicate")
     errors = torch.zeros(m, 3)
     samples = torch.full((m,), 100.0)
     return HoldoutComparison(
-        torch.arange(m), groups, torch.zeros(3, 2), torch.zeros(1, 2), told, errors, samples, 0.05, decision, 4
+        torch.arange(m),
+        groups,
+        torch.zeros(3, 2),
+        torch.zeros(1, 2),
+        losses_by_share,
+        errors,
+        samples,
+        0.05,
+        decision,
+        4,
     )
 
 
@@ -235,11 +240,11 @@ def test_personal_models_must_gain_beyond_chance(gains: list[float], count: int)
 def test_a_member_that_diverged_by_itself_does_not_choose_the_share_for_all() -> None:
     """Its loss of 1000 counts as one more than with the model of the group: 3, and the share gains 1 for the others."""
     one = personal([0.1, 0.2, 0.3, 0.2])
-    told = one.told.clone()
-    told[3, 2, 2] = 1000.0
-    assert replace(one, told=told).losses[:, 2].tolist()[2:] == pytest.approx([0.7, 3.0])
-    told[2, 2, 2] = 1000.0
-    assert replace(one, told=told).losses[:, 2].tolist()[2:] == [2.0, 2.0]
+    losses_by_share = one.losses_by_share.clone()
+    losses_by_share[3, 2, 2] = 1000.0
+    assert replace(one, losses_by_share=losses_by_share).losses[:, 2].tolist()[2:] == pytest.approx([0.7, 3.0])
+    losses_by_share[2, 2, 2] = 1000.0
+    assert replace(one, losses_by_share=losses_by_share).losses[:, 2].tolist()[2:] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("values", [torch.eye(4), torch.eye(7), torch.ones(3, 2)])
@@ -273,5 +278,6 @@ def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     tree = candidate_groups(sides(False, False, False, True), torch.arange(4), PAIRS.at(torch.tensor([0, 2, 3])))
     assert tree is not None and members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
     errors = torch.where(tree.inside.T, 0.0, 0.9)
-    found = split_decision(replace(one, groups=tree, told=one.told[:, :5], errors=errors), 5, holdout_check=True)
+    fewer = replace(one, groups=tree, losses_by_share=one.losses_by_share[:, :5], errors=errors)
+    found = split_decision(fewer, 5, holdout_check=True)
     assert found.count == 3 and found.groups.tolist() == [0, -1, 1, 2]

@@ -70,12 +70,12 @@ def compared(own: float, away: float, *, losses: tuple[float, float], outliers: 
     groups = _outlier_groups(search, sent)
     models = torch.zeros(len(groups), 2)
     decision = Decision("outliers_differ")
-    empty = comparison_of(ids, groups, models, models[:0], level=0.01, decision=decision, round=3)
+    empty = comparison_of(ids, groups, models, level=0.01, decision=decision, round=3)
     errors = torch.where(last[:, None], own, away).repeat(1, len(groups))
     errors[:, 0] = torch.where(last, away, own)
     loss = torch.where(last[:, None], losses[1], 9.0).repeat(1, len(groups))
     loss[:, 0] = losses[0]
-    return replace(empty, errors=errors, told=loss[..., None], samples=torch.full((10,), 100.0))
+    return replace(empty, errors=errors, losses_by_share=loss[..., None], samples=torch.full((10,), 100.0))
 
 
 def test_an_outlier_whose_model_fits_it_better_and_the_others_worse_gets_a_cluster() -> None:

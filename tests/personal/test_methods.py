@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import fedstrata
+from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.errors import ExperimentError
 from fedstrata.personal import LastModels
-from fedstrata.personal.best import SHARES, choose, cohort_weight, fits, with_all_samples
+from fedstrata.personal.best import choose, cohort_weight, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 from fedstrata.runner.run import run_experiment
@@ -102,8 +103,8 @@ def test_who_fits_its_own_data_worse_after_tuning_keeps_nothing_of_it() -> None:
     rows = Rows(torch.arange(3), torch.zeros(3, 5))
     losses = torch.tensor([[1.0, 0.5], [1.0, torch.nan], [1.0, 1.5]])
     done = Result(rows, torch.zeros(3, dtype=torch.int64), torch.full((3,), 40), losses)
-    assert fits(Report({"tuning-kept": done}), "tuning-kept") == {0: True, 1: False, 2: False}
-    assert fits(Report({}), "tuning-kept") == {}
+    assert keeps_tuning(Report({"tuning-kept": done}), "tuning-kept") == {0: True, 1: False, 2: False}
+    assert keeps_tuning(Report({}), "tuning-kept") == {}
 
 
 def test_clients_that_differ_on_both_halves_alike_choose_for_themselves() -> None:

@@ -35,7 +35,7 @@ from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units
+from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units, with_personal_stage
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
@@ -181,7 +181,7 @@ def _run_setup(
     names = _client_names(federation, clients)
     setup = RunSetup(
         problem=problem,
-        algorithm=personal.around(algorithm) if personal else algorithm,
+        algorithm=with_personal_stage(algorithm, personal),
         clients=clients,
         members=members,
         client_data=no_client_data(config),

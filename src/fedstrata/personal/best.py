@@ -17,14 +17,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
 from fedstrata.lazy_torch import torch
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
-from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, for_personal_models, tuning_tasks
-
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of a tuned model may be kept. Without any, the model is that from which tuning started."""
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
 
 _FOLDS = {"A": "B", "B": "A"}
 """The halves of a client's training data, and which one judges what was tuned on it."""
@@ -57,7 +55,7 @@ class Best:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """Nothing happens beside the rounds."""
-        return for_personal_models(algorithm)
+        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Two plans: cross-validation on halves, then tuning on everything with what was chosen."""
@@ -69,11 +67,11 @@ class Best:
         options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
         choices = [options[number] for number in chosen.tolist()]
         report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
-        fitting = {client: fit for tuning in tunings for client, fit in fits(report, tuning.kept).items()}
+        keeps = {client: kept for tuning in tunings for client, kept in keeps_tuning(report, tuning.kept).items()}
         nodes = last.nodes[last.candidates[:, 0]].tolist()
         return tuple(
             PersonalChoice(client, node, float(option.tuning.epochs), with_all_samples(option.share))
-            if fitting.get(client, False)
+            if keeps.get(client, False)
             else PersonalChoice(client, node, epochs=0.0, share=0.0)
             for client, node, option in zip(last.clients.tolist(), nodes, choices, strict=True)
         )
@@ -147,7 +145,7 @@ def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
     return tasks
 
 
-def fits(report: Report, task: str) -> dict[int, bool]:
+def keeps_tuning(report: Report, task: str) -> dict[int, bool]:
     """Of each client that did a task of `_final_tasks`, whether it keeps something of the tuned model."""
     if task not in report.results:
         return {}
@@ -213,15 +211,10 @@ def cohort_weight(losses: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 def _gains(losses: torch.Tensor) -> torch.Tensor:
     """How much lower than that of the untuned model the loss of each option is, (2, m, c).
 
-    A loss that is not finite, as of a network that diverged in tuning, counts as one that is `_WORST` higher.
+    A loss that is not finite, as of a network that diverged in tuning, counts as one that is `MAX_EXCESS_LOSS` higher.
     """
     gains = losses[..., :1] - losses
-    return gains.nan_to_num(-_WORST, _WORST, -_WORST).clamp(min=-_WORST)
-
-
-_WORST = 1.0
-"""The most by which an option is counted as worse than the untuned model. It is not chosen in any case, and must not
-hide how much the clients differ in others."""
+    return gains.nan_to_num(-MAX_EXCESS_LOSS, MAX_EXCESS_LOSS, -MAX_EXCESS_LOSS).clamp(min=-MAX_EXCESS_LOSS)
 
 
 def choose(losses: torch.Tensor, sizes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from fedstrata.core import (
 )
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
-from fedstrata.personal.stage import LastModels, PersonalPlans, for_personal_models
+from fedstrata.personal.stage import LastModels, PersonalPlans
 
 PERSONAL = "personal"
 """The task that trains the personal model."""
@@ -67,9 +67,7 @@ class DittoBeside:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm, with the second training of each client and the evaluation of its result."""
-        return WithDitto(
-            for_personal_models(algorithm), self.lam, None if isinstance(self.epochs, str) else self.epochs
-        )
+        return WithDitto(algorithm, self.lam, None if isinstance(self.epochs, str) else self.epochs)
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Nothing is left to do when the rounds are over."""

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
 from fedstrata.core import Algorithm, Layout, Mask, Problem
 from fedstrata.errors import ExperimentError, LayoutError
-from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, for_personal_models, tuning_tasks
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
 
 ALL = "all"
 """The selector of all layers. It stands for every tensor: those of normalisation layers too."""
@@ -42,7 +42,7 @@ class FineTuned:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """Nothing happens beside the rounds."""
-        return for_personal_models(algorithm)
+        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """One plan, in which every client tunes and saves its model."""
@@ -69,7 +69,7 @@ class TunedHead:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """Nothing happens beside the rounds."""
-        return for_personal_models(algorithm)
+        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """One plan, in which every client tunes and saves its model."""

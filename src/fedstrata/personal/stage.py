@@ -69,19 +69,6 @@ class PersonalChoice:
     share: float
 
 
-@runtime_checkable
-class KnowsPersonalModels(Protocol):
-    """An algorithm that decides otherwise where clients make personal models."""
-
-    def with_personal_models(self) -> Algorithm[Any]:
-        """The algorithm for a run with a personal stage."""
-
-
-def for_personal_models(algorithm: Algorithm[Any]) -> Algorithm[Any]:
-    """The algorithm for a run with a personal stage; most are the same as without one."""
-    return algorithm.with_personal_models() if isinstance(algorithm, KnowsPersonalModels) else algorithm
-
-
 PersonalPlans = Generator[Plan, Report, tuple[PersonalChoice, ...]]
 """The plans after the last round: each is yielded, the report of it is sent, and the choices are returned."""
 
@@ -103,6 +90,14 @@ class PersonalMethod(Protocol):
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """What the clients do when the rounds are over, plan by plan."""
+
+
+@runtime_checkable
+class KnowsPersonalModels(Protocol):
+    """An algorithm that decides otherwise where clients make personal models."""
+
+    def with_personal_models(self) -> Algorithm[Any]:
+        """The algorithm for a run with a personal stage."""
 
 
 def tuning_tasks(

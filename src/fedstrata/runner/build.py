@@ -37,7 +37,7 @@ from fedstrata.errors import ExperimentError, LayoutError, PartitionError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
-from fedstrata.personal import PersonalMethod
+from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -143,7 +143,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     problem = replace(problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
         problem=problem,
-        algorithm=personal.around(algorithm) if personal else algorithm,
+        algorithm=with_personal_stage(algorithm, personal),
         clients=clients,
         members=members,
         client_data=spec.client_data,
@@ -208,8 +208,15 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     algorithm = experiment.algorithm_of()
     personal = experiment.personal_of()
     rehearse(algorithm, problem, personal)
-    algorithm = personal.around(algorithm) if personal else algorithm
+    algorithm = with_personal_stage(algorithm, personal)
     return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members)
+
+
+def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
+    """The algorithm of a run with a personal method; None is a run without one."""
+    if method is None:
+        return algorithm
+    return method.around(algorithm.with_personal_models() if isinstance(algorithm, KnowsPersonalModels) else algorithm)
 
 
 def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:

@@ -18,11 +18,9 @@ from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
-    ClusterSplit,
     HoldoutComparison,
     add_evaluation_tasks,
     first_half_updates,
-    split_decision,
     start_comparison,
     with_answers,
 )
@@ -33,6 +31,7 @@ from fedstrata.algorithms.strata.outliers import (
     outlier_decision,
     start_search,
 )
+from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
     clusters_to_test,

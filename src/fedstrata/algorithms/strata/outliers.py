@@ -15,16 +15,9 @@ from dataclasses import dataclass, replace
 from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.split_half import compared_layers
-from fedstrata.algorithms.strata.holdout import (
-    ClusterSplit,
-    GroupTree,
-    HoldoutComparison,
-    candidate_groups,
-    comparison_of,
-    mean_update,
-    single_group,
-    two_groups_p,
-)
+from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, mean_update
+from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
 from fedstrata.lazy_torch import torch
 
@@ -172,10 +165,7 @@ def compare_outliers(
     own = [mean_update(problem, updates.at(members)) for members in groups.inside[1:, places]]
     models = torch.cat([start[None], *(start + update for update in own)])
     decision = Decision("outliers_differ")
-    as_they_are = models[:0]
-    return comparison_of(
-        search.clients, groups, models, as_they_are, level=level, decision=decision, round=round, of_outliers=True
-    )
+    return comparison_of(search.clients, groups, models, level=level, decision=decision, round=round, of_outliers=True)
 
 
 def _outlier_groups(search: OutlierSearch, updates: Rows) -> GroupTree:

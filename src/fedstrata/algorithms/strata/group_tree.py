@@ -1,0 +1,120 @@
+"""The tree of candidate groups of a cluster: splits that permutation tests have confirmed, and finer ones inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedstrata.clustering import cosine, splits
+from fedstrata.core import Rows
+from fedstrata.lazy_torch import torch
+
+MAX_SPLITS = 20
+"""The largest number of splits in a tree, of which the clearest are kept. Up to 21 clients may all be split from each
+other. With more clients, the finest groups are left out."""
+
+_ACROSS_LEAVES = 3.0
+"""The distance of clients of different groups. It is larger than one minus any cosine."""
+
+
+@dataclass(frozen=True)
+class GroupTree:
+    """A tree of groups. Node 0 is everyone. Each node comes after its parent, and those of confirmed splits come first.
+
+    Attributes:
+        inside: Who is in each group, bool (q, m).
+        parents: The parent of each group, (q,) int64; -1 for the first.
+        confirmed: The number of splits that a permutation test has confirmed.
+    """
+
+    inside: torch.Tensor
+    parents: torch.Tensor
+    confirmed: int
+
+    def __len__(self) -> int:
+        """The number of groups, q."""
+        return len(self.parents)
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of splits that no permutation test has confirmed."""
+        return len(self) // 2 - self.confirmed
+
+    def children(self, node: int) -> list[int]:
+        """The two subgroups of a group, or none."""
+        return (self.parents == node).nonzero().flatten().tolist()
+
+    def is_confirmed(self, node: int) -> bool:
+        """Whether a group comes from a confirmed split."""
+        return node <= 2 * self.confirmed
+
+    def models_for(self, place: int) -> list[int]:
+        """The groups whose models a client evaluates, ascending: its own, and the other one of unconfirmed splits."""
+        own = self.inside[:, place]
+        beside = self.inside[self.parents.clamp(min=0), place]
+        confirmed = torch.tensor([self.is_confirmed(node) for node in range(len(self))])
+        return (own | (beside & ~confirmed)).nonzero().flatten().tolist()
+
+    def only(self, kept: torch.Tensor) -> GroupTree | None:
+        """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""
+        inside = self.inside[:, kept]
+        both_sides = all(bool(inside[side].any()) for side in self.children(0))
+        return replace(self, inside=inside) if both_sides else None
+
+
+def single_group(m: int) -> GroupTree:
+    """The tree without any split, of m clients."""
+    return GroupTree(torch.ones(1, m, dtype=torch.bool), torch.tensor([-1]), 0)
+
+
+def with_confirmed_split(tree: GroupTree, node: int, *sides: torch.Tensor) -> GroupTree:
+    """A tree of confirmed splits with one more, of a group that is not split yet.
+
+    Args:
+        tree: The tree so far.
+        node: The group that is split.
+        sides: Its two sides, bool (m,). Whoever was not compared is in none.
+    """
+    inside = torch.cat([tree.inside, torch.stack(sides)])
+    return GroupTree(inside, torch.cat([tree.parents, torch.tensor([node, node])]), tree.confirmed + 1)
+
+
+def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, finer: bool = True) -> GroupTree | None:
+    """Candidate groups inside the confirmed ones, by average linkage of the updates.
+
+    Args:
+        tree: The tree of confirmed splits, or a single group.
+        clients: Who was compared, ids (m,).
+        updates: Their updates by one half of their data. Whoever sent none is in no group inside the confirmed ones.
+        finer: Whether groups inside the confirmed ones are formed at all.
+
+    Returns:
+        The tree; None where a confirmed group has sent nothing, or where there is nobody to split.
+    """
+    places = torch.searchsorted(clients, updates.clients)
+    if not len(places) or not bool(tree.inside[:, places].any(dim=1).all()):
+        return None
+    leaves = torch.tensor([node for node in range(len(tree)) if not tree.children(node)])
+    compared = tree.inside[leaves][:, places].any(dim=0)  # whoever was not compared inside a side is in no group there
+    places = places[compared]
+    rows = updates.values[compared]
+    leaf = leaves[tree.inside[leaves][:, places].int().argmax(dim=0)]
+    nodes = list(tree.inside)
+    parents = tree.parents.tolist()
+    known = {tuple((leaf == top).nonzero().flatten().tolist()): top for top in leaves.tolist()}
+    found = [split for split in splits(_distances(rows, leaf)) if split[0] < _ACROSS_LEAVES] if finer else []
+    for _, one, other in found[: max(0, MAX_SPLITS - tree.confirmed)]:
+        parent = known[tuple(sorted(one + other))]
+        for group in (one, other):
+            known[group] = len(nodes)
+            nodes.append(torch.zeros(len(clients), dtype=torch.bool).index_fill(0, places[list(group)], True))
+            parents.append(parent)
+    return GroupTree(torch.stack(nodes), torch.tensor(parents), tree.confirmed) if len(nodes) > 1 else None
+
+
+def _distances(rows: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """One minus the cosines of rows (m, p) without the mean of their leaf; more across leaves, (m, m)."""
+    distance = torch.full((len(rows), len(rows)), _ACROSS_LEAVES, dtype=torch.float64).fill_diagonal_(0.0)
+    for top in leaf.unique():
+        here = (leaf == top).nonzero().flatten()
+        distance[here[:, None], here] = 1 - cosine(rows[here] - rows[here].mean(dim=0))
+    return distance
