@@ -9,7 +9,8 @@ local work that is equal; what comes out is the same as alone, but for the secon
 comes before the second one. A method that refuses a federation is kept with the reason.
 
 Of every run the file has the accuracy of each client, which of its test samples are right, and the computing of a
-client: epochs of training on its own data, and passes over them by which it compares models.
+client: epochs of training on its own data, and passes over them by which it compares models. For Strata with personal
+models it also has which samples are right with the models of its clusters.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from fedstrata.core import Plan, Report
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import InputError
 from fedstrata.records import Folder
-from fedstrata.report.paired import read_right_samples
+from fedstrata.report.paired import RightSamples, read_right_samples
 from fedstrata.runner.build import RunSetup, build_run, on_same_clients
-from fedstrata.runner.result import Run
+from fedstrata.runner.classified import classify_test_samples, right_samples
+from fedstrata.runner.result import Run, load
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.run import RunSteps, run_steps
+from fedstrata.runner.used_models import ModelInUse
 
 BASE = Path(__file__).parent / "championship.toml"
 RESULTS = Path(__file__).parent / "results" / "championship"
@@ -154,7 +157,8 @@ SHARED_MODEL: dict[str, str] = {
     "oracle_best": "oracle",
 }
 """The method whose models are those of the clusters before clients make theirs personal. Strata is not here: in a run
-with personal models it splits otherwise."""
+with personal models it splits otherwise, so the results of such a run have which samples its clusters' models get
+right."""
 
 ENGINE: dict[str, Any] = {"name": "loop"}
 """The engine whose results are the same in every bit, whatever runs beside it."""
@@ -350,6 +354,7 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
             method: {"refused": refused[method]}
             if method in refused
             else _result(folders[method], work[method], samples)
+            | (_right_with_cluster_models(setups[method], folders[method]) if _splits_otherwise(method) else {})
             for method in methods
             if method not in failures
         }
@@ -405,8 +410,29 @@ def _result(folder: Path, work: Work, samples: int) -> dict[str, Any]:
         "epochs": _short(work.trained / samples),
         "passes": _short(work.compared / samples),
         "seconds": _short(summary["seconds"] + after),
-        "right": {str(client): packed(row) for client, row in sorted(right.items())},
+        "right": _packed_rows(right),
     }
+
+
+def _splits_otherwise(method: str) -> bool:
+    """Whether no other method has the models that the clusters of a method have before clients make theirs personal."""
+    return "personal" in METHODS[method] and method not in SHARED_MODEL
+
+
+def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
+    """Which test samples of each client are right with the model of its cluster, after a run with personal models."""
+    state = load(folder).state
+    clients = setup.members.active(state.round)
+    labels = state.labels[clients].tolist()
+    used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
+    classified = classify_test_samples(setup, state, used)
+    assert classified is not None, "the federations have test samples with classes"
+    return {"right_cluster": _packed_rows(right_samples(classified))}
+
+
+def _packed_rows(right: RightSamples) -> dict[str, str]:
+    """Which samples of each client are right, by its id."""
+    return {str(client): packed(row) for client, row in sorted(right.items())}
 
 
 def packed(right: NDArray[np.bool_]) -> str:

@@ -178,7 +178,7 @@ def _row(method: str, federations: Sequence[Federation], mean_ranks: Mapping[str
     if not regrets:
         return (TITLES[method], "0", rank, *["-"] * 7)
     close = sum(regret <= CLOSE for regret in regrets)
-    others = ("local", "fedavg", SHARED_MODEL.get(method))
+    others = [_share_worse(method, other, federations) if other != method else "-" for other in ("local", "fedavg")]
     return (
         TITLES[method],
         str(len(regrets)),
@@ -186,16 +186,35 @@ def _row(method: str, federations: Sequence[Federation], mean_ranks: Mapping[str
         f"{mean(regrets):.3f}",
         f"{max(regrets):.3f}",
         f"{close} of {len(regrets)}",
-        *(_share_worse(method, other, federations) if other not in (None, method) else "-" for other in others),
+        *others,
+        _share_worse_than_cluster(method, federations),
         f"{_computing(method, federations):.1f}",
     )
 
 
-def _share_worse(method: str, other: str | None, federations: Sequence[Federation]) -> str:
+def _share_worse(method: str, other: str, federations: Sequence[Federation]) -> str:
     """The share of clients that are clearly worse than with another method, as the mean over federations."""
-    shares = [share for each in federations if (share := share_worse(each.runs[method], each.runs[str(other)]))]
-    worse = [found / of for found, of in shares]
-    return f"{100 * mean(worse):.1f} %" if worse else "-"
+    return _mean_share(share_worse(each.runs[method], each.runs[other]) for each in federations)
+
+
+def _share_worse_than_cluster(method: str, federations: Sequence[Federation]) -> str:
+    """The share of clients that are clearly worse than with the model that they had before it was made personal."""
+    if method in SHARED_MODEL:
+        return _share_worse(method, SHARED_MODEL[method], federations)
+    return _mean_share(
+        share_worse(runs, with_cluster_models(runs)) for runs in (each.runs[method] for each in federations)
+    )
+
+
+def with_cluster_models(runs: Iterable[Result]) -> list[Result]:
+    """Those of some runs that tell which samples are right with the models of the clusters, with these as theirs."""
+    return [{**run, "right": run["right_cluster"]} for run in runs if "right_cluster" in run]
+
+
+def _mean_share(counts: Iterable[tuple[int, int] | None]) -> str:
+    """The mean of shares, each of so many clients among so many; None for a federation without any."""
+    shares = [found / of for found, of in filter(None, counts)]
+    return f"{100 * mean(shares):.1f} %" if shares else "-"
 
 
 def share_worse(runs: Sequence[Result], others: Sequence[Result]) -> tuple[int, int] | None:

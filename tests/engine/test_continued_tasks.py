@@ -99,6 +99,23 @@ def test_the_batched_engine_does_the_same(norm: bool) -> None:
         torch.testing.assert_close(kept[name], values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_client_whose_tuning_diverged_keeps_its_own_tensors(batched: bool) -> None:
+    loop, layout, start = loop_of([12])
+    engine = Vectorized(loop._module, layout, loop._client_data) if batched else loop
+    head = layout.select("fc")
+    own = {tensor: torch.ones_like(start[span]) for tensor, span in enumerate(layout.spans) if head[tensor]}
+    engine.store.write(0, 0, own)
+    diverging = replace(ONE_EPOCH, lr=1e30)
+    tuned = fit_of(layout, [[0]], training=diverging, load_local=head)
+    kept = replace(scored(layout, [[0, 0]], [[0.0, 1.0]]), load_local=head)
+    report = engine.run(plan_of(start[None], tuned, kept))
+    assert not report.results["train"].updates.values.isfinite().all()
+    stored = engine.store.read(0, before=2)
+    assert all(torch.equal(stored[tensor], values) for tensor, values in own.items())
+    assert all(values.isfinite().all() for values in stored.values())
+
+
 def test_algorithms_that_share_an_engine_get_what_they_get_alone() -> None:
     engine, layout, start = loop_of([12, 9, 16])
     plan = _plan(layout, start)

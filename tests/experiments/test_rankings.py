@@ -24,6 +24,7 @@ from rankings import (
     ranks,
     resolved,
     share_worse,
+    with_cluster_models,
 )
 
 NAMES = list(FEDERATIONS)
@@ -81,6 +82,12 @@ def test_clients_are_clearly_worse_where_chance_does_not_explain_it() -> None:
     # Of the first client 6 samples are lost and none gained, p = 2 / 64; of the second 5, p = 2 / 32; the third gains.
     assert share_worse(own, other) == (1, 3)
     assert share_worse(own, [run("local", 1, [20, 20, 20])]) is None  # another seed
+
+
+def test_a_personal_model_is_compared_with_that_of_its_cluster() -> None:
+    own = {**run("strata_best", 0, [10, 10, 10]), "right_cluster": run("strata", 0, [16, 15, 4])["right"]}
+    assert share_worse([own], with_cluster_models([own])) == (1, 3)
+    assert share_worse([own], with_cluster_models([run("strata", 0, [10, 10, 10])])) is None  # a run without
 
 
 def test_ranks_and_regrets_are_means_over_federations(folder: Path) -> None:

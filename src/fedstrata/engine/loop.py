@@ -148,7 +148,7 @@ class Loop:
                 saved = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
                 own = own | saved
                 stored = stored | saved
-                diverged |= any(task.load_local) and not bool(end.isfinite().all())
+                diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
                 origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
                 rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
                 done[name].append((client, taken, len(index), losses))
@@ -362,6 +362,14 @@ def candidate_rows(
 def selection_value(metric: str, correct: float, loss: float, samples: int) -> float:
     """How wrong a model is by `LocalTask.selection_metric`, from how many samples are right and its mean loss."""
     return loss if metric == "loss" else 1 - correct / samples
+
+
+def has_own_end(plan: Plan, name: str) -> bool:
+    """Whether the model with which a client ends a task is one with tensors of its own that go on being used.
+
+    Where a later task continues from it, that task may choose another one, and its end is looked at instead.
+    """
+    return any(plan.tasks[name].load_local) and name not in plan.continued
 
 
 def best_candidate(candidates: Tensor, losses: Tensor) -> int:

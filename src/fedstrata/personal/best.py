@@ -32,20 +32,22 @@ _FOLDS = {"A": "B", "B": "A"}
 class Best:
     """Best: each client keeps as much of a tuned model as cross-validation on its own training data advises.
 
-    When the rounds are over, every client tunes its model on each half of its training data. On the other half it
-    scores the model, the tuned one, and models between them. Then it tunes its model on all of its training data, and
-    keeps the share with the lowest loss; somewhat more, as twice the samples tune better. Test data have no part in it.
-    The server learns these losses, and nothing else. The learning rate of a tuning falls linearly from `local.lr` to 0.
+    When the rounds are over, every client tunes its model on each half of its training data, for half of the epochs.
+    On the other half it scores the model, the tuned one, and models between them. Then it tunes its model on all of its
+    training data, and keeps the share with the lowest loss; somewhat more, as twice the samples tune better. Test data
+    have no part in it. The server learns these losses, and nothing else. The learning rate of a tuning falls linearly
+    from `local.lr` to 0.
 
     Attributes:
-        epochs: The local epochs of the tuning. The numbers of a list are alternatives.
+        epochs: The local epochs of the tuning on all training data. Cross-validation tunes for half as many, rounded
+            up. The numbers of a list are alternatives.
         layers: The layers that are tuned. The entries of a list are alternatives.
         prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
     """
 
     source: ClassVar[str] = "fedstrata, docs/personal.md"
 
-    epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 3
+    epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 4
     layers: Selectors = ALL
     prior: Literal["cohort", "none"] = "cohort"
 
@@ -92,7 +94,7 @@ class _Tuning:
 
     Attributes:
         name: Its name.
-        epochs: The local epochs.
+        epochs: The local epochs on all training data.
         trainable: The tensors that are tuned, (l,).
         problem: What is fixed for the run.
         last: What the clients start from.
@@ -110,8 +112,9 @@ class _Tuning:
         return f"{self.name}-kept"
 
     def tasks(self, fold: str) -> dict[str, LocalTask]:
-        """The tasks on a fold."""
-        return tuning_tasks(self.problem, self.last, self.name, self.epochs, self.trainable, fold)
+        """The tasks on all training data, or on a half of them in cross-validation."""
+        epochs = -(-self.epochs // 2) if fold in _FOLDS else self.epochs
+        return tuning_tasks(self.problem, self.last, self.name, epochs, self.trainable, fold)
 
     def between(self, fold: str, shares: torch.Tensor) -> LocalTask:
         """A task after `tasks` that trains nothing: its candidates go so far from the start to the tuned model.

@@ -15,7 +15,7 @@ from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.loop import best_candidate, continued, selection_value, with_local_tensors
+from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget
@@ -309,7 +309,7 @@ class _Round:
         if saved:
             self._all_local_tensors(client).update(saved)
             self._saved[client] |= saved
-        if any(task.load_local):
+        if has_own_end(self._plan, name):
             self._finite[client].append(end.isfinite().all())
         values = end - start
         if any(task.upload_values):
