@@ -147,6 +147,18 @@ def test_wrong_keys_are_named_with_their_value_and_what_is_allowed(keys: dict[st
         ),
         ({"scheme": "concept", "groups": 5}, "partition.groups = 5: expected at most 4, the number of classes"),
         (
+            {"scheme": "concept", "groups": 3, "classes": [0, 1]},
+            "partition.groups = 3: expected at most 2, the number of relabelled classes",
+        ),
+        (
+            {"scheme": "concept", "groups": 2, "classes": [0, 4]},
+            "partition.classes = [0, 4]: expected classes of 0 to 3",
+        ),
+        (
+            {"scheme": "concept", "groups": 1, "classes": [2, 2]},
+            "partition.classes = [2, 2]: expected a list that names each class once",
+        ),
+        (
             {"scheme": "majority", "groups": 5, "share": 0.5},
             "partition.groups = 5: expected at most 4, the number of classes",
         ),

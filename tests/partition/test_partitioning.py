@@ -74,6 +74,17 @@ def test_concept_shifts_the_labels_of_each_group_by_its_own_step() -> None:
     assert made.turns.tolist() == [0, 0, 0]
 
 
+def test_concept_relabels_the_classes_that_are_named() -> None:
+    assert partition_of("concept", clients=2, groups=2, classes=[3, 8]).relabel.tolist() == [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+        [0, 1, 2, 8, 4, 5, 6, 7, 3, 9],
+    ]
+    # 4 classes // 2 groups = 2 places on, in the order of the list.
+    assert partition_of("concept", clients=2, groups=2, classes=[9, 1, 4, 0]).relabel[1].tolist() == [
+        *[1, 0, 2, 3, 9, 5, 6, 7, 8, 4],
+    ]
+
+
 def test_majority_holds_its_share_in_every_client() -> None:
     made = partition_of("majority", clients=4, groups=2, share=0.64)  # 50 drawn: 32, and 18 over 9 others
     assert counts(made) == [[32] + [2] * 9] * 2 + [[2, 32] + [2] * 8] * 2

@@ -124,20 +124,40 @@ class Rotation(FeatureSkew):
 
 @dataclass(frozen=True, kw_only=True, config=SCHEME_CONFIG)
 class Concept(FeatureSkew):
-    """Let group g call class y (y + g * (classes // groups)) mod classes: the same images under other labels."""
+    """Let each group call the classes by other labels: the same images under other labels.
+
+    Of c classes that are relabelled, group g calls the i-th by the label of number i + g * (c // groups), modulo c. Two
+    groups that relabel two classes swap them.
+
+    Attributes:
+        classes: The classes that are relabelled; all by default.
+    """
 
     source: ClassVar[str] = "after Sattler et al., IEEE TNNLS 2020, permuted labels"
     groups_differ_by: ClassVar[str | None] = "relabelled classes"
 
+    classes: _ClassSet | None = None
+
     def most_groups(self, classes: int) -> tuple[int, str]:
         """Return the largest number of groups, and the reason."""
-        return classes, "the number of classes"
+        if self.classes is None:
+            return classes, "the number of classes"
+        return len(self.classes), "the number of relabelled classes"
+
+    def problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield what does not fit of its own keys."""
+        yield from super().problems(clients, classes)
+        if self.classes is not None and max(self.classes) >= classes:
+            yield f"classes = {shown(list(self.classes))}: expected classes of 0 to {classes - 1}"
 
     def allocate(self, pool: Pool) -> Allocation:
         """Allocate the samples of a pool."""
         allocation, group = self.allocate_unchanged(pool)
-        shift = pool.classes // (int(group[-1]) + 1)
-        return replace(allocation, relabel=(np.arange(pool.classes) + shift * group[:, None]) % pool.classes)
+        moved = np.arange(pool.classes) if self.classes is None else np.array(self.classes)
+        shift = len(moved) // (int(group[-1]) + 1)
+        relabel = np.tile(np.arange(pool.classes), (len(group), 1))
+        relabel[:, moved] = moved[(np.arange(len(moved)) + shift * group[:, None]) % len(moved)]
+        return replace(allocation, relabel=relabel)
 
 
 @dataclass(frozen=True, kw_only=True, config=SCHEME_CONFIG)
