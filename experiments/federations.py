@@ -135,11 +135,26 @@ def outcomes_of(
         name: of the federation.
         seed: of the run.
     """
+    methods = {algorithm: {"algorithm": {"name": algorithm, **keys}} for algorithm, keys in algorithms.items()}
+    return outcomes_of_methods(cases, methods, name, seed)
+
+
+def outcomes_of_methods(
+    cases: Mapping[str, Mapping[str, Any]], methods: Mapping[str, Mapping[str, Any]], name: str, seed: int
+) -> dict[str, Any]:
+    """One federation under each method, as in `outcomes_of`.
+
+    Args:
+        cases: the experiments, by name.
+        methods: the tables of each method, by its name.
+        name: of the federation.
+        seed: of the run.
+    """
     found: dict[str, Any] = {"seed": seed}
     with TemporaryDirectory() as folder:
-        for algorithm, keys in algorithms.items():
-            experiment = {**cases[name], "seed": seed, "algorithm": {"name": algorithm, **keys}}
-            found[algorithm] = _outcome(fedstrata.run(experiment, Path(folder) / algorithm, quiet=True))
+        for method, tables in methods.items():
+            experiment = {**cases[name], **tables, "seed": seed}
+            found[method] = _outcome(fedstrata.run(experiment, Path(folder) / method, quiet=True))
     return found
 
 

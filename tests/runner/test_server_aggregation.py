@@ -9,18 +9,11 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
-from fedstrata.core import AGGREGATIONS, Rows, aggregation
+from fedstrata.core import AGGREGATIONS, MEANS, Rows, aggregation
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
 from test_every_algorithm import EAGER
-
-
-def coordinate_median(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
-    medians = torch.zeros(k, updates.values.shape[1])
-    for cluster in labels.unique().tolist():
-        medians[cluster] = updates.values[labels == cluster].median(dim=0).values
-    return medians
 
 
 def standstill(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
@@ -31,18 +24,17 @@ def standstill(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: in
 @pytest.fixture(scope="module", autouse=True)
 def rules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(AGGREGATIONS, "median", coordinate_median)
         patch.setitem(AGGREGATIONS, "standstill", standstill)
         yield
 
 
-def built(rule: str, algorithm: dict[str, Any]) -> RunSetup:
+def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
     tables = {
         "data": {"name": "digits", "clients": 6, "samples": 48, "public": 32},
         "partition": {"scheme": "rotation", "groups": 2},
         "model": {"name": "mlp", "hidden": [8]},
         "local": {"lr": 0.5, "batch": 16},
-        "server": {"aggregation": rule},
+        "server": {"aggregation": rule, **options},
         "engine": {"name": "loop"},
     }
     return build_run(load_experiment({**tables, "algorithm": algorithm}))
@@ -75,14 +67,59 @@ def test_both_averages_of_ifca_use_it(average: str) -> None:
     assert torch.equal(last_models(setup, 2), torch.stack([setup.problem.fresh(0), setup.problem.fresh(1)]))
 
 
+def first_updates(setup: RunSetup) -> Rows:
+    plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
+    return setup.clients.run(plan).results["train"].updates
+
+
 def test_fedavg_moves_by_the_median_of_the_updates() -> None:
-    median = built("median", {"name": "fedavg"})
-    problem = median.problem
-    state = median.algorithm.init(problem)
-    plan = median.algorithm.plan(problem, state, median.everyone)
-    updates = median.clients.run(plan).results["train"].updates.values
-    assert torch.equal(last_models(median, 1), problem.fresh(0)[None] + updates.median(dim=0).values)
-    assert not torch.equal(last_models(median, 1), last_models(built("mean", {"name": "fedavg"}), 1))
+    setup = built("median", {"name": "fedavg"})
+    middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # of six clients
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.problem.fresh(0) + middle.float())
+
+
+def test_the_keys_of_a_rule_reach_it() -> None:
+    setup = built("trimmed_mean", {"name": "fedavg"}, byzantine_share=0.4)
+    middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # two at each end
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.problem.fresh(0) + middle.float())
+
+
+def test_buckets_are_averaged_before_the_rule() -> None:
+    setup = built("median", {"name": "fedavg"}, bucket_size=6)
+    mean = built("mean", {"name": "fedavg"})
+    # All six clients are in one bucket, and the median of one row is this row.
+    assert torch.equal(last_models(setup, 1), last_models(mean, 1))
+    assert not torch.equal(last_models(built("median", {"name": "fedavg"}, bucket_size=2), 1), last_models(mean, 1))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in AGGREGATIONS if rule not in MEANS])
+def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
+    """One of six clients sends its update times -20, which is too little for the check of norms to be sure."""
+    setup = built(rule, {"name": "fedavg"})
+    updates = first_updates(setup)
+    honest = updates.values[1:].mean(dim=0)
+    attacked = updates.values.clone()
+    attacked[0] *= -20
+    moved = setup.problem.aggregation(
+        Rows(updates.clients, attacked), torch.ones(6), torch.zeros(6, dtype=torch.int64), 1
+    )[0]
+    assert torch.nn.functional.cosine_similarity(moved, honest, dim=0) > 0.3
+    assert torch.nn.functional.cosine_similarity(attacked.mean(dim=0), honest, dim=0) < 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"byzantine_share": 0.5}, "server.byzantine_share = 0.5: expected a number"),
+        ({"aggregation": "median", "byzantine_share": 0.1}, "no byzantine_share with aggregation = 'median'"),
+        ({"clip_norm": 2.0}, "no clip_norm with aggregation = 'mean'"),
+        ({"aggregation": "plain_mean", "bucket_size": 2}, "no bucket_size with aggregation = 'plain_mean'"),
+    ],
+)
+def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        load_experiment({"server": keys})
+    assert message in str(refused.value) and str(refused.value).startswith("server") and "\n" not in str(refused.value)
 
 
 def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:

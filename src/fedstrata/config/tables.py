@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from annotated_types import Interval, Len, MaxLen, MinLen
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.clustering import ClientMeasureName
-from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
+from fedstrata.core import AGGREGATIONS, MEANS, Algorithm, Schedule, ServerOptimizerName, options_of
 from fedstrata.data.options import Memory, ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
@@ -237,7 +237,15 @@ class ServerTable(Table):
 
     Attributes:
         aggregation: The rule by which the updates of a cluster become one update: "mean" weighs each client by its
-            samples, in "plain_mean" each client counts the same.
+            samples, in "plain_mean" each client counts the same. All other rules are robust: they bound what a few
+            Byzantine clients, which may send anything, can do to a cluster.
+        byzantine_share: The largest share of the clients of a cluster that may be Byzantine, for "trimmed_mean", "krum"
+            and "multi_krum".
+        clip_norm: The largest L2 norm of an update in "norm_clip", or of its difference from the centre in
+            "centered_clip". By default it is a quantile of those of the cluster.
+        clip_quantile: This quantile.
+        bucket_size: How many members of a cluster are averaged at random before a robust rule. More make it lose less
+            where honest clients differ, and stand fewer Byzantine ones.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
@@ -247,11 +255,26 @@ class ServerTable(Table):
     """
 
     aggregation: Annotated[str, AfterValidator(_check_rule)] = "mean"
+    byzantine_share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.2
+    clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
+    clip_quantile: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    bucket_size: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
     optimizer: ServerOptimizerName = "none"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Interval(gt=0, le=1)] = 1e-3
+
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse keys that the rule of aggregation does not use."""
+        unused = {"byzantine_share", "clip_norm", "clip_quantile", "bucket_size"} - set(options_of(self.aggregation))
+        if self.aggregation not in MEANS:
+            unused.discard("bucket_size")
+        for key in sorted(unused):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"no {key} with aggregation = {self.aggregation!r}, which does not use it")
+        return self
 
 
 class AlgorithmTable(ChoiceTable):

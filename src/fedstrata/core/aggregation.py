@@ -7,7 +7,7 @@ deep networks from decentralized data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TypeAlias
@@ -83,7 +83,3 @@ def plain_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: in
     on non-IID data", ICLR 2020, scheme I.
     """
     return weighted_mean(updates, torch.ones_like(weights), labels, k)
-
-
-AGGREGATIONS: Mapping[str, Aggregation] = {"mean": weighted_mean, "plain_mean": plain_mean}
-"""The rules by the name that the key ``server.aggregation`` takes. A new rule is a function and an entry here."""

@@ -27,6 +27,7 @@ class Problem:
         lr_schedule: How the learning rate changes from round to round.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.
+        bucket_size: The number of members of a cluster whose updates are averaged at random before this rule.
         server: What the server makes of these means.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
@@ -41,6 +42,7 @@ class Problem:
     lr_schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     truth: torch.Tensor | None = None
     aggregation: Aggregation = weighted_mean
+    bucket_size: int = 1
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None

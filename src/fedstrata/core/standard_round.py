@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedstrata.core.layout import Mask
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
+from fedstrata.core.robust_aggregation import bucketed
 from fedstrata.core.server_optimizer import server_step
 from fedstrata.core.state import (
     Decision,
@@ -184,7 +185,8 @@ def aggregate(
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
-    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1), or by what
+    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1), or of means
+    of random buckets of them where ``problem.bucket_size`` is above 1, or by what
     ``problem.server`` makes of it.
 
     Args:
@@ -212,9 +214,11 @@ def aggregate(
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     counted = (label >= 0) & (result.chosen == parents[label])
     fresh = result.only(counted)
-    means = problem.aggregation(fresh.updates, fresh.sizes, label[counted], len(parents))
-
     round = state.round + 1
+    draw = problem.generator("buckets", round)
+    updates = bucketed(fresh.updates, fresh.sizes, label[counted], problem.bucket_size, draw)
+    means = problem.aggregation(*updates, len(parents))
+
     made = {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)

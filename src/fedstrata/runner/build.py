@@ -15,13 +15,13 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
-    AGGREGATIONS,
     Algorithm,
     Layout,
     LearningRateSchedule,
     LocalTraining,
     Problem,
     ServerOptimizer,
+    aggregation_of,
 )
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.engine import (
@@ -434,7 +434,8 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         rounds=experiment.rounds,
         training=training_of(experiment.local),
         lr_schedule=schedule_of(experiment.local),
-        aggregation=AGGREGATIONS[experiment.server.aggregation],
+        aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
+        bucket_size=experiment.server.bucket_size,
         server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )

@@ -1,0 +1,78 @@
+"""What Strata with personal models comes to where groups are weak, hidden under other differences, or none at all.
+
+    FEDSTRATA_DATA=DATA python experiments/personal_federations.py --federations 5 --jobs 2
+
+Adds to ``experiments/results/personal_federations.json`` the seeds that it does not hold yet. What is kept of a
+federation is as in ``outlier_federations.py``. Strata and the personal models have no keys.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from championship import PEOPLE
+from federations import outcomes_of_methods, run_study
+from outlier_federations import case
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "local": {"algorithm": {"name": "local"}},
+    "fedavg": {"algorithm": {"name": "fedavg"}},
+    "strata": {"algorithm": {"name": "strata"}},
+    "strata_best": {"algorithm": {"name": "strata"}, "personal": {"method": "best"}},
+}
+"""The tables of the methods, by name."""
+
+
+def _fashion(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """Twenty clients with 300 images of Fashion-MNIST each, and the network of the papers."""
+    return {
+        "rounds": 20,
+        "data": {"name": "fashion_mnist", "clients": 20, "samples": 300},
+        "partition": dict(partition),
+        "model": {"name": "fmnist_cnn"},
+        "local": {"epochs": 1, "batch": 20, "lr": 0.05},
+        "engine": {"name": "batched"},
+    }
+
+
+def _swapped_pair(one: int, other: int) -> dict[str, Any]:
+    """Two groups of ten that call two digits by each other's name."""
+    return {
+        **case((10, 10), "concept", 200),
+        "partition": {"scheme": "concept", "sizes": [10, 10], "classes": [one, other]},
+    }
+
+
+def _weak_groups() -> dict[str, Any]:
+    """The experiment of late_split.toml."""
+    return tomllib.loads((Path(__file__).parent / "late_split.toml").read_text())
+
+
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "Fashion-MNIST, Dirichlet 0.3": _fashion({"scheme": "dirichlet", "alpha": 0.3}),
+    "USC-HAD, 14 people": PEOPLE,
+    "Fashion-MNIST, four rotations": _fashion({"scheme": "rotation", "groups": 4}),
+    "MNIST, four majorities of 0.35": _weak_groups(),
+    "MNIST, two rotations, each of Dirichlet 0.5": {
+        **case((10, 10), "rotation", 400),
+        "partition": {"scheme": "rotation", "groups": 2, "inside": {"scheme": "dirichlet", "alpha": 0.5}},
+    },
+    "MNIST, digits 0 and 1 swapped": _swapped_pair(0, 1),
+    "MNIST, digits 3 and 8 swapped": _swapped_pair(3, 8),
+}
+"""Experiments, by what they are."""
+
+
+def main() -> None:
+    """Compute what is missing."""
+    conditions = {name: {"keys": keys, "methods": METHODS} for name, keys in CASES.items()}
+    one = partial(outcomes_of_methods, CASES, METHODS)
+    run_study("personal_federations", __doc__, conditions, one, federations=5)
+
+
+if __name__ == "__main__":
+    main()
