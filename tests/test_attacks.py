@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attacks import Attack, attacked, honest_accuracy
 from fedstrata.runner.interrupt import Stopped
+from one_attacker import Attack, attacked, honest_accuracy
 
 ROUNDS = 6
 TABLES: dict[str, Any] = {

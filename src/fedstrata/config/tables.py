@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.attacks import ATTACKS, LABEL_FLIP, NO_ATTACK
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.core import AGGREGATIONS, MEANS, Algorithm, Schedule, ServerOptimizerName, options_of
 from fedstrata.data.options import Memory, ReadOptions
@@ -80,6 +82,13 @@ def _check_rule(name: str) -> str:
     return name
 
 
+def _check_attack(kind: str) -> str:
+    """Refuse an attack that does not exist. A user's module is not imported here."""
+    if kind not in (NO_ATTACK, LABEL_FLIP, *ATTACKS) and ":" not in kind:
+        raise ValueError(f"one of {', '.join((NO_ATTACK, LABEL_FLIP, *ATTACKS))}, or 'package.module:function'")
+    return kind
+
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -87,6 +96,13 @@ class Table(BaseModel):
     """A table with fixed keys, read without silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _refuse_unused(table: Table, unused: Iterable[str], chosen_by: str) -> None:
+    """Refuse keys of a table that have another value than the default, where another key makes them useless."""
+    for key in unused:
+        if getattr(table, key) != type(table).model_fields[key].default:
+            raise ValueError(f"no {key} with {chosen_by} = {getattr(table, chosen_by)!r}, which does not use it")
 
 
 class ChoiceTable(Table):
@@ -268,12 +284,9 @@ class ServerTable(Table):
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the rule of aggregation does not use."""
-        unused = {"byzantine_share", "clip_norm", "clip_quantile", "bucket_size"} - set(options_of(self.aggregation))
-        if self.aggregation not in MEANS:
-            unused.discard("bucket_size")
-        for key in sorted(unused):
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"no {key} with aggregation = {self.aggregation!r}, which does not use it")
+        used = {*options_of(self.aggregation), *([] if self.aggregation in MEANS else ["bucket_size"])}
+        options = ("byzantine_share", "clip_norm", "clip_quantile", "bucket_size")
+        _refuse_unused(self, [key for key in options if key not in used], "aggregation")
         return self
 
 
@@ -295,6 +308,37 @@ class PersonalTable(ChoiceTable):
     """
 
     method: str = "none"
+
+
+class AttackTable(Table):
+    """Clients that are Byzantine, for experiments: they send something else than they have trained.
+
+    Attributes:
+        kind: What they send: the name of an attack, or "package.module:function". "none" is honest clients only.
+        share: The share of the clients that is Byzantine, rounded up.
+        where: Which clients are: "spread" draws them from all, "one_cluster" from the largest true group, of which
+            `share` is then the share.
+        from_round: The first round in which they attack.
+        strength: What the attack multiplies by; by default what is usual for it.
+    """
+
+    kind: Annotated[str, AfterValidator(_check_attack)] = NO_ATTACK
+    share: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    where: Literal["spread", "one_cluster"] = "spread"
+    from_round: _Round = 1
+    strength: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
+
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse keys that the kind does not use."""
+        unused = {NO_ATTACK: ("share", "where", "from_round", "strength"), LABEL_FLIP: ("from_round", "strength")}
+        _refuse_unused(self, unused.get(self.kind, ()), "kind")
+        return self
+
+    @property
+    def all_honest(self) -> bool:
+        """Return whether no client is Byzantine."""
+        return self.kind == NO_ATTACK
 
 
 class EngineTable(Table):
@@ -435,6 +479,7 @@ class Experiment(Table):
         server: What the server makes of the updates.
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
+        attack: Clients that send something else than they have trained.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.
         engine: What computes.
@@ -455,6 +500,7 @@ class Experiment(Table):
     server: ServerTable = ServerTable()
     algorithm: AlgorithmTable = AlgorithmTable()
     personal: PersonalTable = PersonalTable()
+    attack: AttackTable = AttackTable()
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     engine: EngineTable = EngineTable()
     events: EventsTable = EventsTable()

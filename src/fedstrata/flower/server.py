@@ -229,6 +229,11 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
         raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
     if experiment.events.change:
         raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
+    if not experiment.attack.all_honest:
+        raise ExperimentError(
+            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none', as real clients send what they send; run "
+            "it in the simulator"
+        )
     if experiment.data.validation:
         raise ExperimentError(
             f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedstrata import data
+from fedstrata.attacks import ByzantineClients
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
@@ -42,6 +43,7 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
+from fedstrata.runner.attacks import byzantine_clients, with_flipped_labels
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
@@ -70,6 +72,7 @@ class RunSetup:
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         objective: What the networks learn.
         personal: How clients make models of their own; None where they do not.
+        byzantine: The clients that send something else than they have trained; None where all are honest.
     """
 
     problem: Problem
@@ -85,6 +88,7 @@ class RunSetup:
     inputs: str = ""
     objective: Objective = field(default_factory=Objective)
     personal: PersonalMethod | None = None
+    byzantine: ByzantineClients | None = None
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -131,6 +135,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     warnings = data_warnings(experiment, dataset, partition, own_test)
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
+    byzantine = byzantine_clients(experiment, truth)
+    partition = with_flipped_labels(experiment, dataset, partition, byzantine)
     spec = _spec(experiment, dataset, partition, members)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
@@ -155,6 +161,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         inputs=_inputs(dataset),
         objective=spec.objective,
         personal=personal,
+        byzantine=byzantine,
     )
 
 

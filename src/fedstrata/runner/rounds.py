@@ -83,6 +83,7 @@ def play_rounds(
     observe: Callable[[PlayedRound[StateT]], None],
     change: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
+    corrupt: Callable[[Plan, Report], Report] = lambda plan, report: report,
     checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
@@ -96,6 +97,7 @@ def play_rounds(
         observe: Is called after every round.
         change: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
+        corrupt: Returns what the server gets of a report, where some clients are Byzantine.
         checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
 
@@ -108,6 +110,7 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
+        reply = reply._replace(report=corrupt(plan, reply.report))
         received = _received(problem.layout, plan, reply, checked=checked)
         clock = perf_counter()
         after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)

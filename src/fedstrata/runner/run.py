@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -22,11 +22,14 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
+from fedstrata.metric_info import MetricInfo
 from fedstrata.models import NetworkShape, make_network, portable
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import BASELINE, RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
+from fedstrata.report.references import last_scores
+from fedstrata.runner.attacks import honest_summary
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
 from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples
@@ -203,6 +206,7 @@ def run_steps(
                 observe=recorder.write,
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
+                corrupt=_honest if setup.byzantine is None else setup.byzantine.corrupt,
             )
             last = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
@@ -210,7 +214,13 @@ def run_steps(
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target, metric)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
-        summary = {**_names(experiment), **measures, **last.summary, **made}
+        summary = {
+            **_names(experiment),
+            **measures,
+            **_attack_summary(setup, folder, rounds, metric),
+            **last.summary,
+            **made,
+        }
         used = choices_in_use(setup, last.uses, last.chosen, last.before)
         write_used_models(folder.path, setup, state, used)
         classified = classify_test_samples(setup, state, used)
@@ -219,6 +229,23 @@ def run_steps(
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
+
+
+def _honest(plan: Plan, report: Report) -> Report:
+    """What the server gets of a report of honest clients."""
+    return report
+
+
+def _attack_summary(
+    setup: RunSetup, folder: Folder, rounds: Sequence[Mapping[str, Any]], metric: MetricInfo
+) -> dict[str, Any]:
+    """What the summary says about the honest clients of a run with Byzantine ones."""
+    if setup.byzantine is None:
+        return {}
+    last = rounds[-1]
+    labels = {client: node for client, node in enumerate(last["labels"]) if node >= 0}
+    scores = {client: value for client, (_, value) in last_scores(folder.path).items()}
+    return honest_summary(setup.byzantine, scores, labels, setup.truth(last["round"]), metric)
 
 
 def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module] | None:

@@ -1,0 +1,96 @@
+"""The table ``[attack]`` of an experiment."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.attacks import ATTACKS
+from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.runner.build import build_run
+
+TABLES: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.3, "batch": 20},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def run(out: Path, **attack: Any) -> fs.Run:
+    return fs.run({**TABLES, "attack": attack} if attack else TABLES, out, quiet=True)
+
+
+@pytest.mark.parametrize("kind", [*ATTACKS, "label_flip"])
+def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tmp_path: Path) -> None:
+    found = run(tmp_path / "run", kind=kind, share=0.2)
+    told = found.summary["attack"]
+    assert len(told["clients"]) == 2 and told["acc_honest_worst"] <= told["acc_honest"] <= 1
+    assert told["ari_honest"] == 0.0  # FedAvg has one cluster
+    honest = run(tmp_path / "honest")
+    assert "attack" not in honest.summary
+    assert not torch.equal(found.state.models, honest.state.models)
+
+
+def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_path: Path) -> None:
+    late = run(tmp_path / "late", kind="sign_flip", share=0.3, from_round=3)
+    honest = run(tmp_path / "honest")
+    assert [record["acc_client"] for record in late.rounds[:2]] == [
+        record["acc_client"] for record in honest.rounds[:2]
+    ]
+    assert late.rounds[-1]["acc_client"] != honest.rounds[-1]["acc_client"]
+
+
+def test_a_resumed_run_is_attacked_in_the_same_way(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", kind="noise", share=0.2)
+    half = {**TABLES, "attack": {"kind": "noise", "share": 0.2}}
+    fs.run({**half, "rounds": 2}, tmp_path / "half", quiet=True)
+    resumed = fs.run(half, tmp_path / "half", resume=True, quiet=True)
+    assert torch.equal(resumed.state.models, whole.state.models)
+
+
+def test_byzantine_clients_flip_their_labels() -> None:
+    setup = build_run(load_experiment({**TABLES, "attack": {"kind": "label_flip", "share": 0.2}}))
+    plain = build_run(load_experiment(TABLES))
+    assert setup.byzantine is not None
+    for client in range(10):
+        index = plain.client_data.train(client)
+        (_, labels), (_, before) = (next(iter(each.client_data.batches(index, 1000))) for each in (setup, plain))
+        assert torch.equal(labels, 9 - before if client in setup.byzantine.ids else before)
+
+
+def test_an_attack_of_ones_own_is_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_attack.py").write_text("def still(own, honest, strength, generator):\n    return own * strength\n")
+    monkeypatch.chdir(tmp_path)
+    own = run(tmp_path / "own", kind="own_attack:still", share=0.2, strength=0.0)
+    zero = run(tmp_path / "zero", kind="zero", share=0.2)
+    assert torch.equal(own.state.models, zero.state.models)
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, label_flip, sign_flip"),
+        ({"kind": "zero", "share": 1.0}, "attack.share = 1.0: expected a number"),
+        ({"share": 0.3}, "no share with kind = 'none', which does not use it"),
+        ({"kind": "label_flip", "strength": 2.0}, "no strength with kind = 'label_flip', which does not use it"),
+        ({"kind": "missing_module:attack"}, "attack.kind = 'missing_module:attack': cannot be imported"),
+        ({"kind": "zero", "share": 0.95}, "attack.share = 0.95: expected a share that leaves honest clients"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        build_run(load_experiment({**TABLES, "attack": attack}))
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_one_cluster_needs_true_groups() -> None:
+    attack = {"kind": "zero", "where": "one_cluster"}
+    with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
+        build_run(load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": attack}))
