@@ -160,7 +160,8 @@ def outcomes_of_methods(
 
 def _outcome(run: fedstrata.Run) -> dict[str, Any]:
     splits = [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])]
-    return {**{key: run.summary[key] for key in ("acc_client", "ari", "clusters")}, "splits": splits}
+    found = {key: run.summary[key] for key in ("acc_client", "acc_worst", "ari", "clusters")}
+    return {**found, "splits": splits, **run.summary.get("attack", {})}
 
 
 def gather(

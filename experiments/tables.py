@@ -17,6 +17,7 @@ from outcomes import MISSING, acted, difference, listed, lower_than, results, sp
 from proofs import PROOFS
 from rank_picture import write_picture
 from rankings import RANKINGS
+from robustness import ROBUSTNESS
 
 ROOT = Path(__file__).parent.parent
 
@@ -134,6 +135,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "instructions": instructions,
     **PROOFS,
     **RANKINGS,
+    **ROBUSTNESS,
 }
 """What a document may name, with at most one word behind it."""
 

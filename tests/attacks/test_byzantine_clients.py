@@ -9,6 +9,8 @@ from fedstrata.attacks import ATTACKS, ByzantineClients, choose_byzantine
 from fedstrata.core import LocalTask, LocalTraining, Plan, Report, Result, Rows
 from fedstrata.testing import toy_problem
 
+LAYOUT = toy_problem(4).layout
+
 
 def test_a_share_of_all_clients_or_of_the_largest_group_is_drawn() -> None:
     groups = torch.tensor([0] * 5 + [1] * 10 + [2] * 5)
@@ -18,6 +20,7 @@ def test_a_share_of_all_clients_or_of_the_largest_group_is_drawn() -> None:
     inside = choose_byzantine(20, 0.4, groups, seed=3)
     assert len(inside) == 4 and set(inside) <= set(range(5, 15))
     assert len(choose_byzantine(20, 0.01, None, seed=0)) == 1  # rounded up
+    assert len(choose_byzantine(100, 0.07, None, seed=0)) == 7  # although 0.07 * 100 is a little more
 
 
 def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
@@ -27,15 +30,17 @@ def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
         candidates=torch.tensor([[0], [0], [1], [1]]),
         training=LocalTraining(),
         trainable=layout.everything,
-        upload=layout.everything,
+        upload=(False, *layout.everything[1:]),
         load_local=layout.nothing,
         save_local=layout.nothing,
     )
     everyone = torch.arange(4)
     silent = replace(task, upload=layout.nothing)
+    uploaded = torch.ones(layout.p, dtype=torch.bool)
+    uploaded[layout.spans[0]] = False
     plan = Plan(round, 0, everyone, torch.zeros(2, layout.p), {"train": task, "scores": silent})
     values = torch.arange(1.0, 5.0)[:, None] * torch.ones(4, layout.p)
-    values[:, 0] = 0.0  # as of a column that nobody uploads
+    values[:, ~uploaded] = 0.0
     result = Result(Rows(everyone, values), task.candidates[:, 0], torch.ones(4), torch.full((4, 1), torch.nan))
     nothing = replace(result, updates=Rows(everyone, torch.zeros_like(values)))
     return plan, Report({"train": result, "scores": nothing})
@@ -43,25 +48,38 @@ def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
 
 def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 2), ATTACKS["scaling"], strength=-2.0).corrupt(plan, report)
-    assert found.results["train"].updates.values[:, 1].tolist() == [1.0, -4.0, -6.0, 4.0]
-    assert not found.results["train"].updates.values[:, 0].any()
+    found = ByzantineClients((1, 2), LAYOUT, ATTACKS["scaling"], strength=-2.0).corrupt(plan, report)
+    assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -4.0, -6.0, 4.0]
+    assert not found.results["train"].updates.values[:, LAYOUT.spans[0]].any()
     assert found.results["scores"] is report.results["scores"]
 
 
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 3), ATTACKS["ipm"], strength=1.0).corrupt(plan, report)
+    found = ByzantineClients((1, 3), LAYOUT, ATTACKS["ipm"], strength=1.0).corrupt(plan, report)
     # Client 0 is the only honest one with model 0, and client 2 with model 1.
-    assert found.results["train"].updates.values[:, 1].tolist() == [1.0, -1.0, 3.0, -3.0]
+    assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -1.0, 3.0, -3.0]
 
 
 @pytest.mark.parametrize(
     ("clients", "round"),
-    [(ByzantineClients((1,), None), 2), (ByzantineClients((1,), ATTACKS["zero"], from_round=3), 2)],
+    [(ByzantineClients((1,), LAYOUT, None), 2), (ByzantineClients((1,), LAYOUT, ATTACKS["zero"], from_round=3), 2)],
 )
 def test_before_their_first_round_and_without_an_attack_on_updates_they_send_what_they_train(
     clients: ByzantineClients, round: int
 ) -> None:
     plan, report = plan_and_report(round)
     assert clients.corrupt(plan, report) is report
+
+
+def test_an_honest_client_that_diverged_is_no_example() -> None:
+    plan, report = plan_and_report()
+    result = report.results["train"]
+    values = result.updates.values.clone()
+    values[0] = torch.nan
+    report = replace(
+        report, results={**report.results, "train": replace(result, updates=Rows(torch.arange(4), values))}
+    )
+    found = ByzantineClients((1,), LAYOUT, ATTACKS["ipm"], strength=1.0).corrupt(plan, report)
+    # Nobody else is left with model 0, so the attacker's own update of 2 is the mean.
+    assert found.results["train"].updates.values[1, -1] == -2.0

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.attacks import ATTACKS
-from fedstrata.attacks import updates as attacks
 from fedstrata.randomness import generator
 
 OWN = torch.tensor([[3.0, 4.0]])
@@ -35,12 +34,10 @@ def test_inner_product_manipulation_sends_the_honest_mean_backwards() -> None:
     assert sent("ipm").tolist() == [[-1.0, -1.0]] and sent("ipm", 1.1)[0].tolist() == pytest.approx([-2.2, -2.2])
 
 
-def test_a_little_is_enough_takes_as_many_deviations_as_go_unnoticed() -> None:
-    """Of 50 clients with 24 Byzantine ones, Baruch et al. need 2 supporters: the quantile at 24 / 26 is 1.43."""
-    own, honest = torch.zeros(24, 1), torch.cat([torch.full((13, 1), -1.0), torch.full((13, 1), 1.0)])
-    found = sent("alie", own=own, honest=honest)
-    assert found.shape == own.shape and found[0].tolist() == pytest.approx([-1.426], abs=1e-3)
-    assert sent("alie", 0.5, own=own, honest=honest)[0].tolist() == pytest.approx([-0.5])
+def test_a_little_is_enough_is_some_deviations_from_the_honest_mean() -> None:
+    honest = torch.tensor([[1.0], [5.0]])  # mean 3, deviation 2
+    assert sent("alie", own=honest, honest=honest).tolist() == [[0.0], [0.0]]  # 3 - 1.5 * 2
+    assert sent("alie", 0.5, own=honest[:1], honest=honest).tolist() == [[2.0]]
 
 
 def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other() -> None:
@@ -58,4 +55,3 @@ def test_every_attack_sends_a_finite_update_for_every_attacker(name: str, f: int
     own, honest = torch.randn(f, 3, generator=draw), torch.randn(h, 3, generator=draw)
     found = sent(name, own=own, honest=honest)
     assert found.shape == own.shape and found.dtype == own.dtype and bool(found.isfinite().all())
-    assert attacks.__doc__ and ATTACKS[name].__doc__

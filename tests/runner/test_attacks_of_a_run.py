@@ -9,7 +9,7 @@ import torch
 import fedstrata as fs
 from fedstrata.attacks import ATTACKS
 from fedstrata.config import load_experiment
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.runner.build import build_run
 
 TABLES: dict[str, Any] = {
@@ -74,8 +74,42 @@ def test_an_attack_of_ones_own_is_a_function(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    ("body", "message"), [("return own[:1, :1]", "expected a tensor"), ("1 / 0", "division by zero")]
+)
+def test_an_attack_of_ones_own_that_fails_is_told_in_one_line(
+    body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"broken_{len(body)}"
+    (tmp_path / f"{module}.py").write_text(f"def attack(own, honest, strength, generator):\n    {body}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserCodeError) as failed:
+        run(tmp_path / "run", kind=f"{module}:attack", share=0.2)
+    assert message in failed.value.reason and failed.value.reason.startswith(f"attack.kind = '{module}:attack'")
+
+
+def test_all_byzantine_clients_are_in_the_largest_group(tmp_path: Path) -> None:
+    tables = {**TABLES, "partition": {"scheme": "rotation", "sizes": [3, 7]}}
+    found = fs.run(
+        {**tables, "attack": {"kind": "zero", "share": 0.4, "where": "one_cluster"}}, tmp_path / "a", quiet=True
+    )
+    told = found.summary["attack"]["clients"]
+    assert len(told) == 3 and min(told) >= 3
+
+
+def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
+    tables = {**TABLES, "algorithm": {"name": "oracle"}, "report": {"baseline": True}}
+    attack = {"kind": "sign_flip", "share": 0.3}
+    fs.run({**tables, "attack": attack}, tmp_path / "run", quiet=True)
+    alone = run(tmp_path / "alone", **attack)
+    assert torch.equal(fs.load(tmp_path / "run" / "baseline").state.models, alone.state.models)
+
+
+@pytest.mark.parametrize(
     ("attack", "message"),
     [
+        ({"kind": "math:pi"}, "attack.kind = 'math:pi': expected a function, found float"),
+        ({"kind": "zero", "strength": 2.0}, "no strength with kind = 'zero', which does not use it"),
+        ({"kind": "noise", "from_round": 5}, "attack.from_round = 5: expected a round of the run, which has 4"),
         ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, label_flip, sign_flip"),
         ({"kind": "zero", "share": 1.0}, "attack.share = 1.0: expected a number"),
         ({"share": 0.3}, "no share with kind = 'none', which does not use it"),

@@ -113,6 +113,7 @@ def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
         ({"byzantine_share": 0.5}, "server.byzantine_share = 0.5: expected a number"),
         ({"aggregation": "median", "byzantine_share": 0.1}, "no byzantine_share with aggregation = 'median'"),
         ({"clip_norm": 2.0}, "no clip_norm with aggregation = 'mean'"),
+        ({"aggregation": "norm_clip", "clip_norm": 2.0, "clip_quantile": 0.9}, "no clip_quantile with clip_norm = 2.0"),
         ({"aggregation": "plain_mean", "bucket_size": 2}, "no bucket_size with aggregation = 'plain_mean'"),
     ],
 )

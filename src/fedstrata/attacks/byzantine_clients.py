@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from fedstrata.attacks.registry import Attack
-from fedstrata.core import Plan, Report, Result
+from fedstrata.core import Layout, Plan, Report, Result
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
@@ -24,7 +24,10 @@ def choose_byzantine(clients: int, share: float, groups: torch.Tensor | None, se
     among = torch.arange(clients)
     if groups is not None:
         among = among[groups == groups.bincount().argmax()]
-    drawn = torch.randperm(len(among), generator=generator(seed, "byzantine clients"))[: ceil(share * len(among))]
+    # 0.07 of 100 is 7.000000000000001 by floating point.
+    drawn = torch.randperm(len(among), generator=generator(seed, "byzantine clients"))[
+        : ceil(round(share * len(among), 9))
+    ]
     return tuple(sorted(among[drawn].tolist()))
 
 
@@ -34,6 +37,7 @@ class ByzantineClients:
 
     Attributes:
         ids: Their ids, ascending.
+        layout: The tensors of the network.
         attack: What they send; None where it is what they have trained, on changed data.
         strength: The strength of the attack; None is its usual one.
         from_round: The first round in which they attack.
@@ -41,6 +45,7 @@ class ByzantineClients:
     """
 
     ids: Sequence[int]
+    layout: Layout
     attack: Attack | None
     strength: float | None = None
     from_round: int = 1
@@ -58,13 +63,14 @@ class ByzantineClients:
         byzantine = torch.isin(result.updates.clients, torch.tensor(self.ids))
         if self.attack is None or not any(task.upload) or not bool(byzantine.any()):
             return result
+        columns = self.layout.columns(task.upload)
         values = result.updates.values.clone()
-        # What is not uploaded is zero in every update, and stays so.
-        sent = (values != 0).any(dim=0)
+        # Whoever has diverged is no example: its update would make nan of all that is sent.
+        known = ~byzantine & result.updates.values.isfinite().all(dim=1)
         draw = generator(self.seed, f"attack {name}", plan.round)
         for model in result.chosen[byzantine].unique().tolist():
             here = result.chosen == model
-            own = values[byzantine & here]
-            made = self.attack(own, values[~byzantine & here], self.strength, draw)
-            values[byzantine & here] = torch.where(sent, made, own)
+            own, honest = (values[rows & here][:, columns] for rows in (byzantine, known))
+            # Indexing by two tensors would pair them.
+            values[(byzantine & here).nonzero(), columns] = self.attack(own, honest, self.strength, draw)
         return replace(result, updates=replace(result.updates, values=values))

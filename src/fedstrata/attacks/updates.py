@@ -6,12 +6,7 @@ function, and what it returns, are those of `fedstrata.attacks.registry.Attack`.
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 from fedstrata.lazy_torch import torch
-
-_BISECTIONS = 40
-"""The number of times that the interval of a factor is halved."""
 
 
 def sign_flip(
@@ -43,17 +38,13 @@ def noise(own: torch.Tensor, honest: torch.Tensor, strength: float | None, gener
 
 
 def alie(own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator) -> torch.Tensor:
-    """A little is enough: Baruch et al., NeurIPS 2019, Algorithm 3: the honest mean minus z standard deviations.
+    """A little is enough: Baruch et al., NeurIPS 2019: the mean of honest updates minus z standard deviations.
 
-    With n clients of whom f are Byzantine, z is the quantile of the normal distribution at (n - f - s) / (n - f), where
-    s = floor(n / 2 + 1) - f honest clients have to be won over. `strength` replaces z.
+    z is `strength`, by default 1.5. By the formula of the paper z is near 0 where few of the clients are Byzantine, and
+    the attack then does nothing. In the paper, attackers estimate mean and deviation from their own honest updates.
     """
     known = _known(own, honest)
-    n = len(own) + len(honest)
-    supporters = n // 2 + 1 - len(own)
-    share = (n - len(own) - supporters) / max(n - len(own), 1)
-    z = NormalDist().inv_cdf(min(max(share, 0.01), 0.99)) if strength is None else strength
-    return (known.mean(dim=0) - z * _deviation(known)).expand_as(own).clone()
+    return (known.mean(dim=0) - _or(strength, 1.5) * _deviation(known)).expand_as(own).clone()
 
 
 def ipm(own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator) -> torch.Tensor:
@@ -73,13 +64,13 @@ def min_max(
     known = _known(own, honest).double()
     mean, direction = known.mean(dim=0), -_deviation(known)
     farthest = torch.cdist(known, known).max()
-    low, high = 0.0, 1.0
-    while high < 1e6 and _reach(known, mean + high * direction) <= farthest and bool(direction.any()):
-        low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _reach(known, mean + middle * direction) <= farthest else (low, middle)
-    return (mean + _or(strength, 1.0) * low * direction).to(own.dtype).expand_as(own).clone()
+    # The squared distance of an update x from the mean plus g times the direction d is |x - mean|^2 - 2 g (x - mean) d
+    # + g^2 |d|^2. The largest g with which none is above the square of `farthest`:
+    length = direction.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
+    along = (known - mean) @ direction
+    room = (farthest.square() - (known - mean).square().sum(dim=1)).clamp(min=0)
+    factor = ((along + (along.square() + length * room).sqrt()) / length).min()
+    return (mean + _or(strength, 1.0) * factor * direction).to(own.dtype).expand_as(own).clone()
 
 
 def _or(strength: float | None, usual: float) -> float:
@@ -94,9 +85,3 @@ def _known(own: torch.Tensor, honest: torch.Tensor) -> torch.Tensor:
 def _deviation(updates: torch.Tensor) -> torch.Tensor:
     """The standard deviation of each column, (p,); 0 for a single update."""
     return updates.std(dim=0, correction=0)
-
-
-def _reach(updates: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
-    """The largest distance of a row from some updates."""
-    distances: torch.Tensor = (updates - sent).norm(dim=1)
-    return distances.max()

@@ -256,12 +256,12 @@ class ServerTable(Table):
             samples, in "plain_mean" each client counts the same. All other rules are robust: they bound what a few
             Byzantine clients, which may send anything, can do to a cluster.
         byzantine_share: The largest share of the clients of a cluster that may be Byzantine, for "trimmed_mean", "krum"
-            and "multi_krum".
+            and "multi_krum". It is rounded down: 0.2 of four clients are none.
         clip_norm: The largest L2 norm of an update in "norm_clip", or of its difference from the centre in
             "centered_clip". By default it is a quantile of those of the cluster.
         clip_quantile: This quantile.
-        bucket_size: How many members of a cluster are averaged at random before a robust rule. More make it lose less
-            where honest clients differ, and stand fewer Byzantine ones.
+        bucket_size: How many members of a cluster are averaged at random before a robust rule makes its new model. With
+            more, a rule loses less where honest clients differ, and holds against fewer Byzantine ones.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
@@ -287,6 +287,8 @@ class ServerTable(Table):
         used = {*options_of(self.aggregation), *([] if self.aggregation in MEANS else ["bucket_size"])}
         options = ("byzantine_share", "clip_norm", "clip_quantile", "bucket_size")
         _refuse_unused(self, [key for key in options if key not in used], "aggregation")
+        if self.clip_norm is not None:
+            _refuse_unused(self, ["clip_quantile"], "clip_norm")
         return self
 
 
@@ -331,7 +333,11 @@ class AttackTable(Table):
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the kind does not use."""
-        unused = {NO_ATTACK: ("share", "where", "from_round", "strength"), LABEL_FLIP: ("from_round", "strength")}
+        unused = {
+            NO_ATTACK: ("share", "where", "from_round", "strength"),
+            LABEL_FLIP: ("from_round", "strength"),
+            "zero": ("strength",),
+        }
         _refuse_unused(self, unused.get(self.kind, ()), "kind")
         return self
 

@@ -23,10 +23,13 @@ _STRETCH_VALUES = 2**22
 _MAX_STEPS = 100
 """The largest number of steps of the geometric median. It mostly takes some ten."""
 
-_TOLERANCE = 1e-6
-"""A share of the median distance of updates from the first centre of the geometric median. It has converged when a step
-is shorter. Updates that are nearer count as if they were so far away (nu of RFA), so that the weight of an update
-is finite where that is the median itself."""
+_SMOOTHING = 1e-6
+"""A share of the median distance of updates from the first centre of the geometric median. Updates that are nearer than
+this to the centre count as if they were so far away (nu of RFA). It keeps the weight of an update finite where that is
+the median itself."""
+
+_SHORT_STEP = 1e-3
+"""A share of that distance. The geometric median has converged when a step is shorter."""
 
 _CLIPPING_STEPS = 3
 """The number of times that centred clipping moves its centre."""
@@ -109,9 +112,9 @@ def krum(
 ) -> torch.Tensor:
     """The one update that is nearest to its neighbours: Blanchard et al., NeurIPS 2017, Section 4.
 
-    Of m members, f may be Byzantine: `byzantine_share` of them, rounded down. The score of an update is the sum of its
-    squared distances from the nearest m - f - 2 of the others, or from the nearest one where this is less. The update
-    of the lowest score is taken, of the lowest client id where several have it. The weights are not used.
+    Of m members, f may be Byzantine: `byzantine_share` of them, rounded down, and less where 2 f + 2 < m does not hold.
+    The score of an update is the sum of its squared distances from the nearest m - f - 2 of the others, at least one.
+    The update of the lowest score is taken, of the lowest client id where several have it. The weights are not used.
     """
     return _by_cluster(lambda members: _lowest_scores(members, byzantine_share, 1), updates, weights, labels, k)
 
@@ -125,7 +128,7 @@ def multi_krum(
     """
 
     def rule(members: _Members) -> torch.Tensor:
-        kept = len(members) - _byzantine(len(members), byzantine_share)
+        kept = len(members) - _byzantine_of_krum(len(members), byzantine_share)
         return _lowest_scores(members, byzantine_share, kept)
 
     return _by_cluster(rule, updates, weights, labels, k)
@@ -211,7 +214,7 @@ def bucketed(
         The weighted mean of each bucket, named by the smallest id of its clients, (b, p); the sum of the weights of
         each, (b,); and the cluster of each, (b,).
     """
-    if size == 1:
+    if size == 1 or not len(updates.clients):
         return updates, weights, labels
     order = updates.clients.argsort()
     shuffled = order[torch.randperm(len(order), generator=generator)]
@@ -241,7 +244,13 @@ def _by_cluster(rule: _Rule, updates: Rows, weights: torch.Tensor, labels: torch
 
 def _byzantine(m: int, share: float) -> int:
     """How many of m members may be Byzantine: fewer than half of them."""
-    return min(floor(share * m), (m - 1) // 2)
+    # 0.29 of 100 is 28.999999999999996 by floating point.
+    return min(floor(round(share * m, 9)), (m - 1) // 2)
+
+
+def _byzantine_of_krum(m: int, share: float) -> int:
+    """How many of m members may be Byzantine in Krum, whose proof needs 2 f + 2 < m."""
+    return min(_byzantine(m, share), max((m - 3) // 2, 0))
 
 
 def _coordinate_median(members: _Members) -> torch.Tensor:
@@ -263,7 +272,7 @@ def _lowest_scores(members: _Members, share: float, kept: int) -> torch.Tensor:
         kept: The number of updates.
     """
     m = len(members)
-    nearest = max(m - _byzantine(m, share) - 2, 1)
+    nearest = max(m - _byzantine_of_krum(m, share) - 2, 1)
     # The first of the sorted distances is that of an update from itself.
     scores = _squared_distances(members).sort(dim=1).values[:, 1 : 1 + nearest].sum(dim=1)
     chosen = scores.argsort(stable=True)[:kept]
@@ -290,11 +299,11 @@ def _weiszfeld(members: _Members) -> torch.Tensor:
     apart = distances[distances > 0]
     if not len(apart):
         return centre
-    nearest = _TOLERANCE * float(apart.median())
+    nearest = _SMOOTHING * float(apart.median())
     for _ in range(_MAX_STEPS):
         pulls = members.weights / distances.clamp(min=nearest)
         before, centre = centre, members.mean(pulls / pulls.mean())
-        if float((centre - before).norm()) <= nearest:
+        if float((centre - before).norm()) <= _SHORT_STEP * nearest:
             break
         distances = members.distances(centre)
     return centre

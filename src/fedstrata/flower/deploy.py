@@ -52,6 +52,7 @@ def init(
     folder = Path(folder)
     experiment = load_experiment(source, [*sets, "engine.name=loop", "engine.device=cpu"])
     refuse_local_names(experiment)
+    refuse_attack(experiment)
     from fedstrata.flower.payload import flower
 
     flower()
@@ -143,6 +144,18 @@ def resume(out: Path | str, federation: Path | str) -> Path:
     """
     _, folder = choose(None, (), out, resume=True)
     return _submit(_home(federation), folder, {"experiment": "", "resume": True})
+
+
+def refuse_attack(experiment: Experiment) -> None:
+    """Refuse Byzantine clients, which only a simulation has.
+
+    Raises:
+        ExperimentError: When there are some.
+    """
+    if not experiment.attack.all_honest:
+        raise ExperimentError(
+            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none' on real devices; attack a simulation"
+        )
 
 
 def refuse_local_names(experiment: Experiment) -> None:

@@ -25,7 +25,7 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.deploy import NETWORK, refuse_local_names
+from fedstrata.flower.deploy import NETWORK, refuse_attack, refuse_local_names
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.protocol import RunConfig, Samples
@@ -229,11 +229,7 @@ def _refuse_impossible(experiment: Experiment, federation: Federation, public: t
         raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
     if experiment.events.change:
         raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
-    if not experiment.attack.all_honest:
-        raise ExperimentError(
-            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none', as real clients send what they send; run "
-            "it in the simulator"
-        )
+    refuse_attack(experiment)
     if experiment.data.validation:
         raise ExperimentError(
             f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "

@@ -40,7 +40,7 @@ class Best:
 
     Attributes:
         epochs: The local epochs of the tuning on all training data. Cross-validation tunes for half as many, rounded
-            up. The numbers of a list are alternatives.
+            up. The numbers of a list are alternatives, for which it tunes in full.
         layers: The layers that are tuned. The entries of a list are alternatives.
         prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
     """
@@ -82,7 +82,15 @@ class Best:
         """All alternatives."""
         numbers = [self.epochs] if isinstance(self.epochs, int) else self.epochs
         return [
-            _Tuning(f"tuning-{layers}-{epochs}", epochs, tuned_mask(problem.layout, layers), problem, last)
+            _Tuning(
+                name=f"tuning-{layers}-{epochs}",
+                epochs=epochs,
+                # Half of 1 and of 2 epochs are the same, and cross-validation could not tell them apart.
+                validation_epochs=epochs if len(numbers) > 1 else -(-epochs // 2),
+                trainable=tuned_mask(problem.layout, layers),
+                problem=problem,
+                last=last,
+            )
             for layers in selector_tuple(self.layers)
             for epochs in numbers
         ]
@@ -95,6 +103,7 @@ class _Tuning:
     Attributes:
         name: Its name.
         epochs: The local epochs on all training data.
+        validation_epochs: The local epochs on each half in cross-validation.
         trainable: The tensors that are tuned, (l,).
         problem: What is fixed for the run.
         last: What the clients start from.
@@ -102,6 +111,7 @@ class _Tuning:
 
     name: str
     epochs: int
+    validation_epochs: int
     trainable: Mask
     problem: Problem
     last: LastModels
@@ -113,7 +123,7 @@ class _Tuning:
 
     def tasks(self, fold: str) -> dict[str, LocalTask]:
         """The tasks on all training data, or on a half of them in cross-validation."""
-        epochs = -(-self.epochs // 2) if fold in _FOLDS else self.epochs
+        epochs = self.validation_epochs if fold in _FOLDS else self.epochs
         return tuning_tasks(self.problem, self.last, self.name, epochs, self.trainable, fold)
 
     def between(self, fold: str, shares: torch.Tensor) -> LocalTask:

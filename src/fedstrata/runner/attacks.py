@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -13,19 +14,22 @@ import torch
 from fedstrata.attacks import ATTACKS, LABEL_FLIP, Attack, ByzantineClients, choose_byzantine
 from fedstrata.clustering import ari
 from fedstrata.config import Experiment
+from fedstrata.core import Layout
 from fedstrata.data import Dataset
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.named import in_user_code
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.registry import load_users_object
 
 
-def byzantine_clients(experiment: Experiment, truth: torch.Tensor | None) -> ByzantineClients | None:
+def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tensor | None) -> ByzantineClients | None:
     """The clients that are Byzantine; None where all are honest.
 
     Args:
         experiment: The experiment.
+        layout: The tensors of the network.
         truth: The true group of each client, (n,); None where there are none.
 
     Raises:
@@ -46,11 +50,36 @@ def byzantine_clients(experiment: Experiment, truth: torch.Tensor | None) -> Byz
             f"attack.share = {table.share:g}: expected a share that leaves honest clients, found all "
             f"{len(ids)} Byzantine; use a smaller one, or more clients"
         )
-    return ByzantineClients(ids, _attack(table.kind), table.strength, table.from_round, experiment.seed)
+    return ByzantineClients(ids, layout, attack_of(table.kind), table.strength, table.from_round, experiment.seed)
 
 
-def _attack(kind: str) -> Attack | None:
-    """The attack on updates of a name; None for one on data."""
+def check_attack(experiment: Experiment) -> None:
+    """Refuse an attack that does not exist or does not fit the run, before any data are read.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    table = experiment.attack
+    if table.all_honest:
+        return
+    attack_of(table.kind)
+    if table.from_round > experiment.rounds:
+        raise ExperimentError(
+            f"attack.from_round = {table.from_round}: expected a round of the run, which has {experiment.rounds}"
+        )
+    if table.kind == LABEL_FLIP and experiment.events.change:
+        raise ExperimentError(
+            "events.change: expected none with attack.kind = 'label_flip', whose labels would change as well; take it "
+            "out, or use another attack"
+        )
+
+
+def attack_of(kind: str) -> Attack | None:
+    """The attack on updates of a name; None for one on data.
+
+    Raises:
+        ExperimentError: When a user's own cannot be imported, or is no function.
+    """
     if kind == LABEL_FLIP:
         return None
     if kind in ATTACKS:
@@ -59,7 +88,30 @@ def _attack(kind: str) -> Attack | None:
         attack: Attack = load_users_object(kind)
     except ValueError as error:
         raise ExperimentError(f"attack.kind = {shown(kind)}: cannot be imported: {error}") from error
-    return attack
+    if not callable(attack):
+        raise ExperimentError(f"attack.kind = {shown(kind)}: expected a function, found {type(attack).__name__}")
+    return partial(_own_attack, kind, attack)
+
+
+def _own_attack(
+    kind: str,
+    attack: Attack,
+    own: torch.Tensor,
+    honest: torch.Tensor,
+    strength: float | None,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """What a user's own attack sends.
+
+    Raises:
+        UserCodeError: When it fails, or returns something else than an update for each attacker.
+    """
+    place = f"attack.kind = {shown(kind)}"
+    found = in_user_code(place, attack, own, honest, strength, generator)
+    if not isinstance(found, torch.Tensor) or found.shape != own.shape:
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise UserCodeError(f"{place}: expected a tensor {tuple(own.shape)}, found {shape}")
+    return found.to(own.dtype)
 
 
 def with_flipped_labels(

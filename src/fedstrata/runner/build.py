@@ -20,7 +20,9 @@ from fedstrata.core import (
     Layout,
     LearningRateSchedule,
     LocalTraining,
+    Plan,
     Problem,
+    Report,
     ServerOptimizer,
     aggregation_of,
 )
@@ -43,7 +45,7 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
-from fedstrata.runner.attacks import byzantine_clients, with_flipped_labels
+from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
@@ -95,6 +97,10 @@ class RunSetup:
         """All client ids, (n,)."""
         return torch.arange(self.problem.clients)
 
+    def corrupt(self, plan: Plan, report: Report) -> Report:
+        """What the server gets of a report, where some clients are Byzantine."""
+        return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
+
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""
         if self.problem.truth is None:
@@ -116,6 +122,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     members = membership(experiment)
     resolve_engine(experiment.engine.name, experiment.engine.device)
     _refuse_public(experiment)
+    check_attack(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
     if info is not None:
@@ -135,7 +142,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     warnings = data_warnings(experiment, dataset, partition, own_test)
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
-    byzantine = byzantine_clients(experiment, truth)
+    byzantine = byzantine_clients(experiment, problem.layout, truth)
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
     spec = _spec(experiment, dataset, partition, members)
     sizes = _sizes(spec.client_data, 0)

@@ -206,7 +206,7 @@ def run_steps(
                 observe=recorder.write,
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
-                corrupt=_honest if setup.byzantine is None else setup.byzantine.corrupt,
+                corrupt=setup.corrupt,
             )
             last = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
@@ -229,11 +229,6 @@ def run_steps(
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
-
-
-def _honest(plan: Plan, report: Report) -> Report:
-    """What the server gets of a report of honest clients."""
-    return report
 
 
 def _attack_summary(

@@ -1,0 +1,71 @@
+"""The tables of studies on single federations: Byzantine clients, and personal models where groups are hard to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import attacked_federations
+import federations
+import personal_federations
+from outcomes import MISSING, RESULTS, table
+
+RULE_TITLES = {
+    "fedavg": "FedAvg, mean",
+    "mean": "mean",
+    "median": "median",
+    "trimmed_mean": "trimmed mean",
+    "geometric_median": "geometric median",
+    "multi_krum": "multi-Krum",
+    "centered_clip": "centred clipping",
+}
+"""The column of each method."""
+
+
+def attacked() -> str:
+    """What honest clients have under each attack, with FedAvg, and with Strata and each rule of aggregation."""
+    known = federations.read(RESULTS / "attacked_federations.json")
+    rows = list[tuple[str, ...]]()
+    for name in attacked_federations.CASES:
+        runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
+        if runs:
+            cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
+            exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
+            rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
+    columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
+    head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
+    return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
+
+
+def _honest(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The mean accuracy of honest clients, and in brackets that of the worst one, as means over seeds."""
+    accuracy = mean(run.get("acc_honest", run["acc_client"]) for run in runs)
+    worst = mean(run.get("acc_honest_worst", run["acc_worst"]) for run in runs)
+    return f"{accuracy:.3f} ({worst:.2f})"
+
+
+def _ari_of_honest(run: Mapping[str, Any]) -> float:
+    """How well the clusters of honest clients agree with the true groups."""
+    agreement: float = run.get("ari_honest", run["ari"])
+    return agreement
+
+
+def hidden() -> str:
+    """Accuracy and clusters of Strata with personal models where groups are weak, hidden, or none at all."""
+    known = federations.read(RESULTS / "personal_federations.json")
+    rows = list[tuple[str, ...]]()
+    for name in personal_federations.CASES:
+        runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
+        if runs:
+            accuracy = (
+                f"{mean(run[method]['acc_client'] for run in runs):.3f}" for method in personal_federations.METHODS
+            )
+            clusters = ", ".join(str(run["strata_best"]["clusters"]) for run in runs)
+            rows.append((name, *accuracy, clusters))
+    head = "federation | alone | FedAvg | Strata | Strata + `best` | its clusters, by seed"
+    return table(head, rows or [("all federations", MISSING, *[""] * 4)])
+
+
+ROBUSTNESS: Mapping[str, Callable[..., str]] = {"attacked": attacked, "hidden": hidden}
+"""The tables of docs/attacks.md and docs/personal.md."""

@@ -1,0 +1,25 @@
+"""The example of the page on Byzantine clients learns something, and the page has every rule and attack."""
+
+from pathlib import Path
+
+import pytest
+
+from blocks import blocks
+from fedstrata.attacks import ATTACKS, LABEL_FLIP
+from fedstrata.core import AGGREGATIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
+
+
+def test_the_example_learns_under_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = [block for block in blocks("attacks.md") if block.language == "python"]
+    namespace: dict[str, object] = {}
+    exec(compile(example.text, "attacks.md", "exec"), namespace)
+    summary = namespace["run"].summary  # type: ignore[attr-defined]
+    assert summary["attack"]["acc_honest"] > 0.6 and len(summary["attack"]["clients"]) == 2
+
+
+@pytest.mark.parametrize("name", [*AGGREGATIONS, *ATTACKS, LABEL_FLIP])
+def test_the_page_has_every_rule_and_attack(name: str) -> None:
+    assert f"\n| `{name}` |" in PAGE.read_text()
