@@ -8,8 +8,9 @@ from typing import Any
 
 import attacked_federations
 import federations
+import outcomes
 import personal_federations
-from outcomes import MISSING, RESULTS, table
+from outcomes import MISSING, table
 
 RULE_TITLES = {
     "fedavg": "FedAvg, mean",
@@ -25,7 +26,7 @@ RULE_TITLES = {
 
 def attacked() -> str:
     """What honest clients have under each attack, with FedAvg, and with Strata and each rule of aggregation."""
-    known = federations.read(RESULTS / "attacked_federations.json")
+    known = federations.read(outcomes.RESULTS / "attacked_federations.json")
     rows = list[tuple[str, ...]]()
     for name in attacked_federations.CASES:
         runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
@@ -53,7 +54,7 @@ def _ari_of_honest(run: Mapping[str, Any]) -> float:
 
 def hidden() -> str:
     """Accuracy and clusters of Strata with personal models where groups are weak, hidden, or none at all."""
-    known = federations.read(RESULTS / "personal_federations.json")
+    known = federations.read(outcomes.RESULTS / "personal_federations.json")
     rows = list[tuple[str, ...]]()
     for name in personal_federations.CASES:
         runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]

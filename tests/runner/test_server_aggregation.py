@@ -9,7 +9,8 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
-from fedstrata.core import AGGREGATIONS, MEANS, Rows, aggregation
+from fedstrata.core import AGGREGATIONS, Rows, aggregation
+from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply

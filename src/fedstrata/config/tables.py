@@ -13,7 +13,8 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.attacks import ATTACKS, LABEL_FLIP, NO_ATTACK
 from fedstrata.clustering import ClientMeasureName
-from fedstrata.core import AGGREGATIONS, MEANS, Algorithm, Schedule, ServerOptimizerName, options_of
+from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
+from fedstrata.core.aggregation_rules import MEANS, options_of
 from fedstrata.data.options import Memory, ReadOptions
 from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown

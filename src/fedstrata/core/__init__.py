@@ -9,7 +9,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 """
 
 from fedstrata.core.aggregation import weighted_mean
-from fedstrata.core.aggregation_rules import AGGREGATIONS, MEANS, aggregation_of, options_of
+from fedstrata.core.aggregation_rules import AGGREGATIONS
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
@@ -52,7 +52,6 @@ __all__ = [
     "CLIENT",
     "CLIENT_STATS",
     "FOLDS",
-    "MEANS",
     "SHARED",
     "SINGULAR_VECTORS",
     "TRAIN",
@@ -87,7 +86,6 @@ __all__ = [
     "TensorSpec",
     "Tree",
     "aggregate",
-    "aggregation_of",
     "assign_pending",
     "candidate_models",
     "cluster_evaluation",
@@ -98,7 +96,6 @@ __all__ = [
     "fixed_clusters",
     "initial_state",
     "make_pending",
-    "options_of",
     "reassign",
     "selected",
     "weighted_mean",

@@ -24,8 +24,8 @@ from fedstrata.core import (
     Problem,
     Report,
     ServerOptimizer,
-    aggregation_of,
 )
+from fedstrata.core.aggregation_rules import aggregation_of
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.engine import (
     ENGINES,
