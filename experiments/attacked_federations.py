@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from federations import outcomes_of_methods, run_study
+from federations import outcomes_of, run_study
 
 from fedstrata.attacks import ATTACKS, LABEL_FLIP
 
@@ -60,7 +60,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Compute what is missing."""
     conditions = {name: {"keys": keys, "methods": METHODS} for name, keys in CASES.items()}
-    one = partial(outcomes_of_methods, CASES, METHODS)
+    one = partial(outcomes_of, CASES, METHODS)
     run_study("attacked_federations", __doc__, conditions, one, federations=3)
 
 

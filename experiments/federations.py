@@ -124,25 +124,15 @@ def run_study(
         gather(given.out, case, held, one, range(given.federations), given.jobs)
 
 
+def with_keys(algorithms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The methods that are algorithms with some keys, by the name of the algorithm."""
+    return {name: {"algorithm": {"name": name, **keys}} for name, keys in algorithms.items()}
+
+
 def outcomes_of(
-    cases: Mapping[str, Mapping[str, Any]], algorithms: Mapping[str, Mapping[str, Any]], name: str, seed: int
-) -> dict[str, Any]:
-    """One federation under each algorithm: accuracy, agreement with the true groups, clusters, rounds of splits.
-
-    Args:
-        cases: the experiments, by name.
-        algorithms: the keys of each algorithm, by its name.
-        name: of the federation.
-        seed: of the run.
-    """
-    methods = {algorithm: {"algorithm": {"name": algorithm, **keys}} for algorithm, keys in algorithms.items()}
-    return outcomes_of_methods(cases, methods, name, seed)
-
-
-def outcomes_of_methods(
     cases: Mapping[str, Mapping[str, Any]], methods: Mapping[str, Mapping[str, Any]], name: str, seed: int
 ) -> dict[str, Any]:
-    """One federation under each method, as in `outcomes_of`.
+    """One federation under each method: accuracy, agreement with the true groups, clusters, rounds of splits.
 
     Args:
         cases: the experiments, by name.

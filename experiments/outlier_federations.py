@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from federations import outcomes_of, run_study
+from federations import outcomes_of, run_study, with_keys
 
 SIZES = ((19, 1), (18, 2))
 SCHEMES = {"concept": "another mapping of labels", "rotation": "turned images"}
@@ -45,7 +45,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Compute what is missing."""
     conditions = {name: {"keys": keys} for name, keys in CASES.items()}
-    run_study("outlier_federations", __doc__, conditions, partial(outcomes_of, CASES, ALGORITHMS), federations=5)
+    run_study(
+        "outlier_federations", __doc__, conditions, partial(outcomes_of, CASES, with_keys(ALGORITHMS)), federations=5
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from championship import PEOPLE
-from federations import outcomes_of_methods, run_study
+from federations import outcomes_of, run_study
 from outlier_federations import case
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -70,7 +70,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Compute what is missing."""
     conditions = {name: {"keys": keys, "methods": METHODS} for name, keys in CASES.items()}
-    one = partial(outcomes_of_methods, CASES, METHODS)
+    one = partial(outcomes_of, CASES, METHODS)
     run_study("personal_federations", __doc__, conditions, one, federations=5)
 
 

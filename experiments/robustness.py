@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -24,16 +24,19 @@ RULE_TITLES = {
 """The column of each method."""
 
 
+def _measured(study: str, cases: Iterable[str]) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """The cases of a study that have been run, in their order, and their runs."""
+    known = federations.read(outcomes.RESULTS / f"{study}.json")
+    return ((name, known[name]["runs"]) for name in cases if name in known)
+
+
 def attacked() -> str:
     """What honest clients have under each attack, with FedAvg, and with Strata and each rule of aggregation."""
-    known = federations.read(outcomes.RESULTS / "attacked_federations.json")
     rows = list[tuple[str, ...]]()
-    for name in attacked_federations.CASES:
-        runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
-        if runs:
-            cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
-            exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
-            rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
+    for name, runs in _measured("attacked_federations", attacked_federations.CASES):
+        cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
+        exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
+        rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
     columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
     head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
     return table(head, rows or [("all attacks", MISSING, *[""] * 8)])

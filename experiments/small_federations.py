@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from federations import outcomes_of, run_study
+from federations import outcomes_of, run_study, with_keys
 from outlier_federations import SCHEMES, case
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
@@ -42,7 +42,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Compute what is missing."""
     conditions = {name: {"keys": keys, "algorithms": ALGORITHMS} for name, keys in CASES.items()}
-    run_study("small_federations", __doc__, conditions, partial(outcomes_of, CASES, ALGORITHMS), federations=5)
+    run_study(
+        "small_federations", __doc__, conditions, partial(outcomes_of, CASES, with_keys(ALGORITHMS)), federations=5
+    )
 
 
 if __name__ == "__main__":
