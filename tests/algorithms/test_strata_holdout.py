@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import HoldoutComparison
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, start_comparison
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Rows
+from fedstrata.testing import toy_problem
 
 
 def rows(*values: list[float], ids: list[int] | None = None) -> Rows:
@@ -189,6 +190,39 @@ def test_a_comparison_is_complete_when_half_have_answered_and_someone_on_each_si
         losses_by_share = one.losses_by_share.clone()
         losses_by_share[silent] = torch.nan
         assert replace(one, losses_by_share=losses_by_share).complete is complete
+
+
+@pytest.mark.parametrize(
+    ("between_personal_models", "expected"),
+    [
+        # The mean updates of all and of the two sides, added to the model of the cluster.
+        (False, [[1.5, 0.0], [4.0, 0.0], [-1.0, 0.0]]),
+        # The sides' models lie twice as far from that of all, on the same lines.
+        (True, [[1.5, 0.0], [6.5, 0.0], [-3.5, 0.0]]),
+    ],
+)
+def test_models_of_groups_are_extrapolated_where_personal_models_are_compared(
+    between_personal_models: bool, expected: list[list[float]]
+) -> None:
+    problem = toy_problem(clients=4)
+    copies = problem.layout.p // 2
+    start = torch.tensor([1.0, 0.0]).repeat(copies)
+    updates = torch.tensor([[2.0, 1.0], [4.0, -1.0], [-1.0, 0.5], [-3.0, -0.5]]).repeat(1, copies)
+    found = start_comparison(
+        problem,
+        start,
+        [Rows(torch.arange(4), updates), Rows(torch.arange(4), updates + 100.0)],  # half B enters no model
+        torch.arange(4),
+        sides(False, False, True, True),
+        level=0.05,
+        decision=Decision("replicated_split"),
+        round=3,
+        finer=False,
+        personal=between_personal_models,
+    )
+    assert found is not None
+    assert found.models.tolist() == [row * copies for row in expected]
+    assert found.of_personal_models == between_personal_models
 
 
 def personal(gains: list[float], share: int = 2) -> HoldoutComparison:

@@ -5,7 +5,7 @@ The members measure the loss and the error rate of the models that concern them 
 
 Where clients make personal models from that of their cluster, such models are compared instead. They lie between the
 model of the group and the one that the client trains on half A by itself, as far from the group's as suits its members
-best. The share is chosen on half B as well.
+best. The share is chosen on half B as well. The models of groups then lie twice as far from that of the whole cluster.
 
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
@@ -35,6 +35,13 @@ _LOSS_TASK = "holdout loss"
 _ERRORS_TASK = "holdout errors"
 """The task in which members measure the share of errors of the same models."""
 
+_EXTRAPOLATION = 2.0
+"""How far the models of groups lie from that of the whole cluster where personal models are compared: twice as far.
+
+A model of few clients follows the noise of their data more than one of many, and a single round hardly shows it. At
+twice the distance, what the clients of a group have in common counts twice, and the variance of the noise four times.
+"""
+
 _MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
 
@@ -46,7 +53,7 @@ class HoldoutComparison:
     Attributes:
         clients: Who was compared, ids (m,).
         groups: The tree of groups, q in all.
-        models: The model of each group, (q, p).
+        models: The model of each group, (q, p). The first one is that of the whole cluster.
         start: The model of the cluster from which they come, (1, p), where personal models are compared; else None.
         losses_by_share: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q, s): the
             models of groups as they are, and personal models in the order of `SHARES`. It is nan for the other models,
@@ -157,6 +164,8 @@ def start_comparison(
     senders = groups.inside[:, torch.searchsorted(clients, updates.clients)]
     mean_updates = torch.cat([mean_update(problem, updates.at(members)) for members in senders])
     models = start + mean_updates
+    if personal:
+        models = models[:1] + _EXTRAPOLATION * (models - models[:1])
     base = start[None] if personal else None
     return comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
 
