@@ -225,6 +225,14 @@ class Report:
     client_stats: Mapping[str, Rows] = field(default_factory=dict)
     cohort: torch.Tensor | None = None
 
+    def without(self, clients: torch.Tensor) -> Report:
+        """The report without any row of some clients, ids (a,)."""
+        results = {
+            name: result.only(~torch.isin(result.updates.clients, clients)) for name, result in self.results.items()
+        }
+        stats = {name: rows.without(clients) for name, rows in self.client_stats.items()}
+        return replace(self, results=results, client_stats=stats)
+
 
 @dataclass(frozen=True)
 class Matrix:

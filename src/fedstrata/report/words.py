@@ -277,12 +277,13 @@ def split_text(event: Mapping[str, Any]) -> str:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """Return a split, a layer scan, a rejected answer or a divergence in words; empty for other events."""
+    """Return a split, a layer scan, a rejected or reversed answer, or a divergence in words; empty for other events."""
     texts = {
         "split": split_text,
         "scout": _layer_scan_text,
         "rejected": _rejection_text,
         "diverged": _divergence_text,
+        "reversed": _reversal_text,
     }
     text = texts.get(str(event.get("kind")))
     return text(event) if text else ""
@@ -308,6 +309,11 @@ def _rejection_text(event: Mapping[str, Any]) -> str:
     if median is None:
         return f"{norm}; {limit}"
     return f"{norm}, the median of the other clients is {brief(median)}; {limit}"
+
+
+def _reversal_text(event: Mapping[str, Any]) -> str:
+    """Return why updates are not in the mean of their cluster."""
+    return "the updates of the last rounds point against those of the cluster; they are not in its mean"
 
 
 def _divergence_text(event: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -321,10 +321,7 @@ def _rounded(value: float) -> float:
 
 def _without(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
-    gone = torch.tensor(sorted(clients), dtype=torch.int64)
-    results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
-    stats = {name: rows.without(gone) for name, rows in report.client_stats.items()}
-    return replace(report, results=results, client_stats=stats)
+    return report.without(torch.tensor(sorted(clients), dtype=torch.int64))
 
 
 def _unusable(state: State, p: int) -> list[int]:

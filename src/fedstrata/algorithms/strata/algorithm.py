@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.shared.directions import no_directions, with_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
@@ -106,6 +107,8 @@ class Strata:
         holdout_models: Which models the check compares: those of the groups as they are ("group"), or personal models
             that their members make of them ("personal"). Auto is "personal" in a run with a personal stage, such as
             ``personal.method = "best"``, and else "group".
+        direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
+            signs, are left out of its mean.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -116,6 +119,7 @@ class Strata:
     reassignment_rounds: NonNegativeInteger = 2
     holdout_check: bool = True
     holdout_models: Literal["group", "personal"] | Auto = "auto"
+    direction_check: bool = True
 
     def with_personal_models(self) -> Strata:
         """The algorithm for a run with a personal stage."""
@@ -134,6 +138,7 @@ class Strata:
             newcomers=torch.zeros(n, dtype=torch.bool),
             pending_after_split=torch.zeros(n, dtype=torch.bool),
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
+            directions=no_directions(n) if self.direction_check else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
@@ -148,7 +153,7 @@ class Strata:
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
-        state = with_membership_changes(state)
+        state, directed, reversals = check_directions(with_membership_changes(state), report)
         labels = self.assign(problem, state, report)
         participants = clusters_to_test(problem, state, self.alpha, self.folds)
         decisions = decisions_without_test(state, participants, self.folds)
@@ -169,10 +174,10 @@ class Strata:
         state, confirmed = self._start_comparisons(problem, state, tests)
         splits |= confirmed
 
-        # 4. Split, and average the updates inside the clusters (FedAvg).
+        # 4. Split, and average the updates inside the clusters (FedAvg), without those that point backwards.
         state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
-        after, diagnostics = aggregate(problem, state, report, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, state, directed, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
         after = replace(
             after,
@@ -181,7 +186,7 @@ class Strata:
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*reassignment_events(state, labels), *diagnostics.events),
+            events=(*reversals, *reassignment_events(state, labels), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -270,6 +275,27 @@ class Strata:
             elif search.is_given_up(round):
                 clusters[cluster] = replace(known, search=None)
         return replace(state, clusters=tuple(clusters))
+
+
+def check_directions(state: StrataState, report: Report) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
+    """Find the clients whose updates keep pointing against those of their cluster.
+
+    Tests of groups go on with them: they may be an honest group that wants another model.
+
+    Returns:
+        The state with what is now known of directions, the report without these clients, from which models are made,
+        and an event where there are some.
+    """
+    if state.directions is None:
+        return state, report, ()
+    directions = with_directions(state.directions, report, state.labels)
+    state = replace(state, directions=directions)
+    clients = report.results[TRAIN].updates.clients
+    gone = clients[directions.left_out[clients]]
+    if not len(gone):
+        return state, report, ()
+    event = {"kind": "reversed", "clients": gone.tolist()}
+    return state, report.without(gone), (event,)
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedstrata.algorithms.shared.directions import Directions
 from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
@@ -125,6 +126,7 @@ class StrataState(State):
         newcomers: Who came late, or whose data changed, and was not compared with its cluster yet, bool (n,).
         pending_after_split: Who is pending because its cluster was split without it, bool (n,).
         monitor: The stability of the clients; None where the schedule alone says when to test.
+        directions: How the updates of each client have pointed so far; None where nobody checks it.
     """
 
     clusters: tuple[ClusterState, ...]
@@ -133,6 +135,7 @@ class StrataState(State):
     newcomers: torch.Tensor
     pending_after_split: torch.Tensor
     monitor: StabilityMonitor | None
+    directions: Directions | None
 
 
 def monitor_round(
@@ -165,6 +168,7 @@ def with_membership_changes(state: StrataState) -> StrataState:
         sizes=torch.where(arrived, 0, state.sizes),
         side_tests=torch.where(arrived, 0, state.side_tests),
         newcomers=state.newcomers | arrived,
+        directions=state.directions and state.directions.forgetting(arrived),
     )
 
 
