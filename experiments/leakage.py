@@ -135,17 +135,27 @@ def psnr(found: Tensor, truth: Tensor) -> float:
     return math.inf if error == 0 else -10 * math.log10(error)
 
 
-def matched_psnr(found: Tensor, truth: Tensor, most: float = 100.0) -> list[float]:
-    """The ratio of each true image to the found one that it is matched with, (b,), each found one used once.
+MOST_DECIBELS = 100.0
+"""What is said of images that are alike up to rounding."""
+
+
+def matching(found: Tensor, truth: Tensor) -> list[int]:
+    """The found image that is taken for each true one, (b,), each found one once, so that the mean PSNR is largest.
 
     Args:
         found: Images that an attack has found, (b, ...), in any order.
         truth: The true images, (b, ...).
-        most: What is said of images that are alike up to rounding.
     """
-    cost = np.array([[-min(psnr(image, own), most) for image in found] for own in truth])
-    rows, columns = linear_sum_assignment(cost)
-    return [float(-cost[row, column]) for row, column in zip(rows, columns, strict=True)]
+    cost = np.array([[-min(psnr(image, own), MOST_DECIBELS) for image in found] for own in truth])
+    return [int(place) for place in linear_sum_assignment(cost)[1]]
+
+
+def matched_psnr(found: Tensor, truth: Tensor) -> list[float]:
+    """The ratio in dB of each true image to the found one that is taken for it, (b,); arguments as of `matching`."""
+    return [
+        min(psnr(found[place], image), MOST_DECIBELS)
+        for place, image in zip(matching(found, truth), truth, strict=True)
+    ]
 
 
 def inputs_of_linear_layer(weight: Tensor, bias: Tensor) -> Tensor:

@@ -302,7 +302,9 @@ def inversion(seed: int) -> dict[str, Any]:
             seen = sent_gradients(network, prepare(images[:count]), labels[:count], batch)
             candidates = closed_form_images(seen, prepare).view(-1, *images.shape[1:])
             best = leakage.best_candidates(candidates, images[:count])
-            own = [min(leakage.psnr(got, image), 100.0) for got, image in zip(best, images, strict=False)]
+            own = [
+                min(leakage.psnr(got, image), leakage.MOST_DECIBELS) for got, image in zip(best, images, strict=False)
+            ]
             what = f"mlp, {count} images in batches of {batch}, closed form"
             found[what] = {"psnr": mean(own), "exact": mean(value > 40 for value in own)}
     return found
