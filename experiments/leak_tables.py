@@ -38,6 +38,7 @@ STATISTICS = "adacfl, number of classes and entropy"
 
 CLOSED_FORM = {
     "1 image, gradient": "1 images in batches of 1",
+    "1 image, gradient without the head": "1 images in batches of 1",
     "4 images, gradient": "4 images in batches of 4",
     "16 images, gradient": "16 images in batches of 16",
     "16 images, epoch of 4 steps": "16 images in batches of 4",
@@ -81,8 +82,8 @@ def by_method() -> str:
     runs = _runs("membership by method")
     rows = []
     for name, title in METHOD_TITLES.items():
-        used = (_mean(runs, name, key) for key in ("acc_client", "clusters"))
-        cells = ("", "") if name.endswith("sent") else tuple(used)
+        used = (_mean(runs, name, "acc_client"), _mean(runs, name, "clusters", digits=0))
+        cells = ("", "") if name.endswith("sent") else used
         rows.append((title, _mean(runs, name, "auc"), _mean(runs, name, "tpr"), *cells))
     return table("model | AUC | found at 1 % | accuracy | clusters", rows)
 

@@ -46,8 +46,8 @@ all layers do about equally well. The paper's rule is: convolutions for feature 
 does not show in these small networks. Their linear layer separates rotations at least as clearly as their
 convolutions, so the scan chooses it. The results are those of revision 522fd1f, before test splits held out the same
 share of every class.""",
-    "vectors": """The first singular vector of a class shows its class mean: the cosine of the two is near 1. So the
-server of PACFL has the class means of every client, in the sharpness in which the network reads samples. The second
+    "vectors": """The first singular vector of a class shows its class mean: the first column is the cosine of the two.
+Where it is near 1, the server of PACFL has the class means of every client, as the network reads them. The second
 column is the share of the length of a single sample that lies in the span of its class's three vectors. Of a class with
 up to three samples, the samples lie in it entirely. The server keeps the vectors until the end of the run, for
 newcomers. [Privacy](../privacy.md#singular-vectors) has a picture. The table is made by
