@@ -49,8 +49,8 @@ share of every class.""",
     "vectors": """The first singular vector of a class shows its class mean: the first column is the cosine of the two.
 Where it is near 1, the server of PACFL has the class means of every client, as the network reads them. The second
 column is the share of the length of a single sample that lies in the span of its class's three vectors. Of a class with
-up to three samples, the samples lie in it entirely. The server keeps the vectors until the end of the run, for
-newcomers. [Privacy](../privacy.md#singular-vectors) has a picture. The table is made by
+up to three samples, the samples lie in it entirely. The server keeps the vectors for newcomers, also after the run.
+[Privacy](../privacy.md#singular-vectors) has a picture. The table is made by
 [`leaks.py`](../../experiments/leaks.py), as means over ten clients and three seeds.""",
 }
 """What a table shows, in words."""
