@@ -33,6 +33,7 @@ MADE = "<!-- made by experiments/pages.py; to change it, change the docstrings o
 SECTIONS = {
     "adacfl": (("Groups that differ in their main class", "preclustered"),),
     "layercfl": (("With the layer that the scan chooses", "scouted"),),
+    "pacfl": (("What the vectors show of the data", "vectors"),),
 }
 """Further results of an algorithm: title and table. More about LayerCFL's thresholds is in ``docs/thresholds.md``."""
 
@@ -45,6 +46,12 @@ all layers do about equally well. The paper's rule is: convolutions for feature 
 does not show in these small networks. Their linear layer separates rotations at least as clearly as their
 convolutions, so the scan chooses it. The results are those of revision 522fd1f, before test splits held out the same
 share of every class.""",
+    "vectors": """The first singular vector of a class shows its class mean: the first column is the cosine of the two.
+Where it is near 1, the server of PACFL has the class means of every client, as the network reads them. The second
+column is the share of the length of a single sample that lies in the span of its class's three vectors. Of a class with
+up to three samples, the samples lie in it entirely. The server keeps the vectors for newcomers, also after the run.
+[Privacy](../privacy.md#singular-vectors) has a picture. The table is made by
+[`leaks.py`](../../experiments/leaks.py), as means over ten clients and three seeds.""",
 }
 """What a table shows, in words."""
 
@@ -60,6 +67,8 @@ FACTS_SHOWN = (
     ("work", "**Local work beyond one training**: {}."),
     ("keeps", "**Stays on the device**: {}."),
     ("sends", "**Travels beyond one model each way**: {}."),
+    ("stores", "**The server keeps of single clients**: {}."),
+    ("receives", "**A client receives**: {}."),
     ("decides", "**Decides**: {}."),
     ("evidence", "**Evidence**: {}."),
     ("when", "**When**: {}."),
@@ -85,6 +94,9 @@ COLUMNS = {
     "work": "local work beyond one training",
     "keeps": "stays on the device",
     "sends": "travels beyond one model each way",
+    "uploads": "a client sends in a round",
+    "stores": "the server keeps of single clients",
+    "receives": "a client receives",
     "absent": "an absent client",
     "fraction": "when a round selects only some clients",
 }
@@ -169,6 +181,9 @@ NAMES: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 """What a key of a table may name: the words before the names, and the names."""
 
+WITH_FACTS = ("choosing.md", "privacy.md")
+"""The documents with tables of facts."""
+
 TABLES = {
     name: shown
     for name, field in Experiment.model_fields.items()
@@ -197,8 +212,11 @@ def pages() -> dict[Path, str]:
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "keys.md": every_key()}
     made[ROOT / "docs" / "reference" / "algorithms.md"] = reference()
-    choosing = ROOT / "docs" / "choosing.md"
-    return {choosing: compared(choosing.read_text()), **{path: filled(MADE + text) for path, text in made.items()}}
+    beside = [ROOT / "docs" / name for name in WITH_FACTS]
+    return {
+        **{path: compared(path.read_text()) for path in beside},
+        **{path: filled(MADE + text) for path, text in made.items()},
+    }
 
 
 def page(name: str) -> str:

@@ -13,6 +13,7 @@ from statistics import mean
 
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
 from instructions import instructions
+from leak_tables import LEAKS
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from proofs import PROOFS
 from rank_picture import write_picture
@@ -136,6 +137,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     **PROOFS,
     **RANKINGS,
     **ROBUSTNESS,
+    **LEAKS,
 }
 """What a document may name, with at most one word behind it."""
 

@@ -56,6 +56,10 @@ class PACFL:
     first round. Clients that were absent, newcomers, and clients whose data changed send theirs before they train.
     They join the cluster whose members' subspaces are nearest.
 
+    The vectors show the data. The first one of a class is close to its mean sample, up to a factor, where the samples
+    are alike. Those of a class with up to three samples span the samples themselves. An absent class has none, so the
+    server also learns which classes a client has.
+
     Attributes:
         cut: The angle in degrees up to which clusters merge. "auto" cuts at the largest step of the merge heights, if
             it is clear.
