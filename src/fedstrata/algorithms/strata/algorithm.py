@@ -234,6 +234,8 @@ class Strata:
             known = clusters[test.cluster]
             if test.result.confirmed and not self.holdout_check:
                 splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
+            elif problem.privacy is not None and not test.result.confirmed:
+                continue  # Models of a few clients would be noise.
             elif test.result.confirmed or test.is_single_fold:
                 found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
                 side_tests = side_tests.index_add(0, test.clients, found.tested.long())
@@ -245,8 +247,10 @@ class Strata:
                     found.groups,
                     level=found.level,
                     decision=found.decision,
+                    node=int(state.nodes[test.cluster]),
                     round=round,
-                    finer=found.finer,
+                    # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
+                    finer=found.finer and problem.privacy is None,
                     # A personal model of one of two or three clients is hardly another than that of a group of its own.
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
                 )
