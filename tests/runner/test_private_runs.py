@@ -144,6 +144,12 @@ def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     assert local is not None and local.exposure.releases == 10 + 5 * 3
 
 
+@pytest.mark.parametrize("name", coverage._FIXED)
+def test_clients_send_one_update_in_each_round(name: str) -> None:
+    private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
+    assert private is not None and private.exposure.releases == 4
+
+
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
     found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-9}, cohort=cohort)

@@ -93,13 +93,12 @@ def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Cover
         outside.append("which model a client chooses where it has a choice, and the losses of these models")
     if plan.client_stats:
         outside.append("statistics of the data that clients send")
-    decisions = name in (*_FIXED, "cfl", "layercfl", "hicfl", "fl_hc", "fesem", "fedclust", "flis")
-    more = 0
+    more = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
     if name == "strata":
         # The folds of every test, and the longer training of outliers after it.
         folds = 2 if keys["folds"] == 2 else 4
-        more = _split_half_rounds(rounds) * (folds + 1)
-    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions)
+        more += _split_half_rounds(rounds) * (folds + 1)
+    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions=name in _FIXED)
 
 
 def _split_half_rounds(rounds: int) -> int:
