@@ -29,6 +29,9 @@ from fedstrata.runner.rounds import PlanReply, PlayedRound, one_thread, play_rou
 
 RESULTS = Path(__file__).parent / "results"
 
+_ACCOUNTED = ("epsilon", "delta", "noise_multiplier", "sums")
+"""What is kept of the accounting of a private run."""
+
 KEPT = 20
 """Federations after which the results are written down."""
 
@@ -151,7 +154,8 @@ def outcomes_of(
 def _outcome(run: fedstrata.Run) -> dict[str, Any]:
     splits = [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])]
     found = {key: run.summary[key] for key in ("acc_client", "acc_worst", "ari", "clusters")}
-    return {**found, "splits": splits, **run.summary.get("attack", {})}
+    accounted = {key: run.summary["privacy"][key] for key in _ACCOUNTED} if "privacy" in run.summary else {}
+    return {**found, "splits": splits, **run.summary.get("attack", {}), **accounted}
 
 
 def gather(

@@ -1,4 +1,4 @@
-"""The tables of studies on single federations: Byzantine clients, and personal models where groups are hard to find."""
+"""The tables of studies on single federations: Byzantine clients, differential privacy, personal models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import attacked_federations
 import federations
 import outcomes
 import personal_federations
+import private_federations
 from outcomes import MISSING, table
 
 RULE_TITLES = {
@@ -55,6 +56,22 @@ def _ari_of_honest(run: Mapping[str, Any]) -> float:
     return agreement
 
 
+def private() -> str:
+    """The accuracy under each epsilon, with one model for all and with Strata, and the noise that it takes."""
+    rows = list[tuple[str, ...]]()
+    for name, runs in _measured("private_federations", private_federations.CASES):
+        for epsilon in (None, *private_federations.EPSILONS):
+            cells = list[str]()
+            for algorithm in private_federations.ALGORITHMS:
+                found = [run[private_federations.method(algorithm, epsilon)] for run in runs]
+                noise = "" if epsilon is None else f"{mean(run['noise_multiplier'] for run in found):.2f}"
+                cells += [f"{mean(run['acc_client'] for run in found):.3f}", noise]
+            clusters = ", ".join(str(run["clusters"]) for run in found)
+            rows.append((name, str(len(runs)), "none" if epsilon is None else f"{epsilon:g}", *cells, clusters))
+    head = "federation | seeds | epsilon | FedAvg | its noise | Strata | its noise | its clusters, by seed"
+    return table(head, rows or [("all federations", MISSING, *[""] * 6)])
+
+
 def hidden() -> str:
     """Accuracy and clusters of Strata with personal models where groups are weak, hidden, or none at all."""
     known = federations.read(outcomes.RESULTS / "personal_federations.json")
@@ -71,5 +88,5 @@ def hidden() -> str:
     return table(head, rows or [("all federations", MISSING, *[""] * 4)])
 
 
-ROBUSTNESS: Mapping[str, Callable[..., str]] = {"attacked": attacked, "hidden": hidden}
-"""The tables of docs/attacks.md and docs/personal.md."""
+ROBUSTNESS: Mapping[str, Callable[..., str]] = {"attacked": attacked, "hidden": hidden, "private": private}
+"""The tables of docs/attacks.md, docs/personal.md and docs/privacy.md."""

@@ -55,6 +55,8 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Seconds without progress of a worker: the system cannot wait for much longer at a time."""
 MAX_STEP_SIZE = 1e30
 """Step size of an optimizer: a product with a larger one is no float32 number."""
+MAX_EPSILON = 1_000
+"""The epsilon of differential privacy: a larger one promises nothing."""
 MAX_LIST_ENTRIES = 1_000
 """Entries of a list that is an option of a network or a key of an algorithm."""
 MAX_NUMBER = 1_000_000_000

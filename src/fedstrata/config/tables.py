@@ -23,6 +23,7 @@ from fedstrata.limits import (
     MAX_CLIENTS,
     MAX_COUNT,
     MAX_EPOCHS,
+    MAX_EPSILON,
     MAX_IMAGE_SIDE,
     MAX_INTEGER,
     MAX_LABEL_CHARACTERS,
@@ -235,14 +236,15 @@ class CohortTable(Table):
 
     Attributes:
         fraction: The share of the clients that is sampled.
-        sampling: How clients are sampled: all with the same chance, or in proportion to their training samples.
+        sampling: How clients are sampled: all with the same chance, or in proportion to their training samples. With
+            "poisson" each client is selected by itself with the chance `fraction`, so that the size of a cohort varies.
         weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
             weight 0 is never selected.
         dropout: The share of the cohort that never answers.
     """
 
     fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    sampling: Literal["uniform", "size"] = "uniform"
+    sampling: Literal["uniform", "size", "poisson"] = "uniform"
     weights: Annotated[
         tuple[Annotated[float, Interval(ge=0, le=MAX_NUMBER)], ...], Strict(False), Len(0, MAX_CLIENTS)
     ] = ()
@@ -346,6 +348,40 @@ class AttackTable(Table):
     def all_honest(self) -> bool:
         """Return whether no client is Byzantine."""
         return self.kind == NO_ATTACK
+
+
+class PrivacyTable(Table):
+    """Client-level differential privacy.
+
+    Attributes:
+        kind: Who adds noise: the server, to the sum of the updates of each cluster ("central"), or each client, to
+            every update that it sends ("local"). "none" is nobody.
+        clip_norm: The largest L2 norm of the update of a client, to which it is scaled down.
+        noise_multiplier: The standard deviation of the noise, divided by `clip_norm`; in place of `epsilon`.
+        epsilon: The epsilon of the whole run, from which the noise is computed; in place of `noise_multiplier`.
+        delta: The delta of the whole run; by default 1e-5, or the number of clients to the power -1.1 if that is
+            smaller.
+        min_cluster: Clusters of fewer clients keep the model with which they began, with "central".
+    """
+
+    kind: Literal["none", "central", "local"] = "none"
+    clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 1.0
+    noise_multiplier: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
+    epsilon: Annotated[float, Interval(gt=0, le=MAX_EPSILON)] | None = None
+    delta: Annotated[float, Interval(gt=0, lt=1)] | None = None
+    min_cluster: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
+
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse keys that the kind does not use, and two ways to say how much noise there is, or none."""
+        unused = {
+            "none": ("clip_norm", "noise_multiplier", "epsilon", "delta", "min_cluster"),
+            "local": ("min_cluster",),
+        }
+        _refuse_unused(self, unused.get(self.kind, ()), "kind")
+        if self.kind != "none" and (self.noise_multiplier is None) == (self.epsilon is None):
+            raise ValueError(f"either epsilon or noise_multiplier with kind = {self.kind!r}")
+        return self
 
 
 class EngineTable(Table):
@@ -487,6 +523,7 @@ class Experiment(Table):
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
         attack: Clients that send something else than they have trained.
+        privacy: Client-level differential privacy.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.
         engine: What computes.
@@ -508,6 +545,7 @@ class Experiment(Table):
     algorithm: AlgorithmTable = AlgorithmTable()
     personal: PersonalTable = PersonalTable()
     attack: AttackTable = AttackTable()
+    privacy: PrivacyTable = PrivacyTable()
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     engine: EngineTable = EngineTable()
     events: EventsTable = EventsTable()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from fedstrata.core.aggregation import Aggregation, weighted_mean
 from fedstrata.core.layout import Layout
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
+from fedstrata.core.private_aggregation import CentralPrivacy
+from fedstrata.core.rows import Rows
 from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
@@ -28,6 +30,7 @@ class Problem:
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.
         bucket_size: The number of members of a cluster whose updates are averaged at random before this rule.
+        privacy: What the server does with updates before their means leave it; None where it keeps to `aggregation`.
         server: What the server makes of these means.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
@@ -43,6 +46,7 @@ class Problem:
     truth: torch.Tensor | None = None
     aggregation: Aggregation = weighted_mean
     bucket_size: int = 1
+    privacy: CentralPrivacy | None = None
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
@@ -54,3 +58,32 @@ class Problem:
     def generator(self, stream: str, round: int = 0) -> torch.Generator:
         """The server's random numbers: a function of the seed, the name of the stream and the round."""
         return generator(self.seed, stream, round)
+
+    def released_means(
+        self,
+        updates: Rows,
+        weights: torch.Tensor,
+        labels: torch.Tensor,
+        k: int,
+        everyone: torch.Tensor,
+        *,
+        purpose: str,
+        round: int,
+    ) -> torch.Tensor:
+        """The mean update of every cluster, as it may leave the server, (k, p).
+
+        Whatever is made of updates and sent to clients goes through here. What the server only looks at is made by
+        `aggregation`.
+
+        Args:
+            updates: The updates of the clients that answered, (m, p).
+            weights: The weight of each, (m,), > 0. Differential privacy weighs all clients alike.
+            labels: The cluster of each, (m,) in 0..k-1.
+            k: The number of clusters.
+            everyone: The cluster of every client, whether it answered or not, (n,); -1 for a pending client.
+            purpose: What the means are for; several means of one round have different purposes.
+            round: The round.
+        """
+        if self.privacy is not None:
+            return self.privacy.means(updates, labels, k, everyone, purpose, round)
+        return self.aggregation(updates, weights, labels, k)

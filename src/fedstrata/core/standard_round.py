@@ -185,9 +185,8 @@ def aggregate(
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
-    The model of a cluster moves by ``problem.aggregation`` of its members' updates (FedAvg, Algorithm 1), or of means
-    of random buckets of them where ``problem.bucket_size`` is above 1, or by what
-    ``problem.server`` makes of it.
+    The model of a cluster moves by ``problem.released_means`` of its members' updates (FedAvg, Algorithm 1), or of
+    means of random buckets of them where ``problem.bucket_size`` is above 1, or by what ``problem.server`` makes of it.
 
     Args:
         problem: What is fixed for the run.
@@ -217,13 +216,15 @@ def aggregate(
     round = state.round + 1
     draw = problem.generator("buckets", round)
     updates = bucketed(fresh.updates, fresh.sizes, label[counted], problem.bucket_size, draw)
-    means = problem.aggregation(*updates, len(parents))
+    means = problem.released_means(*updates, len(parents), labels, purpose=TRAIN, round=round)
 
     made = {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
     answered = torch.isin(torch.arange(len(parents)), label[counted])
+    if problem.privacy is not None:
+        answered = torch.ones_like(answered)  # Whether anybody answered is not to be seen.
     moves, moments = server_step(
         problem.server, problem.layout, state.server, origins, nodes, means, answered, sent_as_values
     )

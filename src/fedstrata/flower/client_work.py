@@ -19,6 +19,7 @@ from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.grid import reply_to
+from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.protocol import (
     CLIENT_INFO,
@@ -32,6 +33,7 @@ from fedstrata.flower.protocol import (
 )
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
+from fedstrata.privacy import LocalPrivacy
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ log = logging.getLogger(__name__)
 
 KEPT_RUNS = 8
 """The number of runs whose tensors a device keeps: one that was stopped may be resumed."""
+
+
+_NOISE_SEED = "noise_seed"
+"""The file of a device with the seed of its noise. It never leaves the device."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,10 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
         return Payload({"missing": {"tensors": missing}})
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
+    if config.noise_multiplier:
+        noise_seed = secret_seed(device.state / _NOISE_SEED)
+        local = LocalPrivacy(layout, config.clip_norm, config.noise_multiplier, noise_seed)
+        report = local.of_report(request.plan, report)
     end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:

@@ -117,6 +117,8 @@ class RunConfig:
         objective: What the networks learn. The functions of the user's own must be on the device.
         reading: How samples are made of the files of a client.
         spread_units: Whether the units that a client holds out are spread over the classes, as `hold_out` does it.
+        clip_norm: The largest norm of an update to which a client adds noise.
+        noise_multiplier: The standard deviation of this noise, divided by `clip_norm`; 0 is no noise and no clipping.
     """
 
     run: str
@@ -129,6 +131,8 @@ class RunConfig:
     objective: Objective = field(default_factory=Objective)
     reading: ReadOptions = DEFAULT_OPTIONS
     spread_units: bool = False
+    clip_norm: float = 1.0
+    noise_multiplier: float = 0.0
 
     @property
     def outputs(self) -> tuple[int, ...]:

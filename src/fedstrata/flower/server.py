@@ -28,6 +28,7 @@ from fedstrata.flower.credentials import hand_over_signature, read_public_keys
 from fedstrata.flower.deploy import NETWORK, refuse_attack, refuse_local_names
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
+from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.folder_lock import folder_lock
 from fedstrata.quoting import shown
@@ -37,6 +38,7 @@ from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
 from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units, with_personal_stage
 from fedstrata.runner.membership import membership, sampling_weights
+from fedstrata.runner.privacy import private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
@@ -45,6 +47,9 @@ from fedstrata.runner.run import run_steps
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
+
+_NOISE_SEED_FILE = "noise_seed"
+"""The file with the seed of the server's noise, likewise. It never leaves the server."""
 
 _WAITING = "another server application still works in this run folder; waiting until it has ended"
 """One whose SuperLink was killed lives on while it tries to reach it, and is ended at last when there is a new one."""
@@ -103,7 +108,7 @@ def drive(
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
         tell = line.keep
         clock = clock or Clock()
-        config = run_config(experiment, federation, _run_name(folder))
+        config = _with_noise(experiment, run_config(experiment, federation, _run_name(folder)))
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -116,7 +121,8 @@ def drive(
         registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
         save_registry(folder / _REGISTRY_FILE, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
-        setup, joins = _run_setup(experiment, federation, config, clients, public)
+        noise_seed = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
+        setup, joins = _run_setup(experiment, federation, config, clients, public, noise_seed)
         show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
         steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell)
 
@@ -158,6 +164,7 @@ def _run_setup(
     config: RunConfig,
     clients: FlowerClients,
     public: torch.Tensor | None,
+    noise_seed: int | None = None,
 ) -> tuple[RunSetup, dict[int, int]]:
     """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on."""
     samples = federation.samples
@@ -176,6 +183,13 @@ def _run_setup(
         return [0 if each is None else each[1].train for each in found]
 
     members = replace(membership(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes))
+    if noise_seed is not None:
+        # The seed of the run goes to all devices. They must not know who else was drawn.
+        members = replace(members, seed=noise_seed)
+    private = private_run(experiment, problem, algorithm, members, noise_seed=noise_seed, members_known=False)
+    problem = with_central_privacy(problem, private)
+    if private is not None:
+        private = replace(private, local=None)  # The devices add that noise.
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
     names = _client_names(federation, clients)
@@ -189,8 +203,19 @@ def _run_setup(
         names=names,
         objective=config.objective,
         personal=personal,
+        private=private,
     )
     return setup, joins
+
+
+def _with_noise(experiment: Experiment, config: RunConfig) -> RunConfig:
+    """The config of a run with the noise that devices add to their updates, if they do."""
+    if experiment.privacy.kind != "local":
+        return config
+    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    private = private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
+    assert private is not None
+    return replace(config, clip_norm=private.clip_norm, noise_multiplier=private.noise_multiplier)
 
 
 def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:

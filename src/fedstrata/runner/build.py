@@ -48,6 +48,7 @@ from fedstrata.registry import PortableObject
 from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
+from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 
 _logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class RunSetup:
         objective: What the networks learn.
         personal: How clients make models of their own; None where they do not.
         byzantine: The clients that send something else than they have trained; None where all are honest.
+        private: The differential privacy of the run; None where there is none.
     """
 
     problem: Problem
@@ -91,6 +93,7 @@ class RunSetup:
     objective: Objective = field(default_factory=Objective)
     personal: PersonalMethod | None = None
     byzantine: ByzantineClients | None = None
+    private: PrivateRun | None = None
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -98,7 +101,9 @@ class RunSetup:
         return torch.arange(self.problem.clients)
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
-        """What the server gets of a report, where some clients are Byzantine."""
+        """What the server gets of a report, where clients add noise, or some are Byzantine."""
+        if self.private is not None and self.private.local is not None:
+            report = self.private.local.of_report(plan, report)
         return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
 
     def truth(self, round: int) -> torch.Tensor | None:
@@ -129,12 +134,15 @@ def build_run(experiment: Experiment) -> RunSetup:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
         rehearsed = problem_of(experiment, info.shape, outputs)
         rehearse(algorithm, rehearsed, personal)
+        private_run(experiment, rehearsed, algorithm, members)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
     problem = problem_of(experiment, dataset.shape, dataset.outputs)
     rehearse(algorithm, problem, personal)
+    private = private_run(experiment, problem, algorithm, members)
+    problem = with_central_privacy(problem, private)
     check_probes(experiment, algorithm, problem)
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
@@ -169,6 +177,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         objective=spec.objective,
         personal=personal,
         byzantine=byzantine,
+        private=private,
     )
 
 
@@ -222,8 +231,10 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     algorithm = experiment.algorithm_of()
     personal = experiment.personal_of()
     rehearse(algorithm, problem, personal)
+    private = private_run(experiment, problem, algorithm, members)
+    problem = with_central_privacy(problem, private)
     algorithm = with_personal_stage(algorithm, personal)
-    return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members)
+    return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members, private=private)
 
 
 def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:

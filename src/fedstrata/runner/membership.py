@@ -29,7 +29,13 @@ class CohortSample(NamedTuple):
 
 
 def sample_cohort(
-    seed: int, round: int, clients: torch.Tensor, fraction: float, dropout: float, weights: torch.Tensor | None = None
+    seed: int,
+    round: int,
+    clients: torch.Tensor,
+    fraction: float,
+    dropout: float,
+    weights: torch.Tensor | None = None,
+    poisson: bool = False,
 ) -> CohortSample:
     """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
 
@@ -41,10 +47,15 @@ def sample_cohort(
         dropout: The share of the cohort that never answers, in [0, 1).
         weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
             each in proportion to its weight. None is the same chance for all.
+        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
+            size, and may be empty.
     """
-    size = min(len(clients), max(1, _round_half_up(fraction * len(clients))))
+    size = cohort_size(len(clients), fraction)
     draw = generator(seed, "cohort", round)
-    if weights is None:
+    if poisson:
+        chosen = (torch.rand(len(clients), generator=draw, dtype=torch.float64) < fraction).nonzero().flatten()
+        size = len(chosen)
+    elif weights is None:
         chosen = torch.randperm(len(clients), generator=draw)[:size]
     else:
         size = min(size, int((weights > 0).sum()))
@@ -52,6 +63,11 @@ def sample_cohort(
     cohort = clients[chosen.sort().values]
     lost = torch.randperm(size, generator=generator(seed, "dropout", round))[: _round_half_up(dropout * size)]
     return CohortSample(cohort, cohort[lost].sort().values)
+
+
+def cohort_size(clients: int, fraction: float) -> int:
+    """The number of clients that are selected of so many: a share of them, and at least one."""
+    return min(clients, max(1, _round_half_up(fraction * clients)))
 
 
 def _round_half_up(value: float) -> int:
@@ -74,6 +90,7 @@ class Membership:
             which takes no part itself.
         misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
         weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
+        poisson: Whether each client is selected by itself.
     """
 
     clients: int
@@ -85,6 +102,7 @@ class Membership:
     handovers: Mapping[int, tuple[int, int]]
     misplaced: Mapping[int, float]
     weights: Callable[[int], torch.Tensor] | None = None
+    poisson: bool = False
 
     def active(self, round: int) -> torch.Tensor:
         """The ids of the clients that could take part in a round, ascending, (a,)."""
@@ -100,7 +118,7 @@ class Membership:
         """Draw who takes part in a round."""
         clients = self.active(round)
         weights = None if self.weights is None else self.weights(round)[clients]
-        return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights)
+        return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights, self.poisson)
 
     def before(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
         """The state with what happens between round - 1 and round, and an event for each."""
@@ -178,6 +196,7 @@ def membership(experiment: Experiment) -> Membership:
         leaves=leaves,
         handovers=handovers,
         misplaced={event.round: event.share for event in events.misplace},
+        poisson=experiment.cohort.sampling == "poisson",
     )
     if not len(member.active(1)):
         raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")

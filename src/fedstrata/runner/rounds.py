@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Layout, Plan, Problem, Report
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
 from fedstrata.runner.membership import CohortSample
 from fedstrata.runner.validation import Validation, decide, divergence_of_answers, missing_events, validate
@@ -111,7 +111,7 @@ def play_rounds(
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
         reply = reply._replace(report=corrupt(plan, reply.report))
-        received = _received(problem.layout, plan, reply, checked=checked)
+        received = _received(problem, plan, reply, checked=checked)
         clock = perf_counter()
         after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
         observe(
@@ -147,9 +147,13 @@ def _decided(
     return *algorithm.update(problem, state, report), []
 
 
-def _received(layout: Layout, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
+def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
     """What the algorithm sees of a reply, and events about the clients that it does not see."""
-    validated = validate(layout, plan, reply.report) if checked else Validation(reply.report, (), [])
+    # Whether a client counts must not depend on others, as the noise is for what one client changes.
+    compared = problem.privacy is None
+    validated = Validation(reply.report, (), [])
+    if checked:
+        validated = validate(problem.layout, plan, reply.report, compared=compared)
     events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
     events += validated.events + divergence_of_answers(reply.report, validated.events)
     return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)

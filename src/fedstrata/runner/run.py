@@ -190,6 +190,8 @@ def run_steps(
         folder.add_metric(metric)
         for warning in setup.warnings:
             tell(f"WARNING: {warning}")
+        if setup.private is not None:
+            tell(setup.private.line)
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
             def told(done: Mapping[str, Any]) -> None:
@@ -218,6 +220,7 @@ def run_steps(
             **_names(experiment),
             **measures,
             **_attack_summary(setup, folder, rounds, metric),
+            **({} if setup.private is None else {"privacy": setup.private.summary}),
             **last.summary,
             **made,
         }

@@ -104,13 +104,14 @@ class Norms:
     limits: NDArray[np.float64]
 
 
-def validate(layout: Layout, plan: Plan, report: Report) -> Validation:
+def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
     """Remove every client that sent something that is not finite or far too large, or that has no samples.
 
     Args:
         layout: The tensors of the network.
         plan: The plan for the whole cohort.
         report: The report of the clients that answered.
+        compared: Whether norms are compared with those of the other clients.
     """
     not_finite = set[int]()
     no_samples = set[int]()
@@ -119,7 +120,7 @@ def validate(layout: Layout, plan: Plan, report: Report) -> Validation:
         no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
     for norms in measure_norms(layout, plan, report):
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
-        for event in _too_large(norms, plan):
+        for event in _too_large(norms, plan) if compared else ():
             _keep_worst(too_large, event)
     for rows in report.client_stats.values():
         values = _norms(rows.values, [slice(0, rows.values.shape[1])])

@@ -108,7 +108,7 @@ class Strata:
             that their members make of them ("personal"). Auto is "personal" in a run with a personal stage, such as
             ``personal.method = "best"``, and else "group".
         direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
-            signs, are left out of its mean.
+            signs, are left out of its mean. With central differential privacy they are not.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -138,7 +138,8 @@ class Strata:
             newcomers=torch.zeros(n, dtype=torch.bool),
             pending_after_split=torch.zeros(n, dtype=torch.bool),
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
-            directions=no_directions(n) if self.direction_check else None,
+            # With central differential privacy, no client may decide whether another one counts.
+            directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
@@ -239,6 +240,8 @@ class Strata:
             known = clusters[test.cluster]
             if test.result.confirmed and not self.holdout_check:
                 splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
+            elif problem.privacy is not None and not test.result.confirmed:
+                continue  # Models of a few clients would be noise.
             elif test.result.confirmed or test.is_single_fold:
                 found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
                 side_tests = side_tests.index_add(0, test.clients, found.tested.long())
@@ -250,8 +253,10 @@ class Strata:
                     found.groups,
                     level=found.level,
                     decision=found.decision,
+                    node=int(state.nodes[test.cluster]),
                     round=round,
-                    finer=found.finer,
+                    # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
+                    finer=found.finer and problem.privacy is None,
                     # A personal model of one of two or three clients is hardly another than that of a group of its own.
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
                 )

@@ -139,6 +139,7 @@ def start_comparison(
     *,
     level: float,
     decision: Decision,
+    node: int,
     round: int,
     finer: bool = True,
     personal: bool = False,
@@ -153,6 +154,7 @@ def start_comparison(
         confirmed: The tree of confirmed splits, or a single group.
         level: The level of the error-rate tests of all other splits, together.
         decision: The decision of the permutation test.
+        node: The tree node of the cluster.
         round: The round in which the comparison begins.
         finer: Whether groups inside the confirmed ones are compared as well.
         personal: Whether personal models are compared.
@@ -161,9 +163,7 @@ def start_comparison(
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
     if groups is None:
         return None
-    senders = groups.inside[:, torch.searchsorted(clients, updates.clients)]
-    mean_updates = torch.cat([mean_update(problem, updates.at(members)) for members in senders])
-    models = start + mean_updates
+    models = start + group_updates(problem, updates, clients, groups, node=node, round=round)
     if personal:
         models = models[:1] + _EXTRAPOLATION * (models - models[:1])
     base = start[None] if personal else None
@@ -209,6 +209,28 @@ def comparison_of(
         round=round,
         of_outliers=of_outliers,
     )
+
+
+def group_updates(
+    problem: Problem, updates: Rows, clients: torch.Tensor, groups: GroupTree, *, node: int, round: int
+) -> torch.Tensor:
+    """The mean update of every group, as it may leave the server, (q, p). Every client has the same weight.
+
+    Args:
+        problem: What is fixed for the run.
+        updates: The updates of those of the clients that sent one, (m', p).
+        clients: Who was compared, ids (m,).
+        groups: Their groups.
+        node: The tree node of the cluster.
+        round: The round of the updates.
+    """
+    places = torch.searchsorted(clients, updates.clients)
+    if problem.privacy is None:
+        return torch.cat([mean_update(problem, updates.at(members)) for members in groups.inside[:, places]])
+    # The clients that are in the same groups are a part.
+    unions, parts = groups.inside.unique(dim=1, return_inverse=True)
+    members = groups.inside.sum(dim=1)
+    return problem.privacy.means_of_groups(updates, parts[places], unions, members, f"holdout of node {node}", round)
 
 
 def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:

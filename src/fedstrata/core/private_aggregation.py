@@ -1,0 +1,117 @@
+"""Sums of clipped updates with Gaussian noise: client-level differential privacy inside every cluster.
+
+The server clips the whole update of a client, sums the updates of a cluster with equal weights, adds noise, and divides
+by a number that does not depend on what the clients sent (DP-FedAvg with the fixed-denominator estimator): McMahan et
+al., "Learning differentially private recurrent language models", ICLR 2018, Algorithm 1. A client is in one cluster, so
+the clusters of a round compose in parallel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstrata.core.layout import Layout, Mask
+from fedstrata.core.rows import Rows
+from fedstrata.lazy_torch import torch
+from fedstrata.randomness import generator
+
+
+@dataclass(frozen=True)
+class CentralPrivacy:
+    """What the server does with updates before anything that is made of them leaves it.
+
+    Attributes:
+        layout: The tensors of the network.
+        released: The tensors that clients upload, (l,). The others get no update and no noise.
+        clip_norm: The largest L2 norm of what a client adds to the sum (S).
+        noise_multiplier: The standard deviation of the noise of a sum, divided by `clip_norm` (z).
+        share: The share of a cluster that is expected to take part in a round (q).
+        min_cluster: Clusters of fewer members, at least 1, get no update.
+        noise_seed: The seed of the noise. Whoever knows it can take the noise away.
+    """
+
+    layout: Layout
+    released: Mask
+    clip_norm: float
+    noise_multiplier: float
+    share: float = 1.0
+    min_cluster: int = 1
+    noise_seed: int = 0
+
+    def means(
+        self, updates: Rows, labels: torch.Tensor, k: int, everyone: torch.Tensor, purpose: str, round: int
+    ) -> torch.Tensor:
+        """The noisy mean update of every cluster, (k, p).
+
+        Args:
+            updates: The updates of the clients that answered, (m, p).
+            labels: The cluster of each, (m,) in 0..k-1.
+            k: The number of clusters.
+            everyone: The cluster of every client, whether it answered or not, (n,); -1 for a pending client.
+            purpose: What the means are for. It names the random numbers, so no other means of the round may have it.
+            round: The round.
+        """
+        placed = everyone[everyone >= 0]
+        # Where some clients take part in a round, most of those that do may have been pending before.
+        factor = len(everyone) / max(len(placed), 1) if self.share < 1 else 1.0
+        apart = torch.eye(k, dtype=torch.bool)
+        return self.means_of_groups(updates, labels, apart, placed.bincount(minlength=k), purpose, round, factor)
+
+    def means_of_groups(
+        self,
+        updates: Rows,
+        parts: torch.Tensor,
+        unions: torch.Tensor,
+        members: torch.Tensor,
+        purpose: str,
+        round: int,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """The noisy mean update of every group, where groups may share clients, (q, p).
+
+        Only the sums of parts that share no client are released: a client adds at most `clip_norm` to one of them. The
+        groups are unions of parts, so their sums follow from these, noise and all.
+
+        Args:
+            updates: The updates of the clients that answered, (m, p).
+            parts: The part of each, (m,) in 0..a-1.
+            unions: The parts of each group, bool (q, a).
+            members: The number of clients of each group, whether they answered or not, (q,).
+            purpose: As in `means`.
+            round: The round.
+            factor: The number of clients that may answer for each member.
+        """
+        sums = self.sums(updates, parts, unions.shape[1], purpose, round)
+        # It depends on the decision who is in a cluster, and never on who answered or what they sent.
+        expected = self.share * factor * members.clamp(min=1).double()
+        scale = torch.where(members >= self.min_cluster, 1 / expected, 0.0)
+        return ((unions.double() @ sums) * scale[:, None]).float()
+
+    def sums(self, updates: Rows, parts: torch.Tensor, count: int, purpose: str, round: int) -> torch.Tensor:
+        """The noisy sums of the clipped updates of some parts, (a, p) float64. They have noise even where nobody sent.
+
+        Args:
+            updates: The updates of the clients that answered, (m, p).
+            parts: The part of each, (m,) in 0..a-1.
+            count: The number of parts, a.
+            purpose: As in `means`.
+            round: The round.
+        """
+        columns = self.layout.columns(self.released)
+        total = torch.zeros(count, len(columns), dtype=torch.float64)
+        for row in updates.clients.argsort().tolist():
+            total[int(parts[row])] += clipped(updates.values[row, columns], self.clip_norm)
+        for part in range(count):
+            draw = generator(self.noise_seed, f"privacy {purpose}", round, part)
+            noise = torch.randn(len(columns), generator=draw, dtype=torch.float64)
+            total[part] += self.noise_multiplier * self.clip_norm * noise
+        sums = torch.zeros(count, updates.values.shape[1], dtype=torch.float64)
+        sums[:, columns] = total
+        return sums
+
+
+def clipped(update: torch.Tensor, norm: float) -> torch.Tensor:
+    """An update (p,) scaled down to a largest L2 norm, in float64."""
+    values = update.double()
+    length = float(values.norm())
+    return values * (norm / length) if length > norm else values

@@ -1,0 +1,107 @@
+"""Differential privacy on real devices: the noise of the simulator, from seeds that stay where the noise is added."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import Loopback, Ticks, federation
+
+from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError, RecordError
+from fedstrata.flower.client_work import Device
+from fedstrata.flower.federation import Federation
+from fedstrata.flower.noise_seed import secret_seed
+from fedstrata.flower.server import drive
+from fedstrata.runner.result import Run
+from fedstrata.runner.run import run_experiment
+
+KEYS: dict[str, Any] = {
+    "seed": 7,
+    "rounds": 3,
+    "data": {"name": "digits", "clients": 6, "samples": 32, "test": 0.2},
+    "partition": {"scheme": "rotation", "groups": 3},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "algorithm": {"name": "strata"},
+    "engine": {"name": "loop", "device": "cpu"},
+}
+PRIVACY: dict[str, dict[str, Any]] = {
+    "central": {"kind": "central", "noise_multiplier": 0.5},
+    "local": {"kind": "local", "noise_multiplier": 0.05},
+}
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device], Federation]:
+    made = federation(KEYS, tmp_path_factory.mktemp("devices"))
+    truth = made.setup.problem.truth
+    assert truth is not None
+    keys = tuple(device.key for device in made.devices.values())
+    return made.devices, Federation(keys, made.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)
+
+
+Here = tuple[Loopback, Federation]
+
+
+@pytest.fixture
+def here(devices: tuple[dict[int, Device], Federation], tmp_path: Path) -> Here:
+    """The devices with states of their own."""
+    fresh = {node: replace(device, state=tmp_path / device.key) for node, device in devices[0].items()}
+    return Loopback(fresh), devices[1]
+
+
+def driven(here: Here, out: Path, resume: bool = False, **changes: Any) -> Run:
+    grid, members = here
+    return drive(grid, load_experiment({**KEYS, **changes}), members, out, resume=resume, clock=Ticks().clock)
+
+
+def known_seeds(here: Here, out: Path) -> None:
+    """Let everybody draw its noise from the seed of the run, as the simulator does."""
+    for folder in (out / "network", *(device.state for device in here[0].devices.values())):
+        folder.mkdir(parents=True)
+        (folder / "noise_seed").write_text(f"{KEYS['seed']:x}")
+
+
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_with_the_same_seed_a_federation_has_the_noise_of_the_simulator(kind: str, here: Here, tmp_path: Path) -> None:
+    out = tmp_path / "real"
+    known_seeds(here, out)
+    real = driven(here, out, privacy=PRIVACY[kind])
+    simulated = run_experiment(load_experiment({**KEYS, "privacy": PRIVACY[kind]}), tmp_path / "simulated", quiet=True)
+    assert torch.equal(real.state.models, simulated.state.models)
+    assert real.summary["privacy"] == simulated.summary["privacy"]
+
+
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_the_seed_of_the_run_does_not_tell_the_noise(kind: str, here: Here, tmp_path: Path) -> None:
+    real = driven(here, tmp_path / "real", privacy=PRIVACY[kind])
+    simulated = run_experiment(load_experiment({**KEYS, "privacy": PRIVACY[kind]}), tmp_path / "simulated", quiet=True)
+    assert not torch.equal(real.state.models, simulated.state.models)
+    adding = [tmp_path / "real" / "network"]
+    if kind == "local":
+        adding = [device.state for device in here[0].devices.values()]
+    seeds = {secret_seed(folder / "noise_seed") for folder in adding}
+    assert len(seeds) == len(adding) and not any((folder / "noise_seed").stat().st_mode & 0o077 for folder in adding)
+
+
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_a_resumed_federation_goes_on_with_the_same_noise(kind: str, here: Here, tmp_path: Path) -> None:
+    for name in ("whole", "half"):
+        known_seeds((Loopback({}), here[1]), tmp_path / name)
+    whole = driven(here, tmp_path / "whole", privacy=PRIVACY[kind])
+    driven(here, tmp_path / "half", privacy=PRIVACY[kind], rounds=2)
+    resumed = driven(here, tmp_path / "half", privacy=PRIVACY[kind], resume=True)
+    assert torch.equal(resumed.state.models, whole.state.models)
+
+
+def test_cohorts_of_a_fixed_size_are_refused_where_clients_come_and_go(here: Here, tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"cohort\.sampling = 'uniform': expected 'poisson'"):
+        driven(here, tmp_path / "real", privacy=PRIVACY["central"], cohort={"fraction": 0.5})
+
+
+def test_a_seed_that_was_damaged_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "noise_seed").write_text("no seed")
+    with pytest.raises(RecordError, match="expected at most 32 hexadecimal digits"):
+        secret_seed(tmp_path / "noise_seed")

@@ -1,0 +1,199 @@
+"""The table ``[privacy]`` of an experiment."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.privacy import coverage
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
+from test_every_algorithm import EAGER
+
+TABLES: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25, "public": 32},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.3, "batch": 20},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+CENTRAL = {"kind": "central", "noise_multiplier": 0.5}
+LOCAL = {"kind": "local", "noise_multiplier": 0.05}
+
+
+def run(out: Path, privacy: dict[str, Any], **tables: Any) -> fs.Run:
+    return fs.run({**TABLES, **tables, "privacy": privacy}, out, quiet=True)
+
+
+def built(privacy: dict[str, Any], **tables: Any) -> RunSetup:
+    return build_run(load_experiment({**TABLES, **tables, "privacy": privacy}))
+
+
+def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
+    steps = play_rounds(
+        setup.algorithm,
+        setup.problem,
+        setup.algorithm.init(setup.problem),
+        setup.members.sample,
+        stop=lambda state: state.round >= rounds,
+        observe=lambda done: None,
+        corrupt=setup.corrupt,
+    )
+    models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
+    return models
+
+
+def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", {"kind": "central", "epsilon": 8.0, "delta": 1e-5}).summary["privacy"]
+    assert 7.99 <= found["epsilon"] <= 8.0 and found["delta"] == 1e-5
+    assert found["sums"] == 4 and not found["amplified_by_sampling"] and found["decisions_covered"]
+    assert found["adjacency"] == "add_or_remove_one"
+    assert "privacy" not in run(tmp_path / "open", {}).summary
+
+
+def test_delta_is_small_beside_the_number_of_clients() -> None:
+    few, many = built(CENTRAL).private, built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).private
+    assert few is not None and many is not None
+    assert few.delta == many.delta == 1e-5
+
+
+@pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
+@pytest.mark.parametrize("name", ["fedavg", "strata"])
+def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tmp_path: Path) -> None:
+    algorithm = {"algorithm": {"name": name}}
+    whole = run(tmp_path / "whole", privacy, **algorithm)
+    # Noise for an epsilon would depend on the number of rounds; here the noise is given.
+    run(tmp_path / "half", privacy, rounds=2, **algorithm)
+    resumed = fs.run({**TABLES, **algorithm, "privacy": privacy}, tmp_path / "half", resume=True, quiet=True)
+    assert torch.equal(resumed.state.models, whole.state.models)
+    assert not torch.equal(run(tmp_path / "open", {}, **algorithm).state.models, whole.state.models)
+
+
+@pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
+def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> None:
+    loop = last_models(built(privacy))
+    processes = last_models(built(privacy, engine={"name": "processes", "workers": 2}))
+    assert torch.equal(loop, processes)
+
+
+def test_every_algorithm_of_the_library_is_known_to_the_accounting() -> None:
+    known = [*coverage._FIXED, *coverage._BY_UPDATES, *coverage._REFUSED]
+    assert sorted(known) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("kind", ["central", "local"])
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name: str, kind: str) -> None:
+    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
+    privacy = {"kind": kind, "noise_multiplier": 0.5}
+    try:
+        setup = built(privacy, **algorithm)
+    except ExperimentError as error:
+        assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
+        return
+    private = setup.private
+    assert private is not None and private.epsilon > 0
+    assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
+
+
+@pytest.mark.parametrize("name", [*coverage._FIXED, *coverage._BY_UPDATES])
+def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
+    """Clipped to almost nothing, and with as little noise, no update reaches a model."""
+    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
+    try:
+        setup = built({"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}, **algorithm)
+    except ExperimentError:
+        return
+    starts = torch.stack([setup.problem.fresh(number) for number in range(64)])
+    models = last_models(setup)
+    assert bool(torch.cdist(models, starts).min(dim=1).values.le(1e-4).all())
+
+
+def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> None:
+    noise = {"kind": "central", "noise_multiplier": 1.0}
+    poisson = built(noise, cohort={"fraction": 0.2, "sampling": "poisson"}).private
+    uniform = built(noise, cohort={"fraction": 0.2}).private
+    everyone = built(noise).private
+    assert poisson is not None and uniform is not None and everyone is not None
+    assert poisson.epsilon < everyone.epsilon
+    assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
+    (sampled,) = uniform.exposure.sampled
+    assert (sampled.clients, sampled.expected, sampled.fixed) == (10, 2, True)
+
+
+def test_clients_that_leave_are_not_drawn_from() -> None:
+    events = {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}]}
+    private = built(CENTRAL, cohort={"fraction": 0.2}, events=events).private
+    assert private is not None
+    assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
+
+
+def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
+    """Ten rounds have tests in 2, 3, 4, 6 and 9."""
+    private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private
+    assert private is not None and private.exposure.releases == 10 + 5
+    assert not private.coverage.decisions
+    local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).private
+    assert local is not None and local.exposure.releases == 10 + 5 * 3
+
+
+@pytest.mark.parametrize("name", coverage._FIXED)
+def test_clients_send_one_update_in_each_round(name: str) -> None:
+    private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
+    assert private is not None and private.exposure.releases == 4
+
+
+def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
+    cohort = {"fraction": 1e-9, "sampling": "poisson"}
+    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-9}, cohort=cohort)
+    assert [record["cohort"] for record in found.rounds] == [[]] * 4
+    assert not torch.equal(found.state.models, built({}).problem.fresh(0)[None])
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no amount": ({"privacy": {"kind": "central"}}, "either epsilon or noise_multiplier"),
+    "two amounts": ({"privacy": {**CENTRAL, "epsilon": 2.0}}, "either epsilon or noise_multiplier"),
+    "nobody adds noise": ({"privacy": {"epsilon": 2.0}}, "no epsilon with kind = 'none'"),
+    "small clusters of local noise": ({"privacy": {**LOCAL, "min_cluster": 2}}, "no min_cluster with kind = 'local'"),
+    "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
+    "a robust rule": (
+        {"privacy": CENTRAL, "server": {"aggregation": "median"}},
+        "server.aggregation = 'median': expected 'mean' or 'plain_mean' with privacy.kind = 'central'",
+    ),
+    "unequal chances": (
+        {"privacy": CENTRAL, "cohort": {"fraction": 0.5, "sampling": "size"}},
+        "cohort.sampling = 'size': expected clients of equal chance",
+    ),
+    "one client with all data": ({"privacy": CENTRAL, "algorithm": {"name": "centralized"}}, "is no client"),
+    "raw centroids": ({"privacy": CENTRAL, "algorithm": {"name": "adacfl"}}, "without noise"),
+    "scaled by counts": (
+        {"privacy": CENTRAL, "algorithm": {"name": "ifca", "k": 2, "average": "gradient"}},
+        "scales every update",
+    ),
+    "tests at unknown times": (
+        {"privacy": CENTRAL, "algorithm": {"name": "strata", "test_schedule": "stability"}},
+        "the number of tests is not known before the run",
+    ),
+    "running statistics": (
+        {
+            "privacy": CENTRAL,
+            "model": {"name": "resnet18"},
+            "data": {"name": "cifar10", "clients": 4, "samples": 20},
+        },
+        "expected a network without running statistics",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tables", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_accounted_for_is_refused_in_one_line(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        build_run(load_experiment({**TABLES, **tables}))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
