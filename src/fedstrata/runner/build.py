@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedstrata import data
-from fedstrata.attacks import ByzantineClients
+from fedstrata.attacks import ByzantineClients, Trigger
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
@@ -45,7 +45,7 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
-from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels
+from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_probes
@@ -75,6 +75,7 @@ class RunSetup:
         objective: What the networks learn.
         personal: How clients make models of their own; None where they do not.
         byzantine: The clients that send something else than they have trained; None where all are honest.
+        trigger: The trigger of their backdoor; None where they have none.
     """
 
     problem: Problem
@@ -91,6 +92,7 @@ class RunSetup:
     objective: Objective = field(default_factory=Objective)
     personal: PersonalMethod | None = None
     byzantine: ByzantineClients | None = None
+    trigger: Trigger | None = None
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -144,6 +146,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, problem.layout, truth)
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
+    dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
     spec = _spec(experiment, dataset, partition, members)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
@@ -169,6 +172,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         objective=spec.objective,
         personal=personal,
         byzantine=byzantine,
+        trigger=trigger,
     )
 
 
