@@ -18,7 +18,7 @@ from tables import ROOT, filled, renewed
 from tables import main as fill
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.attacks import ATTACKS, LABEL_FLIP
+from fedstrata.attacks import named_attacks
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
 from fedstrata.core import AGGREGATIONS
 from fedstrata.data import DATASETS
@@ -177,7 +177,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "data": ("Known data sets", DATASETS),
     "local": ("The losses", LOSSES),
     "server": ("The rules", AGGREGATIONS),
-    "attack": ("The attacks", {**ATTACKS, LABEL_FLIP: None}),
+    "attack": ("The attacks", dict.fromkeys(named_attacks())),
 }
 """What a key of a table may name: the words before the names, and the names."""
 

@@ -13,6 +13,8 @@ import personal_federations
 import private_federations
 from outcomes import MISSING, table
 
+from fedstrata.attacks import BACKDOOR
+
 RULE_TITLES = {
     "fedavg": "FedAvg, mean",
     "mean": "mean",
@@ -31,16 +33,75 @@ def _measured(study: str, cases: Iterable[str]) -> Iterator[tuple[str, Sequence[
     return ((name, known[name]["runs"]) for name in cases if name in known)
 
 
+ON_CLUSTERS = ("split", "merge", "cluster_hopping")
+"""The attacks on the clustering. Lies about losses are another one."""
+
+
+def _is_on_clusters(attack: Mapping[str, Any]) -> bool:
+    """Whether an attack is one on the clustering."""
+    return attack.get("kind") in ON_CLUSTERS or "losses" in attack
+
+
+def _is_backdoor(attack: Mapping[str, Any]) -> bool:
+    """Whether an attack is a backdoor."""
+    return attack.get("kind") == BACKDOOR
+
+
+def _attacked_cases(wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+    """The federations whose attack is one of those wanted."""
+    return [name for name, keys in attacked_federations.CASES.items() if wanted(keys["attack"])]
+
+
 def attacked() -> str:
-    """What honest clients have under each attack, with FedAvg, and with Strata and each rule of aggregation."""
+    """What honest clients have under each attack on models, with FedAvg, and with Strata and each rule."""
     rows = list[tuple[str, ...]]()
-    for name, runs in _measured("attacked_federations", attacked_federations.CASES):
+    cases = _attacked_cases(lambda attack: not _is_on_clusters(attack) and not _is_backdoor(attack))
+    for name, runs in _measured("attacked_federations", cases):
         cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
         exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
         rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
     columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
     head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
     return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
+
+
+def attacked_clusters() -> str:
+    """What honest clients have under attacks on the clustering, and how many clusters have some of them."""
+    rows = list[tuple[str, ...]]()
+    for name, runs in _measured("attacked_federations", _attacked_cases(_is_on_clusters)):
+        cells = (_honest_clusters([run[method] for run in runs if method in run]) for method in RULE_TITLES)
+        rows.append((name, str(len(runs)), *cells))
+    head = f"attack, Byzantine clients | seeds | {' | '.join(RULE_TITLES.values())}"
+    return table(head, rows or [("all attacks", MISSING, *[""] * 7)])
+
+
+def _honest_clusters(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The accuracy of honest clients, and the numbers of clusters that have some of them, by seed."""
+    clusters = ", ".join(str(run["clusters_honest"]) for run in runs)
+    return f"{_honest(runs)}, {clusters}" if runs else "-"
+
+
+def backdoors() -> str:
+    """How often a backdoor succeeds with honest clients, in clusters with Byzantine clients and elsewhere."""
+    rows = list[tuple[str, ...]]()
+    for name, runs in _measured("attacked_federations", _attacked_cases(_is_backdoor)):
+        for method in attacked_federations.FEW:
+            found = [run[method] for run in runs]
+            rates = (_rate(found, key) for key in ("success", "success_attacked", "success_elsewhere"))
+            clusters = ", ".join(str(run["clusters"]) for run in found)
+            title = RULE_TITLES[method] if method == "fedavg" else f"Strata, {RULE_TITLES[method]}"
+            rows.append((name, title, str(len(runs)), _honest(found), clusters, *rates))
+    head = (
+        "attack, Byzantine clients | method | seeds | accuracy of honest clients | clusters | success | "
+        "where Byzantine clients are | elsewhere"
+    )
+    return table(head, rows or [("all backdoors", MISSING, *[""] * 6)])
+
+
+def _rate(runs: Sequence[Mapping[str, Any]], key: str) -> str:
+    """A success rate of a backdoor, as a mean over the seeds that have such clients."""
+    rates = [run[f"backdoor_{key}"] for run in runs if run[f"backdoor_{key}"] is not None]
+    return f"{100 * mean(rates):.1f} %" if rates else "nobody"
 
 
 def _honest(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -88,5 +149,11 @@ def hidden() -> str:
     return table(head, rows or [("all federations", MISSING, *[""] * 4)])
 
 
-ROBUSTNESS: Mapping[str, Callable[..., str]] = {"attacked": attacked, "hidden": hidden, "private": private}
+ROBUSTNESS: Mapping[str, Callable[..., str]] = {
+    "attacked": attacked,
+    "attacked_clusters": attacked_clusters,
+    "backdoors": backdoors,
+    "hidden": hidden,
+    "private": private,
+}
 """The tables of docs/attacks.md, docs/personal.md and docs/privacy.md."""

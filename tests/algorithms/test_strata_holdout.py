@@ -216,6 +216,7 @@ def test_models_of_groups_are_extrapolated_where_personal_models_are_compared(
         sides(False, False, True, True),
         level=0.05,
         decision=Decision("replicated_split"),
+        node=0,
         round=3,
         finer=False,
         personal=between_personal_models,

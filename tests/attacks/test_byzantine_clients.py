@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.attacks import ATTACKS, ByzantineClients, choose_byzantine
+from fedstrata.attacks import ATTACKS, INFORMED_ATTACKS, ByzantineClients, choose_byzantine, on_updates
 from fedstrata.core import LocalTask, LocalTraining, Plan, Report, Result, Rows
 from fedstrata.testing import toy_problem
 
@@ -48,7 +48,7 @@ def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
 
 def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 2), LAYOUT, ATTACKS["scaling"], strength=-2.0).corrupt(plan, report)
+    found = ByzantineClients((1, 2), LAYOUT, on_updates(ATTACKS["scaling"]), strength=-2.0).corrupt(plan, report)
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -4.0, -6.0, 4.0]
     assert not found.results["train"].updates.values[:, LAYOUT.spans[0]].any()
     assert found.results["scores"] is report.results["scores"]
@@ -56,14 +56,17 @@ def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
 
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 3), LAYOUT, ATTACKS["ipm"], strength=1.0).corrupt(plan, report)
+    found = ByzantineClients((1, 3), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).corrupt(plan, report)
     # Client 0 is the only honest one with model 0, and client 2 with model 1.
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -1.0, 3.0, -3.0]
 
 
 @pytest.mark.parametrize(
     ("clients", "round"),
-    [(ByzantineClients((1,), LAYOUT, None), 2), (ByzantineClients((1,), LAYOUT, ATTACKS["zero"], from_round=3), 2)],
+    [
+        (ByzantineClients((1,), LAYOUT, None), 2),
+        (ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["zero"]), from_round=3), 2),
+    ],
 )
 def test_before_their_first_round_and_without_an_attack_on_updates_they_send_what_they_train(
     clients: ByzantineClients, round: int
@@ -80,6 +83,46 @@ def test_an_honest_client_that_diverged_is_no_example() -> None:
     report = replace(
         report, results={**report.results, "train": replace(result, updates=Rows(torch.arange(4), values))}
     )
-    found = ByzantineClients((1,), LAYOUT, ATTACKS["ipm"], strength=1.0).corrupt(plan, report)
+    found = ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).corrupt(plan, report)
     # Nobody else is left with model 0, so the attacker's own update of 2 is the mean.
     assert found.results["train"].updates.values[1, -1] == -2.0
+
+
+def comparison() -> tuple[Plan, Report]:
+    """Clients 0 to 2 compare model 0, twice, with 1 and 2, and upload nothing. Client 3 is given a single model."""
+    plan, report = plan_and_report()
+    candidates = torch.tensor([[0, 0, 1, 2]] * 3 + [[1, -1, -1, -1]])
+    task = replace(plan.tasks["scores"], candidates=candidates)
+    tasks = {"loss": task, "errors": replace(task, selection_metric="errors"), "train": plan.tasks["train"]}
+    losses = torch.tensor([[0.5, 0.6, 0.7, 0.8]] * 3 + [[torch.nan] * 4])
+    result = replace(report.results["scores"], losses=losses)
+    everything = {"loss": result, "errors": result, "train": report.results["train"]}
+    return replace(plan, models=torch.zeros(3, LAYOUT.p), tasks=tasks), Report(everything)
+
+
+def test_liars_say_that_models_of_groups_are_perfect_and_that_of_all_is_useless_or_the_opposite() -> None:
+    plan, report = comparison()
+    found = ByzantineClients((1, 3), LAYOUT, None, losses="for_splits").corrupt(plan, report)
+    assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0, 0.0, 0.0]
+    assert found.results["errors"].losses[1].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert bool(found.results["loss"].losses[3].isnan().all())
+    honest = [0, 2]
+    assert torch.equal(found.results["loss"].losses[honest], report.results["loss"].losses[honest])
+    assert found.results["train"] is report.results["train"]
+    against = ByzantineClients((1,), LAYOUT, None, losses="against_splits").corrupt(plan, report)
+    assert against.results["errors"].losses[1].tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_liars_are_honest_before_their_first_round() -> None:
+    plan, report = comparison()
+    assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").corrupt(plan, report) is report
+
+
+def test_updates_of_both_halves_of_the_data_have_the_same_made_up_structure() -> None:
+    plan, report = plan_and_report()
+    halves = {"test A of 2": plan.tasks["train"], "test B of 2": plan.tasks["train"]}
+    sent = {name: report.results["train"] for name in halves}
+    clients = ByzantineClients((0, 1), LAYOUT, INFORMED_ATTACKS["split"])
+    found = clients.corrupt(replace(plan, tasks=halves), Report(sent)).results
+    first, second = (found[name].updates.values for name in halves)
+    assert torch.equal(first, second) and torch.equal(first[0], -first[1])

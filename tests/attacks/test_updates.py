@@ -48,6 +48,16 @@ def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other() -> None
     assert float((HONEST - sent("min_max")).norm(dim=1).max()) == pytest.approx(float(farthest), abs=1e-3)
 
 
+def test_sybils_all_send_the_honest_mean_backwards_with_the_norm_of_an_honest_update() -> None:
+    honest = torch.tensor([[6.0, 8.0], [0.0, 0.0]])  # mean (3, 4) of norm 5, and so is the mean of the norms 10 and 0
+    own = torch.zeros(3, 2)
+    assert sent("sybil", own=own, honest=honest).tolist() == [[-3.0, -4.0]] * 3
+    # Opposite updates have a mean without direction.
+    assert sent("sybil", own=OWN, honest=torch.tensor([[2.0, 0.0], [-2.0, 0.0]])).tolist() == [[0.0, 0.0]]
+    parallel = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    assert sent("sybil", 2.0, honest=parallel).tolist() == [[-4.0, 0.0]]
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 @given(f=st.integers(1, 4), h=st.integers(0, 5), seed=st.integers(0, 99))
 def test_every_attack_sends_a_finite_update_for_every_attacker(name: str, f: int, h: int, seed: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blocks import blocks
-from fedstrata.attacks import ATTACKS, LABEL_FLIP
+from fedstrata.attacks import named_attacks
 from fedstrata.core import AGGREGATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
@@ -20,6 +20,6 @@ def test_the_example_learns_under_attack(tmp_path: Path, monkeypatch: pytest.Mon
     assert summary["attack"]["acc_honest"] > 0.6 and len(summary["attack"]["clients"]) == 2
 
 
-@pytest.mark.parametrize("name", [*AGGREGATIONS, *ATTACKS, LABEL_FLIP])
+@pytest.mark.parametrize("name", [*AGGREGATIONS, *named_attacks()])
 def test_the_page_has_every_rule_and_attack(name: str) -> None:
     assert f"\n| `{name}` |" in PAGE.read_text()

@@ -1,5 +1,6 @@
 """The table ``[attack]`` of an experiment."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,14 @@ import pytest
 import torch
 
 import fedstrata as fs
-from fedstrata.attacks import ATTACKS
+from fedstrata.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 from fedstrata.config import load_experiment
+from fedstrata.data import load_dataset
 from fedstrata.errors import ExperimentError, UserCodeError
+from fedstrata.runner.attacks import with_trigger
+from fedstrata.runner.backdoor import backdoor_summary
 from fedstrata.runner.build import build_run
+from fedstrata.runner.used_models import ModelInUse
 
 TABLES: dict[str, Any] = {
     "rounds": 4,
@@ -27,7 +32,7 @@ def run(out: Path, **attack: Any) -> fs.Run:
     return fs.run({**TABLES, "attack": attack} if attack else TABLES, out, quiet=True)
 
 
-@pytest.mark.parametrize("kind", [*ATTACKS, "label_flip"])
+@pytest.mark.parametrize("kind", named_attacks())
 def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tmp_path: Path) -> None:
     found = run(tmp_path / "run", kind=kind, share=0.2)
     told = found.summary["attack"]
@@ -110,11 +115,18 @@ def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
         ({"kind": "math:pi"}, "attack.kind = 'math:pi': expected a function, found float"),
         ({"kind": "zero", "strength": 2.0}, "no strength with kind = 'zero', which does not use it"),
         ({"kind": "noise", "from_round": 5}, "attack.from_round = 5: expected a round of the run, which has 4"),
-        ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, label_flip, sign_flip"),
+        ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, sign_flip, scaling"),
         ({"kind": "zero", "share": 1.0}, "attack.share = 1.0: expected a number"),
         ({"share": 0.3}, "no share with kind = 'none', which does not use it"),
         ({"kind": "label_flip", "strength": 2.0}, "no strength with kind = 'label_flip', which does not use it"),
         ({"kind": "missing_module:attack"}, "attack.kind = 'missing_module:attack': cannot be imported"),
+        ({"losses": "for_splits"}, "no losses with kind = 'none', which does not use it"),
+        ({"kind": "split", "losses": "for_split"}, "attack.losses = 'for_split': expected 'honest', 'for_splits' or"),
+        ({"kind": "split", "target": 3}, "no target with kind = 'split', which does not use it"),
+        ({"kind": "zero", "poisoned": 0.1}, "no poisoned with kind = 'zero', which does not use it"),
+        ({"kind": "backdoor", "from_round": 2}, "no from_round with kind = 'backdoor', which does not use it"),
+        ({"kind": "backdoor", "poisoned": 0.0}, "attack.poisoned = 0.0: expected a number"),
+        ({"kind": "backdoor", "target": 10}, "attack.target = 10: expected a class of the data, from 0 to 9"),
         ({"kind": "zero", "share": 0.95}, "attack.share = 0.95: expected a share that leaves honest clients"),
     ],
 )
@@ -128,3 +140,72 @@ def test_one_cluster_needs_true_groups() -> None:
     attack = {"kind": "zero", "where": "one_cluster"}
     with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
         build_run(load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": attack}))
+
+
+@pytest.mark.parametrize("kind", NEED_GROUPS)
+def test_attackers_of_other_groups_need_true_groups(kind: str) -> None:
+    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': needs a partition with true groups"):
+        build_run(
+            load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": {"kind": kind}})
+        )
+
+
+@pytest.mark.parametrize("kind", DATA_ATTACKS)
+def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(kind: str) -> None:
+    change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
+    with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
+        build_run(load_experiment({**TABLES, "events": change, "attack": {"kind": kind}}))
+
+
+@pytest.mark.parametrize("kind", DATA_ATTACKS)
+def test_attacks_on_classes_need_a_loss_of_classes(kind: str) -> None:
+    local = {**TABLES["local"], "loss": "mse"}
+    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': expected a loss of classes"):
+        build_run(load_experiment({**TABLES, "local": local, "attack": {"kind": kind}}))
+
+
+def test_a_backdoor_needs_samples_of_numbers() -> None:
+    dataset = load_dataset("digits")
+    experiment = load_experiment({**TABLES, "attack": {"kind": "backdoor"}})
+    byzantine = build_run(experiment).byzantine
+    tokens = replace(dataset, inputs=dataset.inputs.flatten(1).long(), mean=(), std=())
+    with pytest.raises(ExperimentError, match=r"expected samples of numbers in memory, found tokens"):
+        with_trigger(experiment, tokens, None, byzantine)  # type: ignore[arg-type]  # refused before it is looked at
+
+
+def test_a_backdoor_is_learnt_and_told_of_honest_clients(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", kind="backdoor", share=0.4, poisoned=1.0, target=3)
+    told = found.summary["attack"]
+    # FedAvg has one cluster, and Byzantine clients are in it.
+    assert told["backdoor_success"] == told["backdoor_success_attacked"] > 0.5
+    assert told["backdoor_success_elsewhere"] is None and told["clusters_honest"] == 1
+
+
+def test_the_success_rate_of_a_backdoor_counts_triggered_samples_of_other_classes() -> None:
+    attack = {"kind": "backdoor", "share": 0.2, "target": 3}
+    setup = build_run(load_experiment({**TABLES, "algorithm": {"name": "oracle"}, "attack": attack}))
+    assert setup.byzantine is not None
+    # Model 0 calls everything class 3, as all but this bias is zero, and model 1 calls everything class 4.
+    models = torch.zeros(2, setup.problem.layout.p)
+    bias = setup.problem.layout.spans[-1]
+    models[0, bias][3] = models[1, bias][4] = 1.0
+    state = replace(setup.algorithm.init(setup.problem), models=models)
+    cluster = {client: int(client not in (*setup.byzantine.ids, 0, 9)) for client in range(10)}
+    used = [ModelInUse(client, model, {}) for client, model in cluster.items()]
+    told = backdoor_summary(setup, state, used, cluster)
+    honest = [client for client in cluster if client not in setup.byzantine.ids]
+    fooled = [client for client in honest if cluster[client] == 0]
+    assert told == {
+        "backdoor_success": pytest.approx(len(fooled) / len(honest)),
+        "backdoor_success_attacked": 1.0,
+        "backdoor_success_elsewhere": 0.0,
+    }
+
+
+@pytest.mark.parametrize("attack", [{"kind": "backdoor", "strength": 2.0}, {"kind": "split", "losses": "for_splits"}])
+def test_an_attacked_run_has_the_same_bits_in_processes(attack: dict[str, Any], tmp_path: Path) -> None:
+    tables = {**TABLES, "algorithm": {"name": "strata"}, "attack": {**attack, "share": 0.2}}
+    loop = fs.run(tables, tmp_path / "loop", quiet=True)
+    processes = fs.run({**tables, "engine": {"name": "processes", "workers": 2}}, tmp_path / "processes", quiet=True)
+    assert torch.equal(loop.state.models, processes.state.models)
+    assert loop.summary["attack"] == processes.summary["attack"]

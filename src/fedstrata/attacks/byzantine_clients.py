@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Literal
 
-from fedstrata.attacks.registry import Attack
+from fedstrata.attacks.knowledge import Knowledge
+from fedstrata.attacks.registry import InformedAttack
 from fedstrata.core import Layout, Plan, Report, Result
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
+
+Losses = Literal["honest", "for_splits", "against_splits"]
+"""What Byzantine clients say about models that they compare: the truth; that the models of groups have no error, and
+that of all has a very large one; or the opposite."""
+
+_WORST_LOSS = 1e3
+"""The loss that a lie claims, in nats. It is larger than that of any model that is worth a comparison."""
 
 
 def choose_byzantine(clients: int, share: float, groups: torch.Tensor | None, seed: int) -> tuple[int, ...]:
@@ -38,29 +47,34 @@ class ByzantineClients:
     Attributes:
         ids: Their ids, ascending.
         layout: The tensors of the network.
-        attack: What they send; None where it is what they have trained, on changed data.
+        attack: What they send; None where it is what they have trained, perhaps on changed data.
         strength: The strength of the attack; None is its usual one.
         from_round: The first round in which they attack.
         seed: The seed of the run.
+        groups: The true group of each client when the run begins, (n,); None where there are none.
+        losses: What they say about the models that they are asked to compare.
     """
 
     ids: Sequence[int]
     layout: Layout
-    attack: Attack | None
+    attack: InformedAttack | None
     strength: float | None = None
     from_round: int = 1
     seed: int = 0
+    groups: torch.Tensor | None = None
+    losses: Losses = "honest"
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
-        """The report with the updates of the Byzantine clients replaced. What they score is not changed."""
-        if self.attack is None or plan.round < self.from_round:
+        """The report with the updates of the Byzantine clients replaced, and what they say about models."""
+        if plan.round < self.from_round or (self.attack is None and self.losses == "honest"):
             return report
-        return replace(report, results={name: self._replace(plan, name, each) for name, each in report.results.items()})
+        results = {name: self._with_lies(plan, name, each) for name, each in report.results.items()}
+        return replace(report, results={name: self._replace(plan, name, each) for name, each in results.items()})
 
     def _replace(self, plan: Plan, name: str, result: Result) -> Result:
         """A result with their updates replaced, where clients upload something in its task."""
         task = plan.tasks[name]
-        byzantine = torch.isin(result.updates.clients, torch.tensor(self.ids))
+        byzantine = self._rows(result)
         if self.attack is None or not any(task.upload) or not bool(byzantine.any()):
             return result
         columns = self.layout.columns(task.upload)
@@ -70,7 +84,42 @@ class ByzantineClients:
         draw = generator(self.seed, f"attack {name}", plan.round)
         for model in result.chosen[byzantine].unique().tolist():
             here = result.chosen == model
-            own, honest = (values[rows & here][:, columns] for rows in (byzantine, known))
+            knowledge = Knowledge(
+                updates=result.updates,
+                columns=columns,
+                senders=byzantine & here,
+                known=known,
+                same_model=here,
+                byzantine=torch.tensor(self.ids),
+                groups=self.groups,
+                strength=self.strength,
+                round=plan.round,
+                from_round=self.from_round,
+                seed=self.seed,
+                generator=draw,
+            )
             # Indexing by two tensors would pair them.
-            values[(byzantine & here).nonzero(), columns] = self.attack(own, honest, self.strength, draw)
+            values[(byzantine & here).nonzero(), columns] = self.attack(knowledge)
         return replace(result, updates=replace(result.updates, values=values))
+
+    def _with_lies(self, plan: Plan, name: str, result: Result) -> Result:
+        """A result with their lies, where clients compare models and upload nothing.
+
+        So Strata's clients compare the models of candidate groups. The first that each is given is that of all.
+        """
+        task = plan.tasks[name]
+        byzantine = self._rows(result)
+        if self.losses == "honest" or any(task.upload) or not bool(byzantine.any()):
+            return result
+        given = task.candidates[torch.searchsorted(plan.cohort, result.updates.clients[byzantine])]
+        whole = given == given[:, :1]
+        worst = 1.0 if task.selection_metric == "errors" else _WORST_LOSS
+        lies = torch.where(whole == (self.losses == "for_splits"), worst, 0.0)
+        losses = result.losses.clone()
+        # A client that was given one model has nothing to compare, and no loss.
+        losses[byzantine] = torch.where(losses[byzantine].isnan(), torch.nan, lies)
+        return replace(result, losses=losses)
+
+    def _rows(self, result: Result) -> torch.Tensor:
+        """Which rows of a result are theirs, bool (m,)."""
+        return torch.isin(result.updates.clients, torch.tensor(self.ids))

@@ -13,14 +13,14 @@ def sign_flip(
     own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator
 ) -> torch.Tensor:
     """The trained update times minus `strength`, by default 1."""
-    return own * -_or(strength, 1.0)
+    return own * -or_usual(strength, 1.0)
 
 
 def scaling(
     own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator
 ) -> torch.Tensor:
     """The trained update times `strength`, by default 100."""
-    return own * _or(strength, 100.0)
+    return own * or_usual(strength, 100.0)
 
 
 def zero(own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator) -> torch.Tensor:
@@ -33,7 +33,7 @@ def noise(own: torch.Tensor, honest: torch.Tensor, strength: float | None, gener
 
     The strength is 10 by default.
     """
-    scale: torch.Tensor = _or(strength, 10.0) * own.norm(dim=1, keepdim=True) / own.shape[1] ** 0.5
+    scale: torch.Tensor = or_usual(strength, 10.0) * own.norm(dim=1, keepdim=True) / own.shape[1] ** 0.5
     return scale * torch.randn(own.shape, generator=generator)
 
 
@@ -44,12 +44,12 @@ def alie(own: torch.Tensor, honest: torch.Tensor, strength: float | None, genera
     the attack then does nothing. In the paper, attackers estimate mean and deviation from their own honest updates.
     """
     known = _known(own, honest)
-    return (known.mean(dim=0) - _or(strength, 1.5) * _deviation(known)).expand_as(own).clone()
+    return (known.mean(dim=0) - or_usual(strength, 1.5) * _deviation(known)).expand_as(own).clone()
 
 
 def ipm(own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator) -> torch.Tensor:
     """Inner product manipulation: Xie et al., UAI 2019: the honest mean times minus `strength`, by default 0.5."""
-    return (-_or(strength, 0.5) * _known(own, honest).mean(dim=0)).expand_as(own).clone()
+    return (-or_usual(strength, 0.5) * _known(own, honest).mean(dim=0)).expand_as(own).clone()
 
 
 def min_max(
@@ -70,11 +70,29 @@ def min_max(
     along = (known - mean) @ direction
     room = (farthest.square() - (known - mean).square().sum(dim=1)).clamp(min=0)
     factor = ((along + (along.square() + length * room).sqrt()) / length).min()
-    return (mean + _or(strength, 1.0) * factor * direction).to(own.dtype).expand_as(own).clone()
+    return (mean + or_usual(strength, 1.0) * factor * direction).to(own.dtype).expand_as(own).clone()
 
 
-def _or(strength: float | None, usual: float) -> float:
+def sybil(own: torch.Tensor, honest: torch.Tensor, strength: float | None, generator: torch.Generator) -> torch.Tensor:
+    """All send the same (Fung et al., RAID 2020): the honest mean backwards, with the mean norm of honest updates.
+
+    `strength` multiplies it, by default 1.
+    """
+    mean = _known(own, honest).mean(dim=0)
+    length = mean.norm().clamp(min=torch.finfo(mean.dtype).tiny)
+    sent: torch.Tensor = -or_usual(strength, 1.0) * mean_norm(own, honest) * (mean / length)
+    return sent.expand_as(own).clone()
+
+
+def or_usual(strength: float | None, usual: float) -> float:
+    """The strength of an attack, or its usual one."""
     return usual if strength is None else strength
+
+
+def mean_norm(own: torch.Tensor, honest: torch.Tensor) -> torch.Tensor:
+    """The mean norm of the honest updates, or of the attackers' own where there are none; a scalar."""
+    norms: torch.Tensor = _known(own, honest).norm(dim=1)
+    return norms.mean()
 
 
 def _known(own: torch.Tensor, honest: torch.Tensor) -> torch.Tensor:

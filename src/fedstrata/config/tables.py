@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.attacks import ATTACKS, LABEL_FLIP, NO_ATTACK
+from fedstrata.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.aggregation_rules import MEANS, options_of
@@ -20,6 +20,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import explain, unknown
 from fedstrata.limits import (
     ALGORITHM_KEYS,
+    CLASSES,
     MAX_CLIENTS,
     MAX_COUNT,
     MAX_EPOCHS,
@@ -86,8 +87,8 @@ def _check_rule(name: str) -> str:
 
 def _check_attack(kind: str) -> str:
     """Refuse an attack that does not exist. A user's module is not imported here."""
-    if kind not in (NO_ATTACK, LABEL_FLIP, *ATTACKS) and ":" not in kind:
-        raise ValueError(f"one of {', '.join((NO_ATTACK, LABEL_FLIP, *ATTACKS))}, or 'package.module:function'")
+    if kind not in (NO_ATTACK, *named_attacks()) and ":" not in kind:
+        raise ValueError(f"one of {', '.join((NO_ATTACK, *named_attacks()))}, or 'package.module:function'")
     return kind
 
 
@@ -325,6 +326,10 @@ class AttackTable(Table):
             `share` is then the share.
         from_round: The first round in which they attack.
         strength: What the attack multiplies by; by default what is usual for it.
+        losses: What they say about models that clients compare: "honest" is the truth, "for_splits" that models of
+            groups have no error and that of all a very large one, "against_splits" the opposite.
+        target: With "backdoor", the class by which samples with the trigger are called.
+        poisoned: With "backdoor", the share of their training samples of other classes that have the trigger.
     """
 
     kind: Annotated[str, AfterValidator(_check_attack)] = NO_ATTACK
@@ -332,16 +337,22 @@ class AttackTable(Table):
     where: Literal["spread", "one_cluster"] = "spread"
     from_round: _Round = 1
     strength: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
+    losses: Literal["honest", "for_splits", "against_splits"] = "honest"
+    target: Annotated[int, Interval(ge=0, lt=CLASSES)] = 0
+    poisoned: Annotated[float, Interval(gt=0, le=1)] = 0.5
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the kind does not use."""
         unused = {
-            NO_ATTACK: ("share", "where", "from_round", "strength"),
+            NO_ATTACK: ("share", "where", "from_round", "strength", "losses"),
             LABEL_FLIP: ("from_round", "strength"),
+            BACKDOOR: ("from_round",),
             "zero": ("strength",),
         }
         _refuse_unused(self, unused.get(self.kind, ()), "kind")
+        if self.kind != BACKDOOR:
+            _refuse_unused(self, ("target", "poisoned"), "kind")
         return self
 
     @property

@@ -11,7 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstrata.attacks import ATTACKS, LABEL_FLIP, Attack, ByzantineClients, choose_byzantine
+from fedstrata.attacks import (
+    ATTACKS,
+    BACKDOOR,
+    DATA_ATTACKS,
+    INFORMED_ATTACKS,
+    LABEL_FLIP,
+    NEED_GROUPS,
+    Attack,
+    ByzantineClients,
+    InformedAttack,
+    Trigger,
+    choose_byzantine,
+    on_updates,
+    trigger_of,
+    with_backdoor,
+)
 from fedstrata.clustering import ari
 from fedstrata.config import Experiment
 from fedstrata.core import Layout
@@ -43,6 +58,11 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
             "attack.where = 'one_cluster': needs a partition with true groups, but partition.scheme = "
             f"{experiment.partition['scheme']!r} has none; use another, or attack.where = 'spread'"
         )
+    if table.kind in NEED_GROUPS and truth is None:
+        raise ExperimentError(
+            f"attack.kind = {table.kind!r}: needs a partition with true groups, but partition.scheme = "
+            f"{experiment.partition['scheme']!r} has none; use another, or another attack"
+        )
     groups = truth if table.where == "one_cluster" else None
     ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed)
     if len(ids) == experiment.data.clients:
@@ -50,7 +70,16 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
             f"attack.share = {table.share:g}: expected a share that leaves honest clients, found all "
             f"{len(ids)} Byzantine; use a smaller one, or more clients"
         )
-    return ByzantineClients(ids, layout, attack_of(table.kind), table.strength, table.from_round, experiment.seed)
+    return ByzantineClients(
+        ids=ids,
+        layout=layout,
+        attack=attack_of(table.kind, table.strength),
+        strength=table.strength,
+        from_round=table.from_round,
+        seed=experiment.seed,
+        groups=truth,
+        losses=table.losses,
+    )
 
 
 def check_attack(experiment: Experiment) -> None:
@@ -62,35 +91,42 @@ def check_attack(experiment: Experiment) -> None:
     table = experiment.attack
     if table.all_honest:
         return
-    attack_of(table.kind)
+    attack_of(table.kind, table.strength)
     if table.from_round > experiment.rounds:
         raise ExperimentError(
             f"attack.from_round = {table.from_round}: expected a round of the run, which has {experiment.rounds}"
         )
-    if table.kind == LABEL_FLIP and experiment.events.change:
+    if table.kind in DATA_ATTACKS and experiment.events.change:
         raise ExperimentError(
-            "events.change: expected none with attack.kind = 'label_flip', whose labels would change as well; take it "
+            f"events.change: expected none with attack.kind = {table.kind!r}, whose data would change as well; take it "
             "out, or use another attack"
         )
 
 
-def attack_of(kind: str) -> Attack | None:
-    """The attack on updates of a name; None for one on data.
+def attack_of(kind: str, strength: float | None) -> InformedAttack | None:
+    """What Byzantine clients send by an attack of a name; None where it is what they have trained.
+
+    Args:
+        kind: The name.
+        strength: The strength of the attack.
 
     Raises:
         ExperimentError: When a user's own cannot be imported, or is no function.
     """
-    if kind == LABEL_FLIP:
-        return None
+    if kind in INFORMED_ATTACKS:
+        return INFORMED_ATTACKS[kind]
+    if kind in DATA_ATTACKS:
+        # With a strength, a backdoor replaces the model: Bagdasaryan et al., AISTATS 2020, Equation 3.
+        return None if strength is None else on_updates(ATTACKS["scaling"])
     if kind in ATTACKS:
-        return ATTACKS[kind]
+        return on_updates(ATTACKS[kind])
     try:
         attack: Attack = load_users_object(kind)
     except ValueError as error:
         raise ExperimentError(f"attack.kind = {shown(kind)}: cannot be imported: {error}") from error
     if not callable(attack):
         raise ExperimentError(f"attack.kind = {shown(kind)}: expected a function, found {type(attack).__name__}")
-    return partial(_own_attack, kind, attack)
+    return on_updates(partial(_own_attack, kind, attack))
 
 
 def _own_attack(
@@ -124,15 +160,47 @@ def with_flipped_labels(
     """
     if byzantine is None or experiment.attack.kind != LABEL_FLIP:
         return partition
-    if dataset.targets is not None:
-        raise ExperimentError(
-            f"attack.kind = {LABEL_FLIP!r}: expected a loss of classes, found local.loss = "
-            f"{experiment.local.loss!r}; use local.loss = 'cross_entropy', or another attack"
-        )
+    _refuse_other_losses(experiment, dataset)
     relabel = partition.relabel.copy()
     ids = np.array(byzantine.ids)
     relabel[ids] = relabel.shape[1] - 1 - relabel[ids]
     return replace(partition, relabel=relabel)
+
+
+def with_trigger(
+    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
+) -> tuple[Dataset, Trigger | None]:
+    """The data with the backdoor of Byzantine clients, and its trigger, where the experiment says so.
+
+    Raises:
+        ExperimentError: When the networks do not learn classes, there is no such class, or samples are tokens or lie on
+            the disk.
+    """
+    table = experiment.attack
+    if byzantine is None or table.kind != BACKDOOR:
+        return dataset, None
+    _refuse_other_losses(experiment, dataset)
+    if table.target >= dataset.classes:
+        raise ExperimentError(
+            f"attack.target = {table.target}: expected a class of the data, from 0 to {dataset.classes - 1}"
+        )
+    if dataset.holds_tokens or dataset.on_disk:
+        found = "tokens" if dataset.holds_tokens else "files that are read when they are needed"
+        raise ExperimentError(
+            f"attack.kind = {BACKDOOR!r}: expected samples of numbers in memory, found {found}; use other data, or "
+            "another attack"
+        )
+    trigger = trigger_of(dataset, table.target)
+    return with_backdoor(dataset, partition, byzantine.ids, trigger, table.poisoned, experiment.seed), trigger
+
+
+def _refuse_other_losses(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse an attack on classes where the networks learn something else."""
+    if dataset.targets is not None:
+        raise ExperimentError(
+            f"attack.kind = {experiment.attack.kind!r}: expected a loss of classes, found local.loss = "
+            f"{experiment.local.loss!r}; use local.loss = 'cross_entropy', or another attack"
+        )
 
 
 def honest_summary(
@@ -158,7 +226,8 @@ def honest_summary(
         "clients": list(byzantine.ids),
         "acc_honest": mean(values) if values else None,
         "acc_honest_worst": (min(values) if metric.larger_is_better else max(values)) if values else None,
+        "clusters_honest": len({labels[client] for client in placed}),
     }
     if truth is not None and placed:
         found["ari_honest"] = ari([labels[client] for client in placed], truth[placed].tolist())
-    return {"attack": found}
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedstrata import data
-from fedstrata.attacks import ByzantineClients
+from fedstrata.attacks import ByzantineClients, Trigger
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
@@ -45,7 +45,7 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
-from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels
+from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
@@ -77,6 +77,7 @@ class RunSetup:
         personal: How clients make models of their own; None where they do not.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         private: The differential privacy of the run; None where there is none.
+        trigger: The trigger of their backdoor; None where they have none.
     """
 
     problem: Problem
@@ -94,6 +95,7 @@ class RunSetup:
     personal: PersonalMethod | None = None
     byzantine: ByzantineClients | None = None
     private: PrivateRun | None = None
+    trigger: Trigger | None = None
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -152,6 +154,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, problem.layout, truth)
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
+    dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
     spec = _spec(experiment, dataset, partition, members)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
@@ -178,6 +181,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         personal=personal,
         byzantine=byzantine,
         private=private,
+        trigger=trigger,
     )
 
 

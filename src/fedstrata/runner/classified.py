@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata.core import State
+from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, with_local_tensors
 from fedstrata.records.schema import Confusion
 from fedstrata.runner.build import RunSetup
@@ -19,13 +20,16 @@ MOST_ROWS = 2_000_000
 """Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
 
 
-def classify_test_samples(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> Tensor | None:
+def classify_test_samples(
+    setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
+) -> Tensor | None:
     """Classify the test samples of each client with the model that it uses.
 
     Args:
         setup: What the run was built from.
         state: The last state.
         used: The model of each client that takes part at the end.
+        change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
         The client, the class and the predicted class of every test sample, (s, 3) int64. Those of one client are in the
@@ -44,9 +48,9 @@ def classify_test_samples(setup: RunSetup, state: State, used: Sequence[ModelInU
             shared.setdefault(model, []).append(client)
         elif model is not None:
             row = with_local_tensors(state.models[model], own, setup.problem.layout.spans)
-            rows.append(_classify(setup, row, [client], [test[client]]))
+            rows.append(_classify(setup, row, [client], [test[client]], change))
     for model, clients in shared.items():
-        rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients]))
+        rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))
     return torch.cat(rows) if rows else None
 
 
@@ -71,7 +75,13 @@ def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
     return {int(client): (truth == predicted)[owners == client] for client in np.unique(owners)}
 
 
-def _classify(setup: RunSetup, row: Tensor, clients: Sequence[int], tests: Sequence[Tensor]) -> Tensor:
+def _classify(
+    setup: RunSetup,
+    row: Tensor,
+    clients: Sequence[int],
+    tests: Sequence[Tensor],
+    change: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
     """The client, the class and the predicted class of every test sample of some clients, (s, 3).
 
     Args:
@@ -79,11 +89,24 @@ def _classify(setup: RunSetup, row: Tensor, clients: Sequence[int], tests: Seque
         row: The model of these clients, (p,).
         clients: Their ids.
         tests: Their test samples.
+        change: Changes the inputs before they are normalised; None leaves them as they are.
     """
     index = torch.cat(list(tests))
     owners = torch.tensor(clients).repeat_interleave(torch.tensor([len(test) for test in tests]))
     truth, predicted = list[Tensor](), list[Tensor]()
-    for inputs, labels in setup.client_data.batches(index, EVALUATION_BATCH):
+    for inputs, labels in _batches(setup.client_data, index, change):
         truth.append(labels)
         predicted.append(setup.clients.classify(row[None], inputs)[0])
     return torch.stack((owners, torch.cat(truth), torch.cat(predicted)), dim=1)
+
+
+def _batches(
+    data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and classes of some samples, a batch at a time."""
+    if change is None:
+        yield from data.batches(index, EVALUATION_BATCH)
+        return
+    for part in index.split(EVALUATION_BATCH):
+        inputs, labels = data.raw_samples(part)
+        yield data.dataset.normalise(change(inputs)), labels

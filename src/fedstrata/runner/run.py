@@ -30,6 +30,7 @@ from fedstrata.records.schema import BASELINE, RUN_FOLDER_ENTRIES, ClientEntry, 
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.references import last_scores
 from fedstrata.runner.attacks import honest_summary
+from fedstrata.runner.backdoor import backdoor_summary
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
 from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples
@@ -43,7 +44,7 @@ from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 from fedstrata.runner.traffic import traffic
-from fedstrata.runner.used_models import Choice, choices_in_use, models_in_use, write_used_models
+from fedstrata.runner.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
 from fedstrata.runner.validation import divergence_of_loss
 
 _logger = logging.getLogger(__name__)
@@ -216,15 +217,15 @@ def run_steps(
         rounds = folder.rounds()
         measures = summarise(rounds, setup.truth(state.round), experiment.probe.target, metric)
         made = {"versions": _versions(), "machine": machine(setup.engine.device)}
+        used = choices_in_use(setup, last.uses, last.chosen, last.before)
         summary = {
             **_names(experiment),
             **measures,
-            **_attack_summary(setup, folder, rounds, metric),
+            **_attack_summary(setup, folder, state, used, metric),
             **({} if setup.private is None else {"privacy": setup.private.summary}),
             **last.summary,
             **made,
         }
-        used = choices_in_use(setup, last.uses, last.chosen, last.before)
         write_used_models(folder.path, setup, state, used)
         classified = classify_test_samples(setup, state, used)
         folder.add_confusion(None if classified is None else confusion_of(classified))
@@ -235,15 +236,16 @@ def run_steps(
 
 
 def _attack_summary(
-    setup: RunSetup, folder: Folder, rounds: Sequence[Mapping[str, Any]], metric: MetricInfo
+    setup: RunSetup, folder: Folder, state: State, used: Sequence[ModelInUse], metric: MetricInfo
 ) -> dict[str, Any]:
     """What the summary says about the honest clients of a run with Byzantine ones."""
     if setup.byzantine is None:
         return {}
-    last = rounds[-1]
+    last = folder.rounds()[-1]
     labels = {client: node for client, node in enumerate(last["labels"]) if node >= 0}
     scores = {client: value for client, (_, value) in last_scores(folder.path).items()}
-    return honest_summary(setup.byzantine, scores, labels, setup.truth(last["round"]), metric)
+    found = honest_summary(setup.byzantine, scores, labels, setup.truth(last["round"]), metric)
+    return {"attack": {**found, **backdoor_summary(setup, state, used, labels)}}
 
 
 def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module] | None:
