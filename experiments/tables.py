@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
+from fault_tables import FAULTS
 from instructions import instructions
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from proofs import PROOFS
@@ -133,6 +134,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "preclustered": preclustered,
     "precision": precision,
     "instructions": instructions,
+    **FAULTS,
     **PROOFS,
     **RANKINGS,
     **ROBUSTNESS,

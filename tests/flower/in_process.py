@@ -120,12 +120,14 @@ class Slow(Loopback):
 
     Attributes:
         fetched: The round of each reply that was fetched, and the newest round that clients were asked to work in.
+        began: When clients were asked to work in each round, by the clock.
     """
 
     def __init__(self, devices: dict[int, Device], ticks: Ticks, seconds: Callable[[Message], float]) -> None:
         super().__init__(devices)
         self.ticks, self.seconds = ticks, seconds
         self.fetched: list[tuple[str, str]] = []
+        self.began: list[float] = []
         self._round = ""
         self._due: dict[str, float] = {}
 
@@ -134,8 +136,9 @@ class Slow(Loopback):
         for id, message in zip(ids, messages, strict=True):
             assert id is not None
             self._due[id] = self.ticks.time + self.seconds(message)
-            if message.metadata.message_type == "train":
-                self._round = message.metadata.group_id or ""
+            if message.metadata.message_type == "train" and message.metadata.group_id != self._round:
+                self._round = message.metadata.group_id
+                self.began.append(self.ticks.time)
         return ids
 
     def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
