@@ -5,8 +5,8 @@
 
 A SuperLink and three SuperNodes with TLS and keys train FedPer on digits, and a TCP proxy lies between each node and
 the server. Every case is one run. The same clients that were absent are absent in a simulation, whose models and
-accuracies the run must equal in every bit. Writes ``experiments/results/network_faults.json``; about 25 minutes with
-two cores that do little else.
+accuracies the run must equal in every bit. Writes ``experiments/results/network_faults.json``; about 25 minutes on
+two cores that other work shares.
 """
 
 from __future__ import annotations

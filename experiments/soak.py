@@ -5,8 +5,8 @@
 
 Every part is a process of its own with 200 rounds of digits: the engine `loop`, the engine `processes` with two
 workers, one of which is killed every 20 rounds, and a server whose clients' devices are in the same process and get
-every message as bytes. It is measured after each round. Writes ``experiments/results/soak.json``; about ten minutes on
-one core.
+every message as bytes. It is measured after each round. Writes ``experiments/results/soak.json``; some 25 minutes
+on a core that other work shares.
 """
 
 from __future__ import annotations
