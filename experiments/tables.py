@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
+from fault_tables import FAULTS
 from instructions import instructions
 from leak_tables import LEAKS
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
@@ -134,6 +135,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "preclustered": preclustered,
     "precision": precision,
     "instructions": instructions,
+    **FAULTS,
     **PROOFS,
     **RANKINGS,
     **ROBUSTNESS,

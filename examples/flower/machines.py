@@ -44,7 +44,7 @@ class Machines:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all that still runs, and all that it started."""
-        self._signal(list(self._running), signal.SIGTERM)
+        self._end(list(self._running), signal.SIGTERM)
         if within(GRACE, self._gone):
             return
         for process, _ in self._left & processes().keys():
@@ -75,7 +75,13 @@ class Machines:
 
     def kill(self, name: str) -> None:
         """End one of them as a crash does: what it started finds out by itself."""
-        self._signal([name], signal.SIGKILL)
+        self._end([name], signal.SIGKILL)
+
+    def send_signal(self, name: str, sign: signal.Signals) -> None:
+        """Send a signal to all processes of one of them, such as one that stops them for a while."""
+        for process, _ in family({self._running[name].pid}):
+            with suppress(ProcessLookupError):
+                os.kill(process, sign)
 
     def log(self, name: str) -> Path:
         """What one of them said."""
@@ -92,7 +98,7 @@ class Machines:
     def _gone(self) -> bool:
         return not self._left & processes().keys()
 
-    def _signal(self, names: Iterable[str], sign: signal.Signals) -> None:
+    def _end(self, names: Iterable[str], sign: signal.Signals) -> None:
         """Send a signal to groups of processes, and take leave of those that were started here."""
         ending = [self._running.pop(name) for name in names]
         # Flower starts programs in sessions of their own, which no signal to a group reaches.

@@ -110,6 +110,45 @@ class Ticks:
         self.time += max(seconds, 0.01)
 
 
+class Slow(Loopback):
+    """A grid whose nodes take their time, by a clock that goes on only when the server waits.
+
+    Args:
+        devices: node id -> what it has.
+        ticks: The clock.
+        seconds: How long the reply to a message takes.
+
+    Attributes:
+        fetched: The round of each reply that was fetched, and the newest round that clients were asked to work in.
+        began: When clients were asked to work in each round, by the clock.
+    """
+
+    def __init__(self, devices: dict[int, Device], ticks: Ticks, seconds: Callable[[Message], float]) -> None:
+        super().__init__(devices)
+        self.ticks, self.seconds = ticks, seconds
+        self.fetched: list[tuple[str, str]] = []
+        self.began: list[float] = []
+        self._round = ""
+        self._due: dict[str, float] = {}
+
+    def push_messages(self, messages: list[Message]) -> list[str | None]:
+        ids = super().push_messages(messages)
+        for id, message in zip(ids, messages, strict=True):
+            assert id is not None
+            self._due[id] = self.ticks.time + self.seconds(message)
+            if message.metadata.message_type == "train" and message.metadata.group_id != self._round:
+                self._round = message.metadata.group_id
+                self.began.append(self.ticks.time)
+        return ids
+
+    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
+        due = [id for id in message_ids if self._due[id] <= self.ticks.time]
+        found = super().pull_messages(sorted(due, key=self._due.__getitem__), limit)
+        work = [reply.metadata for reply in found if reply.metadata.message_type == "train"]
+        self.fetched += [(each.group_id or "", self._round) for each in work]
+        return found
+
+
 def without(plan: Plan, absent: torch.Tensor) -> Plan:
     """The plan for all but some clients, whom nobody asks for a score either."""
     there = {

@@ -45,8 +45,9 @@ class RoundRules:
 
     Attributes:
         deadline: The seconds from its messages on after which a client that has not replied is absent.
-        min_reply_fraction: The share of the selected clients whose sound replies end the round at once, in (0, 1].
-            Below 1, the work of the others is lost.
+        min_reply_fraction: The share of the clients whose sound replies end the round at once, in (0, 1]: so many of
+            the selected ones, which train, and so many of all that are asked, with those that only score. Below 1, the
+            work of the others is lost.
         min_replies: The number of sound replies without which the round is repeated.
         max_attempts: How often a round is sent at most.
     """
@@ -92,6 +93,34 @@ class _Attempt:
     replies: dict[int, Reply] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     not_finite: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Enough:
+    """How many sound replies end an attempt at once.
+
+    Clients that only score answer before those that train. Alone they must not end a round.
+
+    Attributes:
+        cohort: The clients that train.
+        trained: The number of replies of clients that train.
+        all: The number of replies of all that are asked.
+    """
+
+    cohort: frozenset[int]
+    trained: int
+    all: int
+
+    @classmethod
+    def of(cls, cohort: Sequence[int], clients: Sequence[int], fraction: float) -> _Enough:
+        """The share of both, rounded up."""
+        # A share such as 1 / 1.3 of 13 is 10, whatever its last bit.
+        trained, everyone = (ceil(round(fraction * len(each), 9)) for each in (cohort, clients))
+        return cls(frozenset(cohort), trained, everyone)
+
+    def met(self, attempt: _Attempt) -> bool:
+        """Whether enough have replied."""
+        return len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
 
 
 class FlowerClients:
@@ -169,19 +198,19 @@ class FlowerClients:
         """Send a plan until there are enough replies or time is up."""
         end = self._clock.now() + self._rules.deadline
         attempt = _Attempt()
-        enough = ceil(self._rules.min_reply_fraction * len(clients))
+        enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
         requests = {
             client: request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
             for client in clients
         }
         self._collect(requests, attempt, enough, end)
-        if attempt.missing and len(attempt.replies) < enough:
+        if attempt.missing and not enough.met(attempt):
             # What a device has lost it is sent again, at once.
             again = {client: request_for(plan, client, self._layout, ()) for client in attempt.missing}
             self._collect(again, attempt, enough, end)
         traffic = attempt.traffic
-        late = "no answer in time" if len(attempt.replies) < enough else f"the first {enough} had answered"
+        late = f"the first {len(attempt.replies)} had answered" if enough.met(attempt) else "no answer in time"
         for client in clients:
             if client not in attempt.replies and client not in traffic.rejected:
                 traffic.absent.setdefault(client, late)
@@ -189,7 +218,7 @@ class FlowerClients:
         traffic.rejected = dict(sorted(traffic.rejected.items()))
         return attempt
 
-    def _collect(self, requests: Mapping[int, Request], attempt: _Attempt, enough: int, end: float) -> None:
+    def _collect(self, requests: Mapping[int, Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
         """Send requests and take in the replies."""
         seconds = max(end - self._clock.now(), 0.0)
         messages = dict[int, "Message"]()
@@ -216,7 +245,7 @@ class FlowerClients:
         limit = largest(each.limit for each in expected.values())
         for client, message in replies(self._grid, messages, limit, seconds, self._clock):
             self._take(message, requests[client], expected[client], bounds[client], attempt)
-            if len(attempt.replies) >= enough:
+            if enough.met(attempt):
                 return
 
     def _take(

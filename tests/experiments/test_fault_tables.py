@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import fault_tables
+import outcomes
+import pytest
+import soak
+from outcomes import MISSING
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results with nothing in it yet."""
+    monkeypatch.setattr(outcomes, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def test_what_was_not_measured_is_said_to_be_so(folder: Path) -> None:
+    for made in fault_tables.FAULTS.values():
+        assert all(row[1] == MISSING for row in rows(made()))
+
+
+def test_a_fault_has_its_rounds_and_its_bits(folder: Path) -> None:
+    found: dict[str, Any] = {"case": "stopped", "seconds_per_round": [2, 50, 4], "absent": {"2": [2]}}
+    (folder / "network_faults.json").write_text(json.dumps([{**found, "same_bits": True, "seconds_to_recover": 20.8}]))
+    (row,) = [row for row in rows(fault_tables.network()) if row[1] != MISSING]
+    assert row[1:] == ["4", "2", "21", "equal"]
+
+
+def test_growth_is_that_of_the_line_after_the_warm_up() -> None:
+    """From 100 by 1 every round: 150 rounds are a growth of 150 %. What was before does not count."""
+    measured = [{"mib": 1000.0}] * soak.WARM_UP + [{"mib": 100.0 + round} for round in range(150)]
+    line = soak.fitted(measured, "mib")
+    assert (line["growth"], line["per_100_rounds"], line["least"], line["most"]) == (1.5, 100.0, 100.0, 249.0)

@@ -1,0 +1,186 @@
+"""Slow clients: deadlines and over-selection, by a clock that goes on only when the server waits.
+
+Twenty clients train for some seconds, drawn from a lognormal distribution; two of them take ten times as long. 13 of
+the 20 are asked to train, and the first 10 answers are taken: over-selection by 1.3.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from flwr.app import Message
+from in_process import Slow, Ticks, federation, without
+
+from fedstrata.config import load_experiment
+from fedstrata.core import Plan
+from fedstrata.flower.client_work import Device
+from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.federation import Federation
+from fedstrata.flower.server import drive
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import PlanReply, answer_plans
+from fedstrata.runner.run import run_steps
+
+KEYS: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 20, "samples": 16, "test": 0.25},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.1, "batch": 8},
+    "cohort": {"fraction": 0.65},
+    "algorithm": {"name": "fedper"},
+    "engine": {"name": "loop", "device": "cpu"},
+}
+SELECTED, TAKEN = 13, 10
+OVER_SELECTED = RoundRules(deadline=60.0, min_reply_fraction=TAKEN / SELECTED)
+SLOW_NODES = (103, 111)
+POLL = 0.5
+"""Seconds between two looks for replies."""
+
+
+def seconds(message: Message) -> float:
+    """How long a node takes: one that trains a median of 10 s, one that is only asked for a score a tenth of it."""
+    node, round = message.metadata.dst_node_id, message.metadata.group_id
+    if message.metadata.message_type != "train":
+        return 0.0
+    took = Random(f"{node}/{round}").lognormvariate(log(10.0), 0.5)
+    return took * (10.0 if node in SLOW_NODES else 1.0) * (1.0 if trains(message) else 0.1)
+
+
+def trains(message: Message) -> bool:
+    return any(name.startswith("task-") for name in message.content)
+
+
+class Finished(NamedTuple):
+    """A run that is over, its grid, and who was absent from each plan."""
+
+    out: Path
+    grid: Slow
+
+    @property
+    def absent(self) -> dict[int, list[int]]:
+        return {line["round"]: [int(client) for client in line["absent"]] for line in lines(self.out / "network")}
+
+
+Members = tuple[dict[int, Device], Federation]
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    made = federation(KEYS, tmp_path_factory.mktemp("devices"))
+    keys = tuple(device.key for device in made.devices.values())
+    return made.devices, Federation(keys, made.config.samples)
+
+
+def driven(members: Members, folder: Path, rules: RoundRules, lost_in: int | None = None) -> Finished:
+    """A run, whose server may be lost when it sends the messages of a round, and is started again."""
+
+    class Lost(Exception):
+        pass
+
+    class Losing(Slow):
+        def push_messages(self, messages: list[Message]) -> list[str | None]:
+            ids = super().push_messages(messages)
+            if any(message.metadata.group_id == str(lost_in) for message in messages):
+                raise Lost
+            return ids
+
+    devices = {node: replace(device, state=folder / device.key) for node, device in members[0].items()}
+    kind = Slow if lost_in is None else Losing
+    grid, out = kind(devices, Ticks(), seconds), folder / "run"
+    rest = load_experiment(KEYS), replace(members[1], rounds=rules), out
+    if lost_in is not None:
+        with pytest.raises(Lost):
+            drive(grid, *rest, clock=grid.ticks.clock)
+        grid = Slow(devices, Ticks(), seconds)
+    drive(grid, *rest, resume=lost_in is not None, clock=grid.ticks.clock)
+    return Finished(out, grid)
+
+
+@pytest.fixture(scope="module")
+def over_selected(members: Members, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return driven(members, tmp_path_factory.mktemp("over-selected"), OVER_SELECTED)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def trainers(grid: Slow, round: int) -> dict[int, float]:
+    """The clients that were asked to train, and how long they took."""
+    asked = [message for message in grid.asked if trains(message) and message.metadata.group_id == str(round)]
+    return {message.metadata.dst_node_id - 100: seconds(message) for message in asked}
+
+
+def simulated(out: Path, absent: Mapping[int, list[int]]) -> None:
+    """The run in the simulator, where some clients do not answer some plans."""
+    experiment = load_experiment(KEYS)
+    setup = build_run(experiment)
+
+    def reply(plan: Plan) -> PlanReply:
+        gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
+        return PlanReply(setup.clients.run(without(plan, gone)), 0.0)
+
+    answer_plans(run_steps(experiment, setup, out), reply)
+
+
+def models(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((out / "models").glob("cluster-*"))}
+
+
+def scores(out: Path) -> list[Any]:
+    """Accuracies by the clients' own layers."""
+    return [line["acc_client"] for line in lines(out)]
+
+
+def test_the_first_ten_of_thirteen_that_train_end_a_round(over_selected: Finished) -> None:
+    for round in range(1, KEYS["rounds"] + 1):
+        asked = trainers(over_selected.grid, round)
+        assert len(asked) == SELECTED
+        kept = asked.keys() - set(over_selected.absent[round])
+        # A few more have answered where the share of all that are asked is met later.
+        last = sorted(asked.values())[TAKEN - 1]
+        assert {client for client, took in asked.items() if took <= last} <= kept
+        assert all(took <= last + POLL for client, took in asked.items() if client in kept)
+
+
+def test_clients_that_only_score_end_no_round_though_they_answer_first(over_selected: Finished) -> None:
+    """Seven of the twenty do, in a second; a round that they end has too few updates."""
+    for round in range(2, KEYS["rounds"] + 1):
+        assert len(trainers(over_selected.grid, round).keys() - set(over_selected.absent[round])) >= TAKEN
+
+
+def test_a_late_reply_reaches_no_later_round(over_selected: Finished) -> None:
+    replies = over_selected.grid.fetched
+    assert len(replies) > KEYS["rounds"] * TAKEN and all(of == during for of, during in replies)
+    assert all(over_selected.absent.values()), "some reply is late in every round"
+
+
+def test_a_simulation_of_who_answered_has_the_same_bits(over_selected: Finished, tmp_path: Path) -> None:
+    simulated(tmp_path / "run", over_selected.absent)
+    assert models(over_selected.out) == models(tmp_path / "run") != {}
+    assert scores(over_selected.out) == scores(tmp_path / "run")
+
+
+def test_a_run_that_is_resumed_among_stragglers_has_the_same_bits(
+    over_selected: Finished, members: Members, tmp_path: Path
+) -> None:
+    """The clients have trained in the lost round, and train again from what the server knows of."""
+    again = driven(members, tmp_path, OVER_SELECTED, lost_in=3)
+    assert again.absent == over_selected.absent
+    assert models(again.out) == models(over_selected.out) and scores(again.out) == scores(over_selected.out)
+
+
+def test_a_deadline_is_kept_within_a_look_for_replies(members: Members, tmp_path: Path) -> None:
+    """Six rounds of 20 s at most, in each of which the slow ones are absent if they were asked."""
+    finished = driven(members, tmp_path, RoundRules(deadline=20.0))
+    assert finished.grid.ticks.time <= (KEYS["rounds"] + 1) * (20.0 + POLL)
+    for round in range(1, KEYS["rounds"] + 1):
+        for client, took in trainers(finished.grid, round).items():
+            assert (client in finished.absent[round]) == (took > 20.0)
