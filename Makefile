@@ -48,7 +48,9 @@ audit: .venv/installed
 	sed 's/^\(torch==[^+]*\)+cpu/\1/' requirements.lock > .venv/audited.txt
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement .venv/audited.txt
 
+# What a build leaves in src would make the project a component of itself, with the path of this folder.
 sbom: .venv/installed
+	rm -rf src/fedstrata.egg-info
 	mkdir -p sbom
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file sbom/fedstrata.cdx.json .venv
