@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs deploy-test recipes
+.PHONY: demo test check docs deploy-test recipes lock audit sbom licences
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -19,7 +19,8 @@ FRESH := .fresh/bin
 recipes:
 	rm -rf .fresh
 	$(PYTHON) -m venv .fresh
-	$(FRESH)/pip install --quiet --constraint constraints.txt . pandas optuna pytest
+	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' requirements.lock > .fresh/versions.txt
+	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt . pandas optuna pytest
 	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
 	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
 
@@ -33,7 +34,32 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not slow and not deploy"
 
-.venv/installed: pyproject.toml constraints.txt
+# All packages of the environment, with hashes. Versions stay as they are where pyproject.toml admits them; the newest
+# ones are taken with UPGRADE=--upgrade.
+UPGRADE ?=
+lock: .venv/installed
+	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --only-binary :all: --generate-hashes --custom-compile-command "make lock" --quiet $(UPGRADE) \
+	  $(addprefix --find-links ,$(PIP_FIND_LINKS)) --output-file requirements.lock
+
+# Services of advisories know torch by its version alone, not by its build. Without --strict, a package that the service
+# does not know would pass.
+audit: .venv/installed
+	sed 's/^\(torch==[^+]*\)+cpu/\1/' requirements.lock > .venv/audited.txt
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement .venv/audited.txt
+
+# What a build leaves in src would make the project a component of itself, with the path of this folder.
+sbom: .venv/installed
+	rm -rf src/fedstrata.egg-info
+	mkdir -p sbom
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --output-file sbom/fedstrata.cdx.json .venv
+
+licences: .venv/installed
+	$(BIN)/python experiments/licences.py
+
+.venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@

@@ -32,7 +32,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=\))")
 
 def pages() -> list[Path]:
     """Every page of the documentation; the first one is where the site starts."""
-    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
     return top + sorted((ROOT / "docs").rglob("*.md"))
 
 

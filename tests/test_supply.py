@@ -1,0 +1,87 @@
+"""The lock has all that `make` installs, each file with its hash; the licences of what the library needs are listed."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+from licences import LOCK, PAGE, absent, extras, is_locked_environment, locked, page, project, reached
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from website import ROOT
+
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def entries() -> Iterator[tuple[str, list[str]]]:
+    """Every requirement of the lock and its hashes, without comments."""
+    text = re.sub(r"^\s*#.*\n", "", LOCK.read_text(), flags=re.MULTILINE)
+    for line in text.replace("\\\n", " ").splitlines():
+        requirement, *hashes = line.split()
+        yield requirement, hashes
+
+
+def installed_by_make() -> list[Requirement]:
+    """What the extra `dev` asks for, with the extras that it names, what is always needed, and what builds."""
+    metadata = project()
+    asked = [*metadata["dependencies"], *CONFIG["build-system"]["requires"]]
+    for text in metadata["optional-dependencies"]["dev"]:
+        own = Requirement(text)
+        if own.name == metadata["name"]:
+            asked += [each for extra in own.extras for each in metadata["optional-dependencies"][extra]]
+        else:
+            asked.append(text)
+    return [Requirement(text) for text in asked]
+
+
+def test_every_package_of_the_lock_has_one_version_and_hashes_of_its_files() -> None:
+    found = dict(entries())
+    assert len(found) == len(locked()) == len(list(entries())) > 100
+    for requirement, hashes in found.items():
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", requirement), requirement
+        assert hashes and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), requirement
+
+
+@pytest.mark.parametrize("asked", installed_by_make(), ids=str)
+def test_what_the_project_asks_for_is_locked_at_a_version_that_it_admits(asked: Requirement) -> None:
+    assert asked.specifier.contains(locked()[canonicalize_name(asked.name)], prereleases=True)
+
+
+def test_the_lock_is_complete() -> None:
+    """In its own environment: whatever an installed package needs is in the lock too."""
+    if not is_locked_environment():
+        pytest.skip("this environment is not that of requirements.lock")
+    assert reached(f"{name}=={pinned}" for name, pinned in locked().items()) <= locked().keys()
+
+
+def test_torch_is_the_build_without_cuda() -> None:
+    assert locked()["torch"] == "2.13.0+cpu"
+    assert not [name for name in locked() if name.startswith(("nvidia-", "cuda-"))]
+
+
+def test_make_installs_nothing_without_a_hash_but_the_project_itself() -> None:
+    (recipe,) = re.findall(r"^\.venv/installed:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    installs = [line for line in recipe.splitlines() if "pip install" in line]
+    assert len(installs) == 2
+    assert "--require-hashes --requirement requirements.lock" in installs[0]
+    assert installs[1].endswith("--no-build-isolation --no-deps --editable .")
+
+
+def test_the_page_of_licences_names_all_that_the_library_needs() -> None:
+    found = re.findall(r"^\| (\w[\w-]*) \| (\d\S*) \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    rows = {name: (pinned, licence) for name, pinned, licence in found}
+    for name, (pinned, licence) in rows.items():
+        assert locked()[name] == pinned and licence and licence != "UNKNOWN", name
+    direct = [*project()["dependencies"], *(text for own in extras().values() for text in own)]
+    named = {canonicalize_name(Requirement(text).name) for text in direct}
+    left_out = {name for extra in extras() for name in absent(extra)}
+    assert named - left_out <= rows.keys() and left_out == {"datasets", "huggingface-hub"}
+    assert all(f"({name})" in PAGE.read_text() for name in left_out)
+
+
+@pytest.mark.slow
+def test_the_page_of_licences_is_what_make_licences_writes() -> None:
+    if not is_locked_environment():
+        pytest.skip("this environment is not that of requirements.lock")
+    assert PAGE.read_text() == page(), "make licences"
