@@ -21,14 +21,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from pulled import LAYOUT, Pulled, pulled_problem
-from test_every_algorithm import EAGER, WANDERS
-from turns import check, check_growth
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import algorithm_from
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.rounds import one_thread
+from pulled import LAYOUT, Pulled, pulled_problem
+from test_every_algorithm import EAGER, WANDERS
+from turns import check, check_growth
 
 RESULT = Path(__file__).parent / "results" / "degenerate_updates.json"
 ROUNDS = 5

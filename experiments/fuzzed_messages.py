@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests:tests/flower python experiments/fuzzed_messages.py
 
-Writes ``experiments/results/fuzzed_messages.json``. Four clients of digits answer over messages of Flower, in one process
-and without a network. In each case one client's reply is changed before the server takes it in:
+Writes ``experiments/results/fuzzed_messages.json``. Four clients of digits answer over messages of Flower, in one
+process and without a network. In each case one client's reply is changed before the server takes it in:
 
 - ``mutated``: values, keys, records and arrays of the reply are replaced, removed or added, or bytes of its parts are
   flipped, cut or put in.
@@ -39,7 +39,6 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from in_process import Federation, Ticks, federation, over_the_wire
-from turns import same
 
 from fedstrata.core import Plan, Report, State
 from fedstrata.flower.clients import FlowerClients, RoundRules
@@ -47,6 +46,7 @@ from fedstrata.flower.grid import BoundedGrid
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import decide, validate
+from turns import same
 
 RESULT = Path(__file__).parent / "results" / "fuzzed_messages.json"
 
@@ -164,11 +164,10 @@ class Server:
         remote.run(plan)
         return found
 
-    def deliveries(self, round: int = ROUND, **changed: Recorded | None) -> list[tuple[int, Recorded]]:
-        """The replies of a round, one client's in the place of its own, or none of it."""
-        replies: dict[int, Recorded | None] = {**self.replies[round - 1]}
-        replies |= {int(client.removeprefix("client_")): reply for client, reply in changed.items()}
-        return [(client, reply) for client, reply in replies.items() if reply is not None]
+    def deliveries(self, round: int = ROUND, changed: Recorded | None = None) -> list[tuple[int, Recorded]]:
+        """The replies of a round; one in the place of that of the client whose replies are changed."""
+        replies = self.replies[round - 1]
+        return list((replies | {BAD: changed} if changed else replies).items())
 
     def take(self, deliveries: Sequence[tuple[int, Recorded]], round: int = ROUND) -> tuple[Report, list[str]]:
         """The report of what comes, and the lines about it."""
@@ -223,7 +222,7 @@ def judged(server: Server, reply: Recorded) -> str:
     expected, expected_state = server.of_only(*others)
     honest, _ = server.of_only(*range(CLIENTS))
     try:
-        report, lines = server.take(server.deliveries(**{f"client_{BAD}": reply}))
+        report, lines = server.take(server.deliveries(changed=reply))
         state = server.decided(report)
     except Exception as error:
         return f"wrong: {type(error).__name__}: {error}"[:200]
@@ -331,7 +330,9 @@ def change_array(content: Any, draw: random.Random) -> None:
     elif action == "bytes":
         data = bytearray(group[name].data)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        group[name] = Array("float32", values.shape, "numpy.ndarray", bytes(data[: draw.choice((None, -1, 128, 40, 6))]))
+        group[name] = Array(
+            "float32", values.shape, "numpy.ndarray", bytes(data[: draw.choice((None, -1, 128, 40, 6))])
+        )
     else:
         array = group.pop(name)
         if action == "rename":
@@ -448,7 +449,9 @@ def of_deliveries(server: Server, messages: int, draw: random.Random) -> dict[st
         rounds += 1
         delivered += len(sent)
         report, _ = server.take([(client, reply) for client, reply, _ in sent])
-        if not (same(report, server.of_only(*expected)[0]) and same(server.decided(report), server.of_only(*expected)[1])):
+        if not (
+            same(report, server.of_only(*expected)[0]) and same(server.decided(report), server.of_only(*expected)[1])
+        ):
             wrong += 1
             failures.append(f"round {rounds}")
     counts = {"delivered": delivered, "rounds": rounds, "of others": foreign, "again": again, "wrong": wrong}

@@ -34,12 +34,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from forked import forking
-from run_folder import left
-
 import fedstrata as fs
 from fedstrata.engine.parallel import processes, ray
 from fedstrata.runner.membership import CohortSample, Membership
+from forked import forking
+from run_folder import left
 
 RESULT = Path(__file__).parent / "results" / "kills.json"
 

@@ -3,9 +3,9 @@
     python experiments/trust.py --rows R7 S1
     python experiments/trust.py --no-tests
 
-``trust.toml`` has the rows: what is expected, and which tests and results are the evidence. The tests of the named rows,
-by default of all, are run by pytest in a process of its own and counted. `FIGURES` reads the results of experiments.
-Both go to ``experiments/results/trust.json``, with a verdict for each row that follows from them:
+``trust.toml`` has the rows: what is expected, and which tests and results are the evidence. The tests of the named
+rows, by default of all, are run by pytest in a process of its own and counted. `FIGURES` reads the results of
+experiments. Both go to ``experiments/results/trust.json``, with a verdict for each row that follows from them:
 
 - ``red``: a test failed or is not there, or a result is not what is expected.
 - ``not measured``: no test of the row was run, and no result of it is there.

@@ -6,7 +6,7 @@ hold its part yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean
@@ -63,7 +63,8 @@ def kills_at_moments(result: Any) -> Found | None:
         return None
     runs = result["moments"]
     equal = [run for run in runs if run["equal"] and run["one round"]]
-    text = f"{len(equal)} of {len(runs)} runs bit for bit after {sum(run['kills'] for run in runs)} kills at random moments"
+    kills = sum(run["kills"] for run in runs)
+    text = f"{len(equal)} of {len(runs)} runs bit for bit after {kills} kills at random moments"
     return Found(text, len(equal) == len(runs))
 
 
@@ -99,8 +100,8 @@ def delivered_messages(result: Any) -> Found:
     """Replies that come twice, late, or from somebody else."""
     found = result["delivered"]
     text = (
-        f"{found['delivered']:,} replies in {found['rounds']:,} rounds, of them {found['of others']:,} of another round, "
-        f"client or run and {found['again']:,} repeated: {found['wrong']} rounds with a wrong one taken"
+        f"{found['delivered']:,} replies in {found['rounds']:,} rounds, of them {found['of others']:,} of another "
+        f"round, client or run and {found['again']:,} repeated: {found['wrong']} rounds with a wrong one taken"
     )
     return Found(text, found["wrong"] == 0, "" if found["delivered"] >= 10_000 else "fewer than 10,000 replies")
 
@@ -124,10 +125,12 @@ def attacks_on_updates(result: Any) -> Found | None:
         return None
 
     def accuracy(case: Any, method: str) -> float:
-        return mean(run[method]["acc_client"] for run in case["runs"])
+        return float(mean(run[method]["acc_client"] for run in case["runs"]))
 
     rules = [method for method in result["nobody"]["methods"] if method not in ("fedavg", "mean")]
-    worst = {rule: max(accuracy(result["nobody"], rule) - accuracy(each, rule) for each in cases.values()) for rule in rules}
+    worst = {
+        rule: max(accuracy(result["nobody"], rule) - accuracy(each, rule) for each in cases.values()) for rule in rules
+    }
     best = min(worst, key=worst.__getitem__)
     text = (
         f"with {best}, the most that any of {len(cases)} attacks by 4 of 20 clients costs the honest ones is "
@@ -140,7 +143,7 @@ def unread(result: Any) -> None:
     """A result that nobody has said here how to read."""
 
 
-FIGURES: Mapping[str, Figure] = {
+FIGURES: dict[str, Figure] = {
     "kills at points": Figure("kills", kills_at_points, "kills"),
     "kills at moments": Figure("kills", kills_at_moments, "kills"),
     "kills of workers": Figure("kills", partial(kills_of_workers, "workers", 100), "kills"),
