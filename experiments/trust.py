@@ -50,7 +50,7 @@ class Row:
         id: Its letter and number.
         fault: What goes wrong, or is attacked.
         expected: What is to hold then.
-        tests: The tests that hold it: files, or functions behind ``::``.
+        tests: The tests that hold it: folders, files, or functions behind ``::``.
         figures: The figures that are read from results, by their names in `FIGURES`.
         lacks: What the evidence does not cover, in words; empty if it covers all.
     """
@@ -118,8 +118,8 @@ def _known(path: Path) -> dict[str, Counts]:
 
 
 def belongs(test: str, to: str) -> bool:
-    """Whether a function of tests is the one that is named, or is in the file that is named."""
-    return test == to or test.startswith(f"{to}::")
+    """Whether a function of tests is the one that is named, or is in the file or the folder that is named."""
+    return test == to or test.startswith((f"{to}::", f"{to}/"))
 
 
 def run_tests(named: Iterable[str]) -> dict[str, Counts]:

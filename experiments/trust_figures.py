@@ -152,7 +152,7 @@ FIGURES: dict[str, Figure] = {
     "cut messages": Figure("fuzzed_messages", cut_messages, "fuzzed_messages"),
     "delivered messages": Figure("fuzzed_messages", delivered_messages, "fuzzed_messages"),
     "degenerate updates": Figure(
-        "degenerate_updates", partial(counted_cases, "federations of degenerate updates", 10_000), "degenerate_updates"
+        "degenerate_updates", partial(counted_cases, "rounds of degenerate updates", 10_000), "degenerate_updates"
     ),
     "damaged checkpoints": Figure(
         "damaged_checkpoints", partial(counted_cases, "damaged checkpoints", 1_000), "damaged_checkpoints"

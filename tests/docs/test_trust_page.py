@@ -95,6 +95,12 @@ def test_a_row_that_names_what_it_lacks_is_green_in_part() -> None:
     assert (found.verdict, found.lacks) == (PARTLY, "the rest")
 
 
+def test_a_folder_of_tests_has_those_of_its_files_and_no_others() -> None:
+    folder = Row("X1", "a fault", "no harm", ("tests/some",))
+    run = {"tests/some/a.py::test_x": counts(3), "tests/some_others/a.py::test_x": counts(0, 1)}
+    assert measure(folder, run).figures == ("3 of 3 test cases pass",)
+
+
 def test_one_test_that_failed_makes_a_row_red() -> None:
     assert measure(row(), {**BOTH, "tests/a.py::test_y": counts(0, 1)}).verdict == RED
 
