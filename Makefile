@@ -19,7 +19,7 @@ FRESH := .fresh/bin
 recipes:
 	rm -rf .fresh
 	$(PYTHON) -m venv .fresh
-	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' requirements.lock > .fresh/versions.txt
+	$(VERSIONS) > .fresh/versions.txt
 	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt . pandas optuna pytest
 	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
 	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
@@ -58,8 +58,18 @@ sbom: .venv/installed
 licences: .venv/installed
 	$(BIN)/python experiments/licences.py
 
+# The versions of the lock without its hashes, and torch without the build that it names.
+VERSIONS = sed -n 's/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
+
+# Where the file of torch that the lock names cannot be had, HASHES=no takes the same versions from anywhere.
+HASHES ?= yes
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
+ifeq ($(HASHES),yes)
 	$(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+else
+	$(VERSIONS) > .venv/versions.txt
+	$(BIN)/python -m pip install --quiet --constraint .venv/versions.txt --editable ".[dev]"
+endif
 	touch $@

@@ -20,6 +20,7 @@ from proofs import PROOFS
 from rank_picture import write_picture
 from rankings import RANKINGS
 from robustness import ROBUSTNESS
+from trust import TRUST
 
 ROOT = Path(__file__).parent.parent
 
@@ -140,6 +141,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     **RANKINGS,
     **ROBUSTNESS,
     **LEAKS,
+    **TRUST,
 }
 """What a document may name, with at most one word behind it."""
 

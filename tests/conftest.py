@@ -1,11 +1,16 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 # Workers of pytest, and the processes that tests start, share the cores: each of them computes in one thread. Libraries
 # read this when they are imported, so that nothing that computes is imported above.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+# Hypothesis fails a case that takes 0.2 seconds, which any does on a busy machine.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from in_process import Federation, federation
 
 from fedstrata.core import Plan, Report, State
@@ -99,6 +99,14 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
             "x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))
         ),
         "expected no tensor x [2Jround 3: client: it was not asked for",
+    ),
+    "arrays in the place of a record": (
+        lambda m: m.content.__setitem__("score-client.settings", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
+        "expected no part score-client: it was not asked for",
+    ),
+    "a record in the place of arrays": (
+        lambda m: m.content.__setitem__("update-train.arrays", ConfigRecord({"a": 1})),
+        "expected no part update-train: it was not asked for",
     ),
     "more records": (
         lambda m: m.content.update({f"{i}.settings": ConfigRecord({"a": 1}) for i in range(1000)}),

@@ -313,7 +313,9 @@ class ExpectedReply:
         Raises:
             InputError: For the first of them.
         """
-        known = {f"{name}.settings" for name in self.records} | {f"{name}.arrays" for name in self.arrays}
+        # A name does not say of which kind the part is that has it.
+        known = {f"{name}.settings" for name in self.records} & content.config_records.keys()
+        known |= {f"{name}.arrays" for name in self.arrays} & content.array_records.keys()
         for name in content:
             if name not in known:
                 short = name.removesuffix(".settings").removesuffix(".arrays")

@@ -103,7 +103,9 @@ def node_keys(names: Sequence[str]) -> tuple[str, ...]:
         key = f"site-{client}" if not kept or name == str(client) else kept
         # File systems may take two cases of a letter for one.
         taken = {other.casefold() for other in keys}
-        keys.append(key if key.casefold() not in taken else f"{key}-{client}")
+        while key.casefold() in taken:
+            key = f"{key}-{client}"
+        keys.append(key)
     return tuple(keys)
 
 

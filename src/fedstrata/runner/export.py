@@ -143,7 +143,7 @@ def _file_name(client: str, id: int, taken: set[str]) -> str:
     """A file name for a client. Names that differ only in what no file name may have get the client's id."""
     plain = re.sub(r"[^\w.-]+", "_", str(client))[:_FILE_CHARACTERS]
     name = f"client-{plain}"
-    if name.lower() in taken:
+    while name.lower() in taken:
         name = f"{name}-{id}"
     taken.add(name.lower())
     return name

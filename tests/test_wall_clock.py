@@ -1,0 +1,44 @@
+"""A clock that is set forward or back while a run goes on changes nothing: what waits, waits by a monotonic clock."""
+
+import ast
+import time
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedstrata as fs
+from run_folder import left
+
+SOURCE = Path(fs.__file__).parent
+KEYS: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"name": "digits", "clients": 20, "samples": 24},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "engine": {"name": "processes", "workers": 2, "timeout": 600},
+}
+DAY = 86_400.0
+STAMPS = {"flower/credentials.py", "records/tracking.py"}
+"""Files that tell others the time of day, and wait for nothing."""
+
+
+def test_nothing_waits_by_a_clock_that_can_be_set() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).as_posix() in STAMPS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "datetime.now")), path
+            taken = node.names if isinstance(node, ast.ImportFrom) and node.module == "time" else []
+            assert not any(alias.name == "time" for alias in taken), path
+
+
+def test_a_clock_that_jumps_by_days_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fs.run(KEYS, tmp_path / "whole", quiet=True)
+    jumps = cycle([0.0, 400 * DAY, -400 * DAY, 1.0, -DAY])
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    jumped = fs.run(KEYS, tmp_path / "jumped", quiet=True)
+    assert left(jumped.folder) == left(whole.folder)
