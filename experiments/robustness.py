@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+import absent_federations
 import attacked_federations
 import federations
 import outcomes
@@ -117,6 +118,18 @@ def _ari_of_honest(run: Mapping[str, Any]) -> float:
     return agreement
 
 
+def absent() -> str:
+    """What clients have with Strata where some are absent, and whether their groups are found."""
+    rows = list[tuple[str, ...]]()
+    for name, runs in _measured("absent_federations", absent_federations.CASES):
+        accuracy = f"{mean(run['acc_client'] for run in runs):.3f} ({mean(run['acc_worst'] for run in runs):.2f})"
+        exact = (sum(run[key] == 1.0 for run in runs) for key in ("ari", "ari_used"))
+        clusters = ", ".join(str(run["clusters"]) for run in runs)
+        rows.append((name, accuracy, *(f"{count} of {len(runs)}" for count in exact), clusters))
+    head = "who is absent | accuracy | groups exact | models in use exact | clusters, by seed"
+    return table(head, rows or [("all cases", MISSING, *[""] * 3)])
+
+
 def private() -> str:
     """The accuracy under each epsilon, with one model for all and with Strata, and the noise that it takes."""
     rows = list[tuple[str, ...]]()
@@ -150,10 +163,11 @@ def hidden() -> str:
 
 
 ROBUSTNESS: Mapping[str, Callable[..., str]] = {
+    "absent": absent,
     "attacked": attacked,
     "attacked_clusters": attacked_clusters,
     "backdoors": backdoors,
     "hidden": hidden,
     "private": private,
 }
-"""The tables of docs/attacks.md, docs/personal.md and docs/privacy.md."""
+"""The tables of docs/attacks.md, docs/personal.md, docs/privacy.md and docs/strata.md."""

@@ -35,6 +35,11 @@ def test_the_cosine_is_that_with_the_sum_of_the_unit_vectors_of_the_others() -> 
     assert not known.left_out.any()
 
 
+def test_an_update_of_zeros_has_no_direction() -> None:
+    known = with_directions(no_directions(4), report([1.0], [1.0], [2.0], [0.0]), ALL[:4])
+    assert known.means.tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
 def test_a_flipped_client_is_left_out_and_no_more_in_the_sum_of_the_others() -> None:
     known = with_directions(no_directions(5), report([1.0], [1.0], [2.0], [-1.0], [3.0]), ALL)
     assert known.left_out.tolist() == [False, False, False, True, False]

@@ -26,6 +26,9 @@ _MIN_MEDIAN = 0.1
 _MIN_REVERSED_SHARE = 0.8
 """A client is left out if minus its cosine is at least this share of the median."""
 
+_TINY = 1e-30
+"""A smaller norm is that of an update of zeros."""
+
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
 
@@ -90,7 +93,7 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
     if 2 * int(known.left_out[ids].sum()) >= len(ids):
         # They are a group by themselves now, and what its parent wanted says nothing about them.
         known = known.forgetting(torch.zeros_like(known.left_out).index_fill(0, ids, True))
-    norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(torch.finfo(torch.float32).tiny)
+    norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(_TINY)
     left_out = known.left_out[ids]
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
@@ -120,10 +123,10 @@ def _cosines_with_others(values: torch.Tensor, norms: torch.Tensor, trusted: tor
     Returns:
         The cosines, (m,).
     """
-    weights = trusted.float()
-    total = (weights / norms) @ values  # (p,)
+    in_sum = (trusted & (norms > _TINY)).float()  # an update of zeros has no direction
+    total = (in_sum / norms) @ values  # (p,)
     along = (values @ total) / norms
-    others = along - weights
-    # The norm of the sum without the update itself.
-    length = (total.square().sum() - weights * (2 * along - 1)).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
+    # The inner product with the sum of the others, and the norm of this sum.
+    others = along - in_sum
+    length = (total.square().sum() - in_sum * (2 * along - 1)).clamp_min(_TINY).sqrt()
     return others / length
