@@ -242,9 +242,13 @@ HEADLINES: Mapping[str, str] = {
     "changed messages": "mutated messages",
     "repeated and misdelivered messages": "delivered messages",
     "damaged checkpoints": "damaged checkpoints",
-    "clients that do not answer": "absent clients",
+    "clients that drop out": "drop-outs",
     "a fifth of the clients is Byzantine": "attacks on updates",
-    "membership inference": "leaks",
+    "backdoors": "backdoors",
+    "attacks on the clustering": "attacks on clusters",
+    "faults of the network": "network faults",
+    "long runs": "soak",
+    "membership inference": "membership",
 }
 """The figures at the top of the page, by what they are about."""
 

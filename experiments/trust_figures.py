@@ -35,12 +35,12 @@ class Figure:
     Attributes:
         file: The name of the result, in ``experiments/results``.
         read: Reads the figure.
-        script: The name of the experiment; empty while there is none.
+        script: The name of the experiment.
     """
 
     file: str
     read: Callable[[Any], Found | None]
-    script: str = ""
+    script: str
 
 
 def kills_at_points(result: Any) -> Found | None:
@@ -125,7 +125,7 @@ def attacks_on_updates(result: Any) -> Found | None:
         return None
 
     def accuracy(case: Any, method: str) -> float:
-        return float(mean(run[method]["acc_client"] for run in case["runs"]))
+        return float(mean(run[method].get("acc_honest", run[method]["acc_client"]) for run in case["runs"]))
 
     rules = [method for method in result["nobody"]["methods"] if method not in ("fedavg", "mean")]
     worst = {
@@ -139,8 +139,139 @@ def attacks_on_updates(result: Any) -> Found | None:
     return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(UPDATES) else "not all attacks")
 
 
-def unread(result: Any) -> None:
-    """A result that nobody has said here how to read."""
+DROP_OUTS = ("6%", "10%", "20%", "30%")
+"""The shares of clients that drop out in the cases where nothing may change."""
+
+
+def drop_outs(result: Any) -> Found | None:
+    """What up to 30 % of drop-outs cost, and whether the groups stay the same."""
+    cases = [result.get(f"{share} drop out in each round") for share in DROP_OUTS]
+    if "nobody is absent" not in result or None in cases:
+        return None
+    whole = mean(run["acc_client"] for run in result["nobody is absent"]["runs"])
+    cost = max(whole - mean(run["acc_client"] for run in case["runs"]) for case in cases)
+    runs = [run for case in cases for run in case["runs"]]
+    exact = sum(run["ari"] == 1.0 for run in runs)
+    text = f"up to 30 % drop out: {exact} of {len(runs)} runs have the exact groups, at {100 * cost:.1f} points at most"
+    return Found(text, exact == len(runs) and cost <= 0.01)
+
+
+def late_group(result: Any) -> Found | None:
+    """A group that is away in the first half of the rounds."""
+    if (case := result.get("one group is away in rounds 1 to 15 of 30")) is None:
+        return None
+    exact = sum(run["ari"] == 1.0 for run in case["runs"])
+    text = f"away in rounds 1 to 15 of 30: {exact} of {len(case['runs'])} runs end with the exact groups"
+    return Found(text, exact == len(case["runs"]))
+
+
+def network_faults(result: Any) -> Found:
+    """Federations of real processes under faults of the network."""
+    equal = sum(run["same_bits"] for run in result)
+    text = (
+        f"{equal} of {len(result)} faults of the network end with the bits of the simulation, clients absent likewise"
+    )
+    return Found(text, equal == len(result), "" if len(result) >= 50 else "each fault is one run, and not 50 in all")
+
+
+def slow_clients(result: Any) -> Found:
+    """Late answers that were taken under any rule, and how long a round takes."""
+    late = sum(run["late_taken"] for run in result)
+    seconds = max(run["seconds_p99"] for run in result if run["rule"] == "deadline")
+    text = (
+        f"{late} late answers taken in {len(result)} runs; with a deadline of 30 s, p99 of a round is {seconds:.1f} s"
+    )
+    return Found(text, late == 0 and seconds <= 31.0)
+
+
+MAX_GROWTH = 0.02
+"""By how much memory, files and threads may grow in a soak."""
+
+
+def soak(result: Any) -> Found:
+    """Long runs: how memory, files and threads grow."""
+    growth = {key: max(part[key]["growth"] for part in result) for key in ("mib", "files", "threads")}
+    rounds = min(part["rounds"] for part in result)
+    text = f"{rounds} rounds: memory grows by {100 * growth['mib']:.2f} %, files and threads by "
+    text += f"{100 * max(growth['files'], growth['threads']):.2f} %"
+    return Found(text, max(growth.values()) <= MAX_GROWTH)
+
+
+def backdoors(result: Any) -> Found | None:
+    """The largest success of a backdoor in clusters without Byzantine clients, with each rule."""
+    runs = [run for name, case in result.items() if name.startswith("backdoor") for run in case["runs"]]
+    if not runs:
+        return None
+    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in ("mean", "multi_krum")}
+    worst = {method: max(rate for rate in found if rate is not None) for method, found in rates.items()}
+    own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
+    text = (
+        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean and "
+        f"{100 * worst['multi_krum']:.1f} % with multi-Krum, inside them {100 * own:.0f} %"
+    )
+    return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
+
+
+ON_CLUSTERS = ("split", "merge", "cluster_hopping", "sybil")
+
+
+def attacks_on_clusters(result: Any) -> Found | None:
+    """How many runs under attacks on the clustering leave the groups of honest clients as they are, with the mean."""
+    runs = [
+        run["mean"] for name, case in result.items() if name.partition(",")[0] in ON_CLUSTERS for run in case["runs"]
+    ]
+    if not runs:
+        return None
+    exact = sum(run["ari_honest"] == 1.0 for run in runs)
+    lost = sum(run["clusters"] == 1 for run in runs)
+    text = f"with the mean, {exact} of {len(runs)} runs have the exact groups of honest clients, {lost} have none"
+    return Found(text, exact == len(runs))
+
+
+def membership(result: Any) -> Found | None:
+    """How well membership is inferred, by the number of clients that share a model."""
+    if (found := result.get("membership by size")) is None:
+        return None
+    rates = {size: mean(run[str(size)]["shadow"]["auc"] for run in found["runs"]) for size in found["sizes"]}
+    listed = ", ".join(f"{rate:.2f} for {size}" for size, rate in rates.items())
+    return Found(f"AUC of the shadow-model attack by clients that share a model: {listed}", True)
+
+
+def _mean_of(runs: Any, *keys: str) -> float:
+    """The mean over runs of what lies under some keys."""
+    values = list[float]()
+    for run in runs:
+        for key in keys:
+            run = run[key]
+        values.append(run)
+    return mean(values)
+
+
+def label_mix(result: Any) -> Found | None:
+    """How well the mix of labels is estimated from one upload."""
+    if (found := result.get("label mix")) is None:
+        return None
+    seen = {"the whole update": "fedavg, round 1", "all but the head": "fedper, round 1"}
+    listed = ", ".join(f"{_mean_of(found['runs'], key, 'r'):.2f} from {what}" for what, key in seen.items())
+    return Found(f"correlation of estimated and true shares in round 1: {listed}", True)
+
+
+def inversion(result: Any) -> Found | None:
+    """How well samples are found from what is sent."""
+    if (found := result.get("inversion")) is None:
+        return None
+    exposures = ("1 image, gradient", "1 image, gradient of the head", "16 images, epoch of 4 steps")
+    listed = ", ".join(f"{_mean_of(found['runs'], f'mnist_cnn, {key}'):.1f} dB ({key})" for key in exposures)
+    blind = _mean_of(found["runs"], "mean image of the class")
+    return Found(f"PSNR of a network with convolutions: {listed}; the mean image of the class has {blind:.1f} dB", True)
+
+
+def private_accuracy(result: Any) -> Found:
+    """The accuracy with each epsilon."""
+    name, case = list(result.items())[-1]
+    methods = case["methods"]
+    listed = ", ".join(f"{method}: {_mean_of(case['runs'], method, 'acc_client'):.3f}" for method in methods)
+    return Found(f"{name}, accuracy: {listed}", True)
 
 
 FIGURES: dict[str, Figure] = {
@@ -158,9 +289,16 @@ FIGURES: dict[str, Figure] = {
         "damaged_checkpoints", partial(counted_cases, "damaged checkpoints", 1_000), "damaged_checkpoints"
     ),
     "attacks on updates": Figure("attacked_federations", attacks_on_updates, "attacked_federations"),
-    "absent clients": Figure("absent_federations", unread),
-    "network faults": Figure("network_faults", unread),
-    "differential privacy": Figure("private_federations", unread),
-    "leaks": Figure("leaks", unread),
+    "drop-outs": Figure("absent_federations", drop_outs, "absent_federations"),
+    "a late group": Figure("absent_federations", late_group, "absent_federations"),
+    "network faults": Figure("network_faults", network_faults, "network_faults"),
+    "slow clients": Figure("stragglers", slow_clients, "stragglers"),
+    "soak": Figure("soak", soak, "soak"),
+    "backdoors": Figure("attacked_federations", backdoors, "attacked_federations"),
+    "attacks on clusters": Figure("attacked_federations", attacks_on_clusters, "attacked_federations"),
+    "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),
+    "membership": Figure("leaks", membership, "leaks"),
+    "label mix": Figure("leaks", label_mix, "leaks"),
+    "inversion": Figure("leaks", inversion, "leaks"),
 }
-"""The figures by name. Of those without a script the result is awaited; who adds it also adds its reader."""
+"""The figures by name."""

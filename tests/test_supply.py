@@ -29,7 +29,7 @@ def installed_by_make() -> list[Requirement]:
     for text in metadata["optional-dependencies"]["dev"]:
         own = Requirement(text)
         if own.name == metadata["name"]:
-            asked += [each for extra in own.extras for each in metadata["optional-dependencies"][extra]]
+            asked += [each for extra in sorted(own.extras) for each in metadata["optional-dependencies"][extra]]
         else:
             asked.append(text)
     return [Requirement(text) for text in asked]
