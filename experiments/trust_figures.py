@@ -133,8 +133,8 @@ def attacks_on_updates(result: Any) -> Found | None:
     }
     best = min(worst, key=worst.__getitem__)
     text = (
-        f"with {best}, the best of {len(rules)} rules, the most that any of {len(cases)} attacks by 4 of 20 clients costs the honest ones is "
-        f"{100 * worst[best]:.1f} points of accuracy"
+        f"with {best}, the best of {len(rules)} rules, the most that any of {len(cases)} attacks by 4 of 20 clients "
+        f"costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
     )
     return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(UPDATES) else "not all attacks")
 
