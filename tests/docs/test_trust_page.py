@@ -70,7 +70,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{result} wrong", result == 0, "half of it" if result == 0.0 and isinstance(result, float) else ""
         )
 
-    monkeypatch.setitem(FIGURES, "figure", Figure("result", read))
+    monkeypatch.setitem(FIGURES, "figure", Figure("result", read, "script"))
     return tmp_path
 
 
