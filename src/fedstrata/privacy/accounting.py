@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Literal
 
-from scipy.optimize import brentq
 
 from fedstrata.errors import ExperimentError
 
@@ -128,6 +127,9 @@ def _smallest(enough: Callable[[float], bool], low: float, high: float) -> float
 
 def _of_gaussians(releases: int, noise: float, delta: float) -> float:
     """The epsilon of some sums with noise. They are as one whose noise is smaller by the root of their number."""
+    # Here, as devices load this package in every message, and do not need it.
+    from scipy.optimize import brentq
+
     if not releases:
         return 0.0
     loss = _dp_accounting().pld.privacy_loss_mechanism.GaussianPrivacyLoss(noise / sqrt(releases))

@@ -81,7 +81,9 @@ def with_directions(known: Directions, report: Report, labels: torch.Tensor) -> 
     own = labels[updates.clients]
     after = known
     for cluster in own[own >= 0].unique().tolist():
-        after = _of_cluster(after, updates.at(own == cluster))
+        members = (own == cluster).nonzero().flatten()
+        # In the order of their ids, so that sums do not depend on the order of the report.
+        after = _of_cluster(after, updates.at(members[updates.clients[members].argsort()]))
     return after
 
 
