@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Literal
 
-
 from fedstrata.errors import ExperimentError
 
 Adjacency = Literal["add_or_remove_one", "replace_one"]
