@@ -185,7 +185,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {
             "privacy": CENTRAL,
             "model": {"name": "resnet18"},
-            "data": {"name": "cifar10", "clients": 4, "samples": 20},
+            "data": {"name": "digits", "clients": 4, "samples": 20},
+            "partition": {"scheme": "iid"},
         },
         "expected a network without running statistics",
     ),
