@@ -1,7 +1,7 @@
 import os
 import signal
 import sys
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -57,6 +57,10 @@ def test_ray_is_started_on_this_machine_alone_unless_a_cluster_is_named(
     assert asked.get("num_cpus", 0) >= 9 or address != "local"
 
 
+def node_of(name: str, cores: float, alive: bool = True) -> dict[str, Any]:
+    return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cores} if cores else {}}
+
+
 class Cluster:
     """Stands in for Ray: tasks are done when they are given, and some of their answers never arrive.
 
@@ -64,22 +68,32 @@ class Cluster:
         sent: Options under which work was sent, and the options of each task that differ from them.
         silent: Numbers of the tasks that never answer.
         limits: Seconds that were waited for.
+        cores: The cores that the cluster has, each time that it is asked; none when no number is left.
+        nodes: Its nodes as Ray lists them.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, silent: Container[int] = ()) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, silent: Container[int] = (), cores: Sequence[float] = (4.0,) * 9
+    ) -> None:
         self.sent = list[dict[str, Any]]()
+        self.cores, self.nodes = (
+            list(cores),
+            [node_of("a" * 56, 0), node_of("b" * 56, 2, alive=False), node_of("c" * 56, 2)],
+        )
         self.limits, self.silent, self._answers = list[float | None](), silent, list[Any]()
         monkeypatch.setattr("ray.is_initialized", lambda: True)
         monkeypatch.setattr("ray.remote", self._work)
         monkeypatch.setattr("ray.put", lambda thing: thing)
         monkeypatch.setattr("ray.wait", self._wait)
         monkeypatch.setattr("ray.get", self._answers.__getitem__)
+        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": self.cores.pop(0)} if self.cores else {})
+        monkeypatch.setattr("ray.nodes", lambda: self.nodes)
 
     def options(self, **options: Any) -> "Cluster":
         self.sent.append(options)
         return self
 
-    def remote(self, spec: list[Any], order: Any, shard: Any, path: list[str]) -> int:
+    def remote(self, spec: list[Any], order: Any, shard: Any, path: list[str], versions: dict[str, str]) -> int:
         self._answers.append(tasks._boxed(perform(Loop.at(SITE), tasks._opened(order), shard)))
         return len(self._answers) - 1
 
@@ -105,7 +119,10 @@ def test_what_a_worker_of_ray_does_not_answer_is_done_by_another_and_changes_no_
 ) -> None:
     cluster = Cluster(monkeypatch, silent=[1])
     check(Parallel(SITE, Ray(SITE, 3, timeout=50)), [rich()])
-    assert cluster.sent[1:] == [{"num_cpus": 0}] and cluster.limits == [50] * 4
+    (again,) = cluster.sent[1:]
+    assert again["num_cpus"] == 0 and cluster.limits == [50] * 4
+    # Not on the head, which has no cores for work, and not on a node that is lost.
+    assert again["scheduling_strategy"].node_id == "c" * 56 and again["scheduling_strategy"].soft
     assert caplog.messages == ["no worker of Ray answered for 50 s; others do the same work too"]
 
 
@@ -113,6 +130,29 @@ def test_what_no_worker_of_ray_answers_fails(monkeypatch: pytest.MonkeyPatch) ->
     Cluster(monkeypatch, silent=range(10))
     with pytest.raises(EngineError, match=r"found none for 50 s, from 2 in turn with the same clients.*engine.timeout"):
         Parallel(SITE, Ray(SITE, 3, timeout=50)).run(plain())
+
+
+def test_every_round_has_a_task_for_each_core_that_the_cluster_has_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are added and lost, and the autoscaler of a cluster without any adds one when a task waits for it."""
+    Cluster(monkeypatch, cores=[3.0, 5.0])
+    engine = Ray(SITE)
+    assert [engine.workers for _ in range(3)] == [3, 5, 1]
+    assert Ray(SITE, 7).workers == 7
+
+
+def test_work_that_waits_for_a_node_is_not_taken_for_hung(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = {0}
+    cluster = Cluster(monkeypatch, silent, cores=[])
+    monkeypatch.setattr(tasks._logger, "warning", lambda text: len(cluster.limits) < 4 or silent.clear())
+    check(Parallel(SITE, Ray(SITE, 1, timeout=50)), [rich()])
+    assert cluster.limits == [50] * 5 and len(cluster.sent) == 1
+
+
+def test_a_node_with_other_versions_is_refused() -> None:
+    with pytest.raises(EngineError, match=r"expected torch 1\.0 on all nodes .* found 2\..* install the same there"):
+        tasks._work([None], None, (0,), [], {**tasks._versions(), "torch": "1.0"})
 
 
 def test_without_a_timeout_ray_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +242,7 @@ def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
 @pytest.mark.slow
 def test_a_task_is_the_work_of_a_shard() -> None:
     transport, order = Ray(SITE, 1), ShardRequest(rich(), {})
-    box = tasks._work([transport._data], tasks._boxed(order), (0, 2), ["a folder"])
+    box = tasks._work([transport._data], tasks._boxed(order), (0, 2), ["a folder"], {})
     assert same(tasks._opened(box), perform(Loop.at(SITE), order, (0, 2))) and sys.path.pop() == "a folder"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import version
+from itertools import cycle
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -34,9 +37,12 @@ MISSING = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata
 class Ray:
     """A transport to Ray, which is started or joined when the first round needs it and stays until Python ends.
 
+    Nodes may join and leave the cluster. What a lost node had to do is done by others, and the next round counts the
+    cores anew. Tasks that wait for a core are what Ray's autoscaler adds nodes for.
+
     Args:
         spec: The network and the data.
-        workers: The number of tasks of a round at most; 0 is one for each core of the cluster.
+        workers: The number of tasks of a round at most; 0 is one for each core that the cluster has in that round.
         address: The address of a running cluster. None is that of ``RAY_ADDRESS``, or else a new cluster on this
             machine alone.
         timeout: Seconds in which one more task of a round has to end. Otherwise those that have not ended are given to
@@ -66,17 +72,17 @@ class Ray:
             raise ExperimentError(MISSING) from error
         self._ray = ray
 
-    @cached_property
+    @property
     def workers(self) -> int:
-        """The number of tasks of a round at most."""
-        return self._wanted or int(self._cluster.cluster_resources()["CPU"])
+        """The number of tasks of a round at most. A cluster that has no core yet gets one task, which asks for one."""
+        return self._wanted or max(1, self._cores())
 
     def run(self, request: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
         """As `Transport.run`. Ray repeats the tasks of a lost worker."""
         with self._errors():
             sent = self._cluster.put(_boxed(request))
             # Inside a list the specification stays where it is until a worker needs it.
-            given = [([self._data], sent, shard, sys.path) for shard in shards]
+            given = [([self._data], sent, shard, sys.path, _versions()) for shard in shards]
             tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
             # After an error the other tasks go on to their end: Ray has crashed when one was cancelled as it ended.
             answers = dict[int, ShardReply]()
@@ -89,6 +95,9 @@ class Ray:
                     self._longest = max(self._longest, monotonic() - began)
                     answers[waiting[done[0]]] = _opened(self._cluster.get(done[0]))
                     continue
+                if not self._cores():
+                    _logger.warning("Ray's cluster has no core now; waiting for a node")
+                    continue
                 if rivals == MAX_HUNG:
                     raise EngineError(
                         f"expected answers from Ray's workers, found none for {limit:g} s, from {rivals} in turn with "
@@ -96,10 +105,9 @@ class Ray:
                     )
                 _logger.warning("no worker of Ray answered for %g s; others do the same work too", limit)
                 rivals += 1
-                # A worker that hangs keeps its processor, so the new task asks for none. The same work gives the same
-                # bits, whichever task is first.
-                again = self._task.options(num_cpus=0)
-                tasks |= {again.remote(*given[place]): place for place in waiting.values()}
+                # The same work gives the same bits, whichever task is first.
+                again = zip(waiting.values(), cycle(self._tasks_beside_others()))
+                tasks |= {task.remote(*given[place]): place for place, task in again}
         return [answers[place] for place in range(len(shards))]
 
     @contextmanager
@@ -143,13 +151,36 @@ class Ray:
         """The work of a shard as a task of Ray, made once, because Ray keeps every task until it ends."""
         return self._cluster.remote(num_cpus=1, max_retries=MAX_LOST - 1)(_work)
 
+    def _tasks_beside_others(self) -> list[Any]:
+        """The task for each node that has cores, where it asks for none: a worker that hangs keeps its core.
+
+        Without a place Ray could give all of them to the head, which often has no cores so that no work goes there.
+        """
+        at = self._cluster.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        nodes = [node["NodeID"] for node in self._cluster.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        return [self._task.options(num_cpus=0, scheduling_strategy=at(node, soft=True)) for node in nodes]
+
+    def _cores(self) -> int:
+        """The number of cores that the cluster has now."""
+        return int(self._cluster.cluster_resources().get("CPU", 0))
+
     @cached_property
     def _data(self) -> Any:
         return self._cluster.put(_boxed(self._spec))
 
 
-def _work(spec: list[Any], request: Any, shard: Shard, path: list[str]) -> Any:
-    """The work of a task. It finds the networks of users where the program that asks finds them."""
+def _work(spec: list[Any], request: Any, shard: Shard, path: list[str], versions: Mapping[str, str]) -> Any:
+    """The work of a task. It finds the networks of users where the program that asks finds them.
+
+    Raises:
+        EngineError: When this node has other versions, which may compute other bits.
+    """
+    for name, expected in versions.items():
+        if (found := _versions()[name]) != expected:
+            raise EngineError(
+                f"expected {name} {expected} on all nodes of Ray's cluster, as where the run was started, "
+                f"found {found} on {platform.node()!r}; install the same there"
+            )
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
     return _boxed(perform(_engine(spec[0]), _opened(request), shard))
@@ -162,6 +193,12 @@ def _engine(spec: Any) -> Loop:
 
     made: SimulationSpec = _opened(ray.get(spec))
     return Loop.at(made)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """The versions on which the bits of results depend."""
+    return {name: version(name) for name in ("fedstrata", "torch", "numpy")}
 
 
 def _line(error: BaseException) -> str:
