@@ -270,16 +270,16 @@ def descendants(pid: int) -> Iterator[int]:
                 continue  # it has ended
 
 
-def tasks_of_ray() -> list[int]:
-    """The worker processes of Ray that this process has started, while they work."""
+def tasks_of_ray(pid: int) -> list[int]:
+    """The worker processes of Ray that a process has started, while they work."""
     found = list[int]()
-    for pid in descendants(os.getpid()):
+    for child in descendants(pid):
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
         except FileNotFoundError:
             continue
         if command.startswith(b"ray::_work"):
-            found.append(pid)
+            found.append(child)
     return found
 
 
@@ -335,7 +335,7 @@ def of_workers(draw: random.Random) -> dict[str, Any]:
 def of_ray(draw: random.Random) -> dict[str, Any]:
     """Kill one of Ray's workers in each round."""
     kills = list[int]()
-    killing(ray.Ray, lambda transport: tasks_of_ray(), draw, kills)
+    killing(ray.Ray, lambda transport: tasks_of_ray(os.getpid()), draw, kills)
     with TemporaryDirectory() as room:
         experiment = keys("layercfl", ROUNDS_OF_RAY, CLIENTS_OF_WORKERS, name="ray", workers=2)
         run = fs.run(experiment, Path(room) / "run", quiet=True)
