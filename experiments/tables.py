@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
+from cluster_tables import cluster
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
 from fault_tables import FAULTS
 from instructions import instructions
@@ -136,6 +137,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "preclustered": preclustered,
     "precision": precision,
     "instructions": instructions,
+    "cluster": cluster,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

@@ -23,7 +23,7 @@ def found() -> dict[str, Any]:
     places = [ROOT / "tests", ROOT / "tests" / "engine", ROOT / "examples" / "flower", *sys.path]
     with TemporaryDirectory() as room:
         out = Path(room) / "cluster.json"
-        command = [sys.executable, ROOT / "experiments" / "cluster.py", "--out", out, "--parts", *PARTS]
+        command = [sys.executable, str(ROOT / "experiments" / "cluster.py"), "--out", str(out), "--parts", *PARTS]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
