@@ -55,6 +55,7 @@ from fedstrata.core import (
     TRAIN,
     Diagnostics,
     Evaluation,
+    Layout,
     Plan,
     Problem,
     Report,
@@ -154,7 +155,7 @@ class Strata:
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
-        state, directed, reversals = check_directions(with_membership_changes(state), report)
+        state, directed, reversals = check_directions(problem.layout, with_membership_changes(state), report)
         labels = self.assign(problem, state, report)
         participants = clusters_to_test(problem, state, self.alpha, self.folds)
         decisions = decisions_without_test(state, participants, self.folds)
@@ -180,14 +181,17 @@ class Strata:
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
         after, diagnostics = aggregate(problem, state, directed, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
+        reassigned = reassigned_clients(state, labels)
         after = replace(
             after,
+            # How a client pointed in the cluster of others says nothing about it among its own.
+            directions=state.directions and state.directions.forgetting(reassigned),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*reversals, *reassignment_events(state, labels), *diagnostics.events),
+            events=(*reversals, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -282,25 +286,28 @@ class Strata:
         return replace(state, clusters=tuple(clusters))
 
 
-def check_directions(state: StrataState, report: Report) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
+def check_directions(
+    layout: Layout, state: StrataState, report: Report
+) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
     """Find the clients whose updates keep pointing against those of their cluster.
 
-    Tests of groups go on with them: they may be an honest group that wants another model.
+    Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
 
     Returns:
-        The state with what is now known of directions, the report without these clients, from which models are made,
-        and an event where there are some.
+        The state with what is now known of directions; the report, where the updates of the normal training are without
+        those of these clients; and an event where there are some.
     """
     if state.directions is None:
         return state, report, ()
-    directions = with_directions(state.directions, report, state.labels)
+    directions = with_directions(state.directions, layout, report, state.labels)
     state = replace(state, directions=directions)
-    clients = report.results[TRAIN].updates.clients
-    gone = clients[directions.left_out[clients]]
-    if not len(gone):
+    result = report.results[TRAIN]
+    gone = directions.left_out[result.updates.clients]
+    if not bool(gone.any()):
         return state, report, ()
-    event = {"kind": "reversed", "clients": gone.tolist()}
-    return state, report.without(gone), (event,)
+    event = {"kind": "reversed", "clients": result.updates.clients[gone].tolist()}
+    directed = replace(report, results={**report.results, TRAIN: result.only(~gone)})
+    return state, directed, (event,)
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
@@ -337,9 +344,21 @@ def _siblings(state: StrataState, own: int) -> list[int]:
     return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
 
 
-def reassignment_events(state: StrataState, labels: torch.Tensor) -> tuple[dict[str, Any], ...]:
-    """An event for every client that went over to another cluster of its split."""
-    reassigned = ((state.labels >= 0) & (state.labels != labels)).nonzero().flatten().tolist()
+def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
+    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
+    return (state.labels >= 0) & (state.labels != labels)
+
+
+def reassignment_events(
+    state: StrataState, labels: torch.Tensor, reassigned: torch.Tensor
+) -> tuple[dict[str, Any], ...]:
+    """An event for every client that was reassigned.
+
+    Args:
+        state: The state before.
+        labels: The cluster of each client now, (n,).
+        reassigned: Who was reassigned, bool (n,).
+    """
     return tuple(
         {
             "kind": "reassign",
@@ -347,7 +366,7 @@ def reassignment_events(state: StrataState, labels: torch.Tensor) -> tuple[dict[
             "from": int(state.nodes[state.labels[client]]),
             "to": int(state.nodes[labels[client]]),
         }
-        for client in reassigned
+        for client in reassigned.nonzero().flatten().tolist()
     )
 
 

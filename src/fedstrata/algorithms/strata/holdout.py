@@ -53,10 +53,11 @@ class HoldoutComparison:
     Attributes:
         clients: Who was compared, ids (m,).
         groups: The tree of groups, q in all.
-        models: The model of each group, (q, p). The first one is that of the whole cluster.
+        models: The model of each group, (q, p). The first one is that of the whole cluster. Where personal models are
+            compared, the others lie further away from it than the updates of their members lead.
         start: The model of the cluster from which they come, (1, p), where personal models are compared; else None.
         losses_by_share: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q, s): the
-            models of groups as they are, and personal models in the order of `SHARES`. It is nan for the other models,
+            models above, or personal models in the order of `SHARES`. It is nan for the other models,
             and as long as the client has not answered.
         errors: The shares of misclassified samples by the models of groups as they are, likewise, (m, q).
         samples: The number of independent samples behind them, (m,).
@@ -165,9 +166,17 @@ def start_comparison(
         return None
     models = start + group_updates(problem, updates, clients, groups, node=node, round=round)
     if personal:
-        models = models[:1] + _EXTRAPOLATION * (models - models[:1])
+        models = _extrapolated(problem.layout, models)
     base = start[None] if personal else None
     return comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
+
+
+def _extrapolated(layout: Layout, models: torch.Tensor) -> torch.Tensor:
+    """Models further away from the first one, (q, p). Running statistics stay: a step along them has no meaning."""
+    further = models[:1] + _EXTRAPOLATION * (models - models[:1])
+    statistics = layout.columns(layout.buffers)
+    further[:, statistics] = models[:, statistics]
+    return further
 
 
 def first_half_updates(sent: Sequence[Rows], clients: torch.Tensor) -> Rows:
