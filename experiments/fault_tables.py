@@ -47,27 +47,28 @@ def _measured(name: str) -> list[dict[str, Any]]:
 
 def network() -> str:
     """What each fault of the network costs a run."""
-    known = {each["case"]: each for each in _measured("network_faults")}
+    known = _measured("network_faults")
     rows = list[tuple[str, ...]]()
     for name, title in CASES.items():
-        if name not in known:
-            rows.append((title, MISSING, "", "", ""))
+        runs = [each for each in known if each["case"] == name]
+        if not runs:
+            rows.append((title, MISSING, "", "", "", ""))
             continue
-        found = known[name]
-        absent = ", ".join(round for round, clients in found["absent"].items() if clients)
-        back = found.get("seconds_to_recover")
+        seconds = median(second for run in runs for second in run["seconds_per_round"])
+        absent = [sum(map(bool, run["absent"].values())) for run in runs]
+        recovered = [run["seconds_to_recover"] for run in runs if run.get("seconds_to_recover") is not None]
         rows.append(
             (
                 title,
-                f"{median(found['seconds_per_round']):.0f}",
-                absent or "none",
-                "-" if back is None else f"{back:.0f}",
-                "equal" if found["same_bits"] else "differ",
+                str(len(runs)),
+                f"{seconds:.0f}",
+                _between({"least": min(absent), "most": max(absent)}),
+                f"{median(recovered):.0f}" if recovered else "-",
+                f"equal in {sum(run['same_bits'] for run in runs)}",
             )
         )
-    return table(
-        "fault | seconds per round, median | rounds without the client | seconds until it works again | bits", rows
-    )
+    head = "fault | runs | seconds per round, median | rounds without the client | seconds until it works again, median"
+    return table(f"{head} | bits", rows)
 
 
 def stragglers() -> str:

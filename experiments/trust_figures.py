@@ -167,11 +167,14 @@ def late_group(result: Any) -> Found | None:
 
 def network_faults(result: Any) -> Found:
     """Federations of real processes under faults of the network."""
-    equal = sum(run["same_bits"] for run in result)
+    runs = [run for run in result if run["case"] != "no_fault"]
+    equal = sum(run["same_bits"] for run in runs)
+    kinds = len({run["case"] for run in runs})
     text = (
-        f"{equal} of {len(result)} faults of the network end with the bits of the simulation, clients absent likewise"
+        f"{equal} of {len(runs)} runs with one of {kinds} faults of the network end with the bits of the simulation, "
     )
-    return Found(text, equal == len(result), "" if len(result) >= 50 else "each fault is one run, and not 50 in all")
+    text += "clients absent likewise"
+    return Found(text, equal == len(runs), "" if len(runs) >= 50 else f"{len(runs)} of the 50 runs were done")
 
 
 def slow_clients(result: Any) -> Found:
@@ -226,6 +229,54 @@ def attacks_on_clusters(result: Any) -> Found | None:
     lost = sum(run["clusters"] == 1 for run in runs)
     text = f"with the mean, {exact} of {len(runs)} runs have the exact groups of honest clients, {lost} have none"
     return Found(text, exact == len(runs))
+
+
+def changed_clients(result: Any) -> Found | None:
+    """How many clients whose data changed came into the right group, and after how many rounds."""
+    if not {"the run is told", "the run is not told"} <= result.keys():
+        return None
+    runs = {name: result[f"the run is {name}"]["runs"] for name in ("told", "not told")}
+    waits = {name: [each["rounds"] for run in runs[name] for each in run["changed"].values()] for name in runs}
+    found = {name: [rounds for rounds in waits[name] if rounds is not None] for name in runs}
+    wrong = sum(len(run["lost"]) + len(run["moves"]) for name in runs for run in runs[name])
+    counts = {name: f"{len(found[name])} of {len(waits[name])}" for name in runs}
+    longest = max(found["told"], default=0)
+    text = (
+        f"{counts['told']} clients of which the run is told that their data changed are in the right group after at "
+        f"most {longest} round{'s' * (longest != 1)}, {counts['not told']} of which it is not told; {wrong} wrong moves"
+    )
+    missed = "" if found["not told"] == waits["not told"] else "a change of data that the run is not told is not found"
+    return Found(text, found["told"] == waits["told"] and not wrong, missed)
+
+
+ADAPTIVE = ("hidden_layer", "sideways")
+"""The attacks by clients that know what is checked."""
+
+
+def adaptive_attacks(result: Any) -> Found | None:
+    """The most that attackers who know the checks cost the honest ones, with the mean and with the best robust rule."""
+    cases = {name: case for name, case in result.items() if name.partition(",")[0] in ADAPTIVE}
+    if not cases or "nobody" not in result:
+        return None
+    calm = {run["seed"]: run for run in result["nobody"]["runs"]}
+
+    def cost(method: str) -> float:
+        lost = [
+            [calm[run["seed"]][method]["acc_client"] - run[method]["acc_honest"] for run in case["runs"]]
+            for case in cases.values()
+        ]
+        return max(float(mean(each)) for each in lost)
+
+    costs = {method: cost(method) for method in ("mean", "norm_clip", "multi_krum")}
+    best = min(costs, key=costs.__getitem__)
+    stopped = mean(run["mean"]["stopped"] for case in cases.values() for run in case["runs"])
+    text = (
+        f"{len(cases)} attacks by clients that know the checks cost the honest ones at most {100 * costs[best]:.1f} "
+        f"points of accuracy with {best}, and {100 * costs['mean']:.1f} with the mean, where {stopped:.0%} of what "
+        "they send is stopped"
+    )
+    harmful = costs["mean"] > HONEST_LOSS
+    return Found(text, costs[best] <= HONEST_LOSS, "the checks alone, without a robust rule, do not" if harmful else "")
 
 
 def membership(result: Any) -> Found | None:
@@ -297,6 +348,8 @@ FIGURES: dict[str, Figure] = {
     "backdoors": Figure("attacked_federations", backdoors, "attacked_federations"),
     "attacks on clusters": Figure("attacked_federations", attacks_on_clusters, "attacked_federations"),
     "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),
+    "adaptive attacks": Figure("adaptive_federations", adaptive_attacks, "adaptive_federations"),
+    "changed clients": Figure("drifting_clients", changed_clients, "drifting_clients"),
     "membership": Figure("leaks", membership, "leaks"),
     "label mix": Figure("leaks", label_mix, "leaks"),
     "inversion": Figure("leaks", inversion, "leaks"),

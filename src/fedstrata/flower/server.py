@@ -124,7 +124,7 @@ def drive(
         noise_seed = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
         setup, joins = _run_setup(experiment, federation, config, clients, public, noise_seed)
         show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
-        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell)
+        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell, trains_on=False)
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)
