@@ -37,6 +37,7 @@ FEW = ("fedavg", "mean", "multi_krum")
 """The methods under backdoors and lies."""
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "scaling times 10": {"kind": "scaling", "strength": 10.0},
     "split, lies for splits": {"kind": "split", "losses": "for_splits"},
     "sign_flip, lies for splits": {"kind": "sign_flip", "losses": "for_splits"},
     "merge, lies against splits": {"kind": "merge", "losses": "against_splits"},

@@ -9,6 +9,7 @@ from typing import Any
 import absent_federations
 import adaptive_federations
 import attacked_federations
+import attacked_shares
 import drifting_clients
 import federations
 import outcomes
@@ -72,6 +73,50 @@ def attacked() -> str:
     columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
     head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
     return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
+
+
+def shares(rule: str) -> str:
+    """What each attack on models costs the honest clients, and those of the worst group, by who is Byzantine."""
+    known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    rows = [
+        (
+            attack,
+            *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in attacked_shares.PLACES),
+        )
+        for attack in attacked_shares.ATTACKS
+    ]
+    return table(f"attack | {' | '.join(attacked_shares.PLACES)}", rows)
+
+
+def _cost(runs: Sequence[Mapping[str, float]]) -> str:
+    """What honest clients lose in points of accuracy, and in brackets those of the worst group, as means over seeds."""
+    if not runs:
+        return MISSING
+    lost, worst = (100 * mean(run[key] for run in runs) for key in ("loss", "worst group"))
+    seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+    return f"{lost:.1f} ({worst:.1f}){seeds}"
+
+
+def shares_clusters() -> str:
+    """Where honest clients are by who is Byzantine, over all attacks on models."""
+    known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    rows = list[tuple[str, ...]]()
+    for rule in attacked_shares.RULES:
+        for place in attacked_shares.PLACES:
+            runs = [
+                run
+                for attack in attacked_shares.ATTACKS
+                for run in attacked_shares.outcomes(known, f"{attack}, {place}", rule)
+            ]
+            if runs:
+                honest = sum(run["honest"] for run in runs)
+                cells = (
+                    f"{100 * sum(run[key] for run in runs) / honest:.0f} %" for key in ("with attackers", "captured")
+                )
+                pure = sum(bool(run["pure"]) for run in runs)
+                rows.append((RULE_TITLES[rule], place, f"{pure} of {len(runs)}", *cells))
+    head = "rule | Byzantine | runs without a mixed cluster | honest clients beside Byzantine ones | captured"
+    return table(head, rows or [("all rules", MISSING, *[""] * 3)])
 
 
 def attacked_clusters() -> str:
@@ -208,6 +253,8 @@ ROBUSTNESS: Mapping[str, Callable[..., str]] = {
     "adaptive": adaptive,
     "attacked": attacked,
     "attacked_clusters": attacked_clusters,
+    "shares": shares,
+    "shares_clusters": shares_clusters,
     "backdoors": backdoors,
     "drifting": drifting,
     "hidden": hidden,

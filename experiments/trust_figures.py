@@ -12,6 +12,8 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
+import attacked_shares
+
 
 @dataclass(frozen=True)
 class Found:
@@ -115,12 +117,14 @@ def counted_cases(noun: str, least: int, result: Any) -> Found:
 HONEST_LOSS = 0.02
 """What a fifth of Byzantine clients may cost the honest ones, in accuracy."""
 
-UPDATES = ("sign_flip", "scaling", "noise", "zero", "alie", "ipm", "min_max")
+FIFTH = ("4 of 20", "2 of the 5 of a group")
+"""Up to a fifth of the clients, spread or in one group."""
 
 
 def attacks_on_updates(result: Any) -> Found | None:
-    """The most that each rule loses by any attack on updates by 4 of 20 clients, of its accuracy without attack."""
-    cases = {kind: result[f"{kind}, 4 of 20"] for kind in UPDATES if f"{kind}, 4 of 20" in result}
+    """The most that each rule loses by any attack on models, of its accuracy without attack."""
+    wanted = [f"{attack}, {place}" for attack in attacked_shares.ATTACKS for place in FIFTH]
+    cases = {name: result[name] for name in wanted if name in result}
     if not cases or "nobody" not in result:
         return None
 
@@ -133,10 +137,34 @@ def attacks_on_updates(result: Any) -> Found | None:
     }
     best = min(worst, key=worst.__getitem__)
     text = (
-        f"with {best}, the best of {len(rules)} rules, the most that any of {len(cases)} attacks by 4 of 20 clients "
-        f"costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
+        f"with {best}, the best of {len(rules)} rules, the most that any of {len(attacked_shares.ATTACKS)} attacks by "
+        f"{' or '.join(FIFTH)} costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
     )
-    return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(UPDATES) else "not all attacks")
+    lacks = [] if len(cases) == len(wanted) else ["not all attacks"]
+    seeds = min(len(case["runs"]) for case in cases.values())
+    lacks += ["a single seed of each attack"] if seeds == 1 else []
+    return Found(text, worst[best] <= HONEST_LOSS, "; ".join(lacks))
+
+
+def attacks_by_share(rule: str, result: Any) -> Found | None:
+    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine."""
+    listed = list[str]()
+    lacks = list[str]()
+    for place in attacked_shares.PLACES:
+        names = [name for name in attacked_shares.WHO if name.endswith(f", {place}")]
+        runs = {name: attacked_shares.outcomes(result, name, rule) for name in names}
+        found = {name: mean(run["loss"] for run in each) for name, each in runs.items() if each}
+        if not found:
+            continue
+        if len(found) < len(names):
+            lacks.append(f"{rule}: {len(found)} of {len(names)} attacks by {place}")
+        worst = max(found, key=found.__getitem__)
+        group = max(mean(run["worst group"] for run in each) for each in runs.values() if each)
+        listed.append(f"{100 * found[worst]:.1f} by {worst} (one group {100 * group:.1f})")
+    if not listed:
+        return None
+    title = "by default" if rule == attacked_shares.RULES[0] else f"with {rule}"
+    return Found(f"points lost {title} at most: {', '.join(listed)}", True, "; ".join(lacks))
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
@@ -307,6 +335,47 @@ def label_mix(result: Any) -> Found | None:
     return Found(f"correlation of estimated and true shares in round 1: {listed}", True)
 
 
+def membership_with_noise(result: Any) -> Found | None:
+    """How well membership is inferred with and without noise, with the accuracy that is left."""
+    if (found := result.get("membership with noise")) is None:
+        return None
+    size = min(found["sizes"])
+    listed = list[str]()
+    rates = dict[str, float]()
+    for noise in ("no noise", "central, 0.3", "local, 0.3", "central, epsilon 8"):
+        case = f"{noise}, {size} clients"
+        rates[noise] = _mean_of(found["runs"], case, "shadow", "auc")
+        listed.append(f"{rates[noise]:.2f} ({noise}; accuracy {_mean_of(found['runs'], case, 'accuracy'):.2f})")
+    lower = all(rate < rates["no noise"] for noise, rate in rates.items() if noise != "no noise")
+    return Found(f"of {size} clients with noise: {', '.join(listed)}", lower)
+
+
+def membership_by_least_size(result: Any) -> Found | None:
+    """How well members of small groups are found with each least size of clusters."""
+    if (found := result.get("membership by least size")) is None:
+        return None
+    rates = {
+        name: [_mean_of(found["runs"], f"{name}, at least {least}", "small", "auc") for least in found["least"]]
+        for name in found["algorithms"]
+    }
+    listed = ", ".join(f"{one:.2f} and {other:.2f} with {name}" for name, (one, other) in rates.items())
+    text = f"AUC of the loss in groups of 2 and 3 with clusters of at least 1 and 5: {listed}"
+    return Found(text, all(other < one for one, other in rates.values()))
+
+
+def label_mix_with_noise(result: Any) -> Found | None:
+    """How well the mix of labels is estimated from one upload with noise, with the accuracy that is left."""
+    if (found := result.get("label mix with noise")) is None:
+        return None
+    listed = list[str]()
+    rates = list[float]()
+    for noise in found["noise"]:
+        rates.append(_mean_of(found["runs"], f"{noise}, round 1", "r"))
+        left = _mean_of(found["runs"], f"{noise}, round 10", "accuracy")
+        listed.append(f"{rates[-1]:.2f} with {noise} (accuracy {left:.2f})")
+    return Found(f"by the best of five attacks: {', '.join(listed)}", rates[-1] < rates[0])
+
+
 def inversion(result: Any) -> Found | None:
     """How well samples are found from what is sent."""
     if (found := result.get("inversion")) is None:
@@ -340,6 +409,12 @@ FIGURES: dict[str, Figure] = {
         "damaged_checkpoints", partial(counted_cases, "damaged checkpoints", 1_000), "damaged_checkpoints"
     ),
     "attacks on updates": Figure("attacked_federations", attacks_on_updates, "attacked_federations"),
+    "attacks by share": Figure(
+        "attacked_shares", partial(attacks_by_share, attacked_shares.RULES[0]), "attacked_shares"
+    ),
+    "attacks by share, robust": Figure(
+        "attacked_shares", partial(attacks_by_share, attacked_shares.RULES[1]), "attacked_shares"
+    ),
     "drop-outs": Figure("absent_federations", drop_outs, "absent_federations"),
     "a late group": Figure("absent_federations", late_group, "absent_federations"),
     "network faults": Figure("network_faults", network_faults, "network_faults"),
@@ -352,6 +427,9 @@ FIGURES: dict[str, Figure] = {
     "changed clients": Figure("drifting_clients", changed_clients, "drifting_clients"),
     "membership": Figure("leaks", membership, "leaks"),
     "label mix": Figure("leaks", label_mix, "leaks"),
+    "membership with noise": Figure("leaks", membership_with_noise, "leaks"),
+    "membership by least size": Figure("leaks", membership_by_least_size, "leaks"),
+    "label mix with noise": Figure("leaks", label_mix_with_noise, "leaks"),
     "inversion": Figure("leaks", inversion, "leaks"),
 }
 """The figures by name."""

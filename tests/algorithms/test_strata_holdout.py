@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import HoldoutComparison, start_comparison
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, group_updates, start_comparison
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Layout, Rows, TensorSpec
 from fedstrata.testing import toy_problem
@@ -250,6 +250,24 @@ def test_running_statistics_of_groups_are_not_extrapolated() -> None:
     )
     assert found is not None
     assert found.models.flatten().tolist() == pytest.approx([2.0, 0.7, 0.0, 0.2, 4.0, 1.2])
+
+
+def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
+    """Seven clients, of which 0 to 3 and 4 to 6 differ, and among the first four 0 and 1 from 2 and 3."""
+    inside = torch.tensor(
+        [[1] * 7, [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1] + [0] * 3]
+    )
+    groups = GroupTree(inside.bool(), torch.tensor([-1, 0, 0, 1, 1]), confirmed=1)
+    updates = Rows(torch.arange(7), torch.tensor([1.0, 3.0, 5.0, 7.0, 8.0, 9.0, 16.0])[:, None].expand(7, 6))
+
+    def means(min_cluster: int) -> list[float]:
+        problem = replace(toy_problem(clients=7), min_cluster=min_cluster)
+        return group_updates(problem, updates, torch.arange(7), groups, node=0, round=2)[:, 0].tolist()
+
+    assert means(1) == means(2) == [7.0, 4.0, 11.0, 2.0, 6.0]
+    assert means(3) == [7.0, 4.0, 11.0, 4.0, 4.0]
+    assert means(4) == means(7) == [7.0] * 5  # the sides below are held back too, or they would show the rest
+    assert means(8) == [0.0] * 5
 
 
 def personal(gains: list[float], share: int = 2) -> HoldoutComparison:

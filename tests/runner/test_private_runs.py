@@ -150,6 +150,15 @@ def test_clients_send_one_update_in_each_round(name: str) -> None:
     assert private is not None and private.exposure.releases == 4
 
 
+@pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])
+def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dict[str, Any]) -> None:
+    """Ten clients in four groups of two or three."""
+    setup = built({**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
+    sizes = setup.algorithm.init(setup.problem).labels.bincount(minlength=4)
+    moved = (last_models(setup, rounds=1) != setup.problem.fresh(0)).any(dim=1)
+    assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
+
+
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
     found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-9}, cohort=cohort)
@@ -161,7 +170,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no amount": ({"privacy": {"kind": "central"}}, "either epsilon or noise_multiplier"),
     "two amounts": ({"privacy": {**CENTRAL, "epsilon": 2.0}}, "either epsilon or noise_multiplier"),
     "nobody adds noise": ({"privacy": {"epsilon": 2.0}}, "no epsilon with kind = 'none'"),
-    "small clusters of local noise": ({"privacy": {**LOCAL, "min_cluster": 2}}, "no min_cluster with kind = 'local'"),
+    "a size that nothing reaches": ({"privacy": {"min_cluster": 11}}, "min_cluster = 11: expected at most 10"),
+    "no clusters": (
+        {"privacy": {"min_cluster": 2}, "algorithm": {"name": "centralized"}},
+        "one model of all data, and no clusters",
+    ),
+    "a rule that takes one": (
+        {"privacy": {"min_cluster": 2}, "server": {"aggregation": "krum"}},
+        "hands on the update of a single client",
+    ),
     "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
     "a robust rule": (
         {"privacy": CENTRAL, "server": {"aggregation": "median"}},

@@ -362,7 +362,7 @@ class AttackTable(Table):
 
 
 class PrivacyTable(Table):
-    """Client-level differential privacy.
+    """Client-level differential privacy, and the least size of clusters with or without it.
 
     Attributes:
         kind: Who adds noise: the server, to the sum of the updates of each cluster ("central"), or each client, to
@@ -372,7 +372,9 @@ class PrivacyTable(Table):
         epsilon: The epsilon of the whole run, from which the noise is computed; in place of `noise_multiplier`.
         delta: The delta of the whole run; by default 1e-5, or the number of clients to the power -1.1 if that is
             smaller.
-        min_cluster: Clusters of fewer clients keep the model with which they began, with "central".
+        min_cluster: The least number of clients whose updates move a model that others receive. In a round in which
+            fewer members of a cluster send an update, its model stays as it is. With "central", clusters of fewer
+            members keep theirs.
     """
 
     kind: Literal["none", "central", "local"] = "none"
@@ -385,12 +387,9 @@ class PrivacyTable(Table):
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the kind does not use, and two ways to say how much noise there is, or none."""
-        unused = {
-            "none": ("clip_norm", "noise_multiplier", "epsilon", "delta", "min_cluster"),
-            "local": ("min_cluster",),
-        }
-        _refuse_unused(self, unused.get(self.kind, ()), "kind")
-        if self.kind != "none" and (self.noise_multiplier is None) == (self.epsilon is None):
+        if self.kind == "none":
+            _refuse_unused(self, ("clip_norm", "noise_multiplier", "epsilon", "delta"), "kind")
+        elif (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError(f"either epsilon or noise_multiplier with kind = {self.kind!r}")
         return self
 

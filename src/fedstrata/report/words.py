@@ -45,7 +45,8 @@ METRICS: Mapping[str, str] = {
     "radius2": "Largest radius of the second stage, a distance of models.",
     "chosen": "Number of models that at least one client chose.",
     "moved": "Number of clients that changed their cluster.",
-    "left_out": "Number of updates that were not averaged: they started from another cluster's model. 0 is usual.",
+    "left_out": "Number of updates that were not averaged: they started from another cluster's model, or their cluster "
+    "had fewer than privacy.min_cluster. 0 is usual.",
     "p": "p-value of the test: how often chance alone gives such a result. A split needs p at most the level.",
     "level": "Significance level of this test; the tests of a cluster share alpha.",
     "floor": "Smallest p-value that two clear groups of so many clients are sure to reach.",

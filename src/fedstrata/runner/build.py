@@ -465,6 +465,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         lr_schedule=schedule_of(experiment.local),
         aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
         bucket_size=experiment.server.bucket_size,
+        min_cluster=experiment.privacy.min_cluster,
         server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )

@@ -104,6 +104,7 @@ def private_run(
         ExperimentError: When something in the experiment has no differential privacy.
     """
     table = experiment.privacy
+    _refuse_unreachable_size(experiment)
     if table.kind == "none":
         return None
     _refuse_unfit(experiment, members_known=members_known)
@@ -155,6 +156,24 @@ def private_run(
 def with_central_privacy(problem: Problem, private: PrivateRun | None) -> Problem:
     """The problem of a run in which the server adds noise, if it does."""
     return problem if private is None else replace(problem, privacy=private.central)
+
+
+def _refuse_unreachable_size(experiment: Experiment) -> None:
+    """Refuse a least size of clusters that nothing reaches, or that says nothing."""
+    least = experiment.privacy.min_cluster
+    clients = experiment.data.clients
+    if least > clients:
+        raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
+    if least > 1 and experiment.algorithm.name == "centralized":
+        raise ExperimentError(
+            f"privacy.min_cluster = {least}: expected 1 with algorithm.name = 'centralized', which has one model of "
+            "all data, and no clusters"
+        )
+    if least > 1 and experiment.server.aggregation == "krum":
+        raise ExperimentError(
+            f"privacy.min_cluster = {least}: expected 1 with server.aggregation = 'krum', which hands on the update of "
+            "a single client; use 'multi_krum', or another rule"
+        )
 
 
 def _refuse_unfit(experiment: Experiment, *, members_known: bool) -> None:

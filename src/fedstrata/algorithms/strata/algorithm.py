@@ -265,7 +265,7 @@ class Strata:
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
                 )
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
-            elif known.may_search(round):
+            elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
                 updates = first_half_updates(test.sent, test.clients)
                 search = start_search(problem.layout, updates, round)
                 clusters[test.cluster] = known.searching(search)

@@ -225,6 +225,9 @@ def group_updates(
 ) -> torch.Tensor:
     """The mean update of every group, as it may leave the server, (q, p). Every client has the same weight.
 
+    Where a split would leave fewer than ``problem.min_cluster`` updates on one side, both sides have that of the group.
+    So such a split gains nothing. The model of the larger side would show the smaller one, as what the group has more.
+
     Args:
         problem: What is fixed for the run.
         updates: The updates of those of the clients that sent one, (m', p).
@@ -235,11 +238,33 @@ def group_updates(
     """
     places = torch.searchsorted(clients, updates.clients)
     if problem.privacy is None:
-        return torch.cat([mean_update(problem, updates.at(members)) for members in groups.inside[:, places]])
+        inside = groups.inside[:, places]
+        if len(updates.clients) < problem.min_cluster:
+            return torch.zeros(len(groups), updates.values.shape[1])
+        means = list[torch.Tensor]()
+        for group, served in enumerate(_served_by(groups, inside.sum(dim=1) >= problem.min_cluster)):
+            own = served == group
+            means.append(mean_update(problem, updates.at(inside[group])) if own else means[served])
+        return torch.cat(means)
     # The clients that are in the same groups are a part.
     unions, parts = groups.inside.unique(dim=1, return_inverse=True)
     members = groups.inside.sum(dim=1)
     return problem.privacy.means_of_groups(updates, parts[places], unions, members, f"holdout of node {node}", round)
+
+
+def _served_by(groups: GroupTree, enough: torch.Tensor) -> list[int]:
+    """The group whose model each group has, q in all: its own, or that of the nearest group above that has its own.
+
+    Args:
+        groups: The groups. Each comes after its parent.
+        enough: Which groups have enough updates for a model of their own, bool (q,).
+    """
+    served = [0]
+    for group in range(1, len(groups)):
+        parent = int(groups.parents[group])
+        own = served[parent] == parent and bool(enough[groups.children(parent)].all())
+        served.append(group if own else served[parent])
+    return served
 
 
 def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
