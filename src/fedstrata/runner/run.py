@@ -210,6 +210,7 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
                 corrupt=setup.corrupt,
+                summed=setup.summed,
             )
             last = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
