@@ -36,7 +36,7 @@ from fedstrata.flower.protocol import (
 from fedstrata.flower.sum_messages import SUM
 from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of
-from fedstrata.privacy.secure_sum import is_summed
+from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
@@ -329,6 +329,8 @@ class FlowerClients:
         try:
             if reason := failure_reason(message):
                 traffic.absent[client] = reason
+                if NOT_FINITE in reason:
+                    attempt.not_finite.add(client)
                 return
             traffic.up += content_bytes(message.content)
             payload = decode(message.content, expected)
