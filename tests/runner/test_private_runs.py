@@ -84,7 +84,7 @@ def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> Non
 
 
 def test_every_algorithm_of_the_library_is_known_to_the_accounting() -> None:
-    known = [*coverage._FIXED, *coverage._BY_UPDATES, *coverage._REFUSED]
+    known = [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES, *coverage._REFUSED]
     assert sorted(known) == sorted(ALGORITHMS)
 
 
@@ -103,7 +103,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
 
-@pytest.mark.parametrize("name", [*coverage._FIXED, *coverage._BY_UPDATES])
+@pytest.mark.parametrize("name", [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES])
 def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
     """Clipped to almost nothing, and with as little noise, no update reaches a model."""
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
@@ -144,7 +144,7 @@ def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     assert local is not None and local.exposure.releases == 10 + 5 * 3
 
 
-@pytest.mark.parametrize("name", coverage._FIXED)
+@pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
     private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
     assert private is not None and private.exposure.releases == 4

@@ -287,25 +287,30 @@ class ExpectedReply:
 
     Attributes:
         records: The names of the records of plain values.
-        arrays: The shapes of the arrays, all float32, by the name of their group and their own.
+        arrays: The shapes of the arrays, by the name of their group and their own.
         longest: The number of values that a list in a record may have.
+        dtypes: The type of the numbers of a group, where they are not float32.
     """
 
     records: frozenset[str]
     arrays: Mapping[str, Mapping[str, tuple[int, ...]]]
     longest: int
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limit(self) -> ReplyLimit:
         """The limit that every such reply keeps."""
-        shapes = [shape for group in self.arrays.values() for shape in group.values()]
-        sizes = [_HEADER_BYTES + 4 * prod(shape) for shape in shapes]
+        shapes = [(self._dtype(name), shape) for name, group in self.arrays.items() for shape in group.values()]
+        sizes = [_HEADER_BYTES + dtype.itemsize * prod(shape) for dtype, shape in shapes]
         # Each array is an object beside its pieces; a group, a record and the message are objects as well.
         pieces = sum(1 + ceil(size / PIECE_BYTES) for size in sizes)
         records = len(self.records) + len(self.arrays) + 2
         # A value of a list takes up to 20 bytes, and an object names those in it.
         plain = _RECORD_BYTES * records + 20 * self.longest * len(self.records) + 128 * pieces
         return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
+
+    def _dtype(self, group: str) -> np.dtype[Any]:
+        return np.dtype(self.dtypes.get(group, "float32"))
 
     def check(self, content: RecordDict) -> None:
         """Refuse parts that were not asked for, records that are too long, and arrays of another shape.
@@ -324,13 +329,16 @@ class ExpectedReply:
             _refuse_long_values(record, self.longest)
         for name, group in content.array_records.items():
             shapes = self.arrays[name.removesuffix(".arrays")]
+            expected = self._dtype(name.removesuffix(".arrays"))
             for key, array in group.items():
                 if key not in shapes:
                     raise InputError(f"expected no tensor {key}: it was not asked for")
                 # The header says what numpy would make room for.
                 shape, dtype, _ = _array_header(key, array)
-                if dtype != np.dtype(np.float32) or shape != shapes[key]:
-                    raise InputError(f"expected {key} to be torch.float32 {shapes[key]}, found torch.{dtype} {shape}")
+                if dtype != expected or shape != shapes[key]:
+                    raise InputError(
+                        f"expected {key} to be torch.{expected} {shapes[key]}, found torch.{dtype} {shape}"
+                    )
 
 
 def _refuse_long_values(record: ConfigRecord, longest: int) -> None:

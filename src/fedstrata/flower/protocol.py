@@ -49,6 +49,8 @@ from fedstrata.flower.payload import (
 )
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
+from fedstrata.privacy import SumTerms
+from fedstrata.privacy.secure_sum import without_update
 
 WORK = "train"
 REGISTER = "query.register"
@@ -119,6 +121,7 @@ class RunConfig:
         spread_units: Whether the units that a client holds out are spread over the classes, as `hold_out` does it.
         clip_norm: The largest norm of an update to which a client adds noise.
         noise_multiplier: The standard deviation of this noise, divided by `clip_norm`; 0 is no noise and no clipping.
+        sums: The terms of the sums that the server sees in place of updates, if it sees sums alone.
     """
 
     run: str
@@ -133,6 +136,7 @@ class RunConfig:
     spread_units: bool = False
     clip_norm: float = 1.0
     noise_multiplier: float = 0.0
+    sums: SumTerms = field(default_factory=SumTerms)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -272,6 +276,12 @@ def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int
             before = wanted.get(model, layout.nothing)
             wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
     return wanted
+
+
+def without_updates(request: Request) -> Request:
+    """The request as its reply is read with secure aggregation: no update is sent in clear."""
+    tasks = {name: without_update(task) for name, task in request.plan.tasks.items()}
+    return replace(request, plan=replace(request.plan, tasks=tasks))
 
 
 _TASK = Schema(LocalTask, candidates=ID_ROW, max_samples=OPTIONAL_IDS, shares=OPTIONAL_FLOAT_ROW)

@@ -44,6 +44,7 @@ from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
 from fedstrata.runner.run import run_steps
+from fedstrata.runner.secure_sums import sum_terms
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -109,6 +110,7 @@ def drive(
         tell = line.keep
         clock = clock or Clock()
         config = _with_noise(experiment, run_config(experiment, federation, _run_name(folder)))
+        config = _with_sums(experiment, config)
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -132,7 +134,8 @@ def drive(
             clients.registry = registrar.update(clients.registry, plan.round + 1)
             save_registry(folder / _REGISTRY_FILE, clients.registry)
             joins.update(_joins(experiment, clients.registry))
-            return reply._replace(absent=clients.traffic.absent, rejected=clients.traffic.rejected)
+            traffic = clients.traffic
+            return reply._replace(absent=traffic.absent, rejected=traffic.rejected, events=clients.events)
 
         finished = answer_plans(steps, reply)
         _record_clients(out, federation, clients)
@@ -216,6 +219,12 @@ def _with_noise(experiment: Experiment, config: RunConfig) -> RunConfig:
     private = private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
     assert private is not None
     return replace(config, clip_norm=private.clip_norm, noise_multiplier=private.noise_multiplier)
+
+
+def _with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:
+    """The config of a run with the terms of the sums that the server sees in place of updates, if it sees sums."""
+    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    return replace(config, sums=sum_terms(experiment, problem, experiment.algorithm_of()))
 
 
 def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ from fedstrata.models import NetworkShape, layout_of, make_network, portable, ro
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
+from fedstrata.privacy import SumTerms
+from fedstrata.privacy.secure_sum import Summed, summed_report
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -50,6 +52,7 @@ from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
+from fedstrata.runner.secure_sums import sum_terms
 
 _logger = logging.getLogger(__name__)
 
@@ -78,6 +81,8 @@ class RunSetup:
         byzantine: The clients that send something else than they have trained; None where all are honest.
         private: The differential privacy of the run; None where there is none.
         trigger: The trigger of their backdoor; None where they have none.
+        sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
+            devices keep to them.
     """
 
     problem: Problem
@@ -96,6 +101,7 @@ class RunSetup:
     byzantine: ByzantineClients | None = None
     private: PrivateRun | None = None
     trigger: Trigger | None = None
+    sums: SumTerms = field(default_factory=SumTerms)
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -107,6 +113,10 @@ class RunSetup:
         if self.private is not None and self.private.local is not None:
             report = self.private.local.of_report(plan, report)
         return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
+
+    def summed(self, plan: Plan, report: Report) -> Summed:
+        """What the server sees of that, with secure aggregation."""
+        return summed_report(self.sums, self.problem.layout, plan, report) if self.sums.secure else Summed(report)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""
@@ -137,6 +147,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         rehearsed = problem_of(experiment, info.shape, outputs)
         rehearse(algorithm, rehearsed, personal)
         private_run(experiment, rehearsed, algorithm, members)
+        sum_terms(experiment, rehearsed, algorithm)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
@@ -182,6 +193,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         byzantine=byzantine,
         private=private,
         trigger=trigger,
+        sums=sum_terms(experiment, problem, algorithm),
     )
 
 
@@ -237,8 +249,17 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     rehearse(algorithm, problem, personal)
     private = private_run(experiment, problem, algorithm, members)
     problem = with_central_privacy(problem, private)
+    sums = sum_terms(experiment, problem, algorithm)
     algorithm = with_personal_stage(algorithm, personal)
-    return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members, private=private)
+    return replace(
+        setup,
+        algorithm=algorithm,
+        personal=personal,
+        problem=problem,
+        members=members,
+        private=private,
+        sums=sums,
+    )
 
 
 def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:

@@ -216,6 +216,7 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
                 corrupt=setup.corrupt,
+                summed=setup.summed,
             )
             if recorder.unsaved:
                 recorder.save(state)
