@@ -130,6 +130,9 @@ class DataTable(Table):
         clients: The number of clients. With the partition `natural` the default is all values of its column.
         tokens: Whether the samples are rows of tokens, which are whole numbers that stand for words and the like. They
             are not normalised.
+        copies: How often every sample stands in the data that clients share, so that many clients can be measured with
+            few samples. The test samples of a client may then be training samples of others, and scores come out too
+            good.
         samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
@@ -156,6 +159,7 @@ class DataTable(Table):
     root: _Name | None = None
     clients: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 20
     tokens: bool = False
+    copies: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -243,6 +247,9 @@ class CohortTable(Table):
         weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
             weight 0 is never selected.
         dropout: The share of the cohort that never answers.
+        scored: The number of clients, drawn at random, that score the models of a round; 0 is all of them. So the
+            measures of a round, and what it costs, do not grow with the number of clients. After the last round
+            everyone scores.
     """
 
     fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
@@ -251,6 +258,7 @@ class CohortTable(Table):
         tuple[Annotated[float, Interval(ge=0, le=MAX_NUMBER)], ...], Strict(False), Len(0, MAX_CLIENTS)
     ] = ()
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    scored: Annotated[int, Interval(ge=0, le=MAX_CLIENTS)] = 0
 
 
 class ServerTable(Table):

@@ -273,7 +273,12 @@ def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
     wanted = experiment.data
     if wanted.test != OWN_TEST:
-        return _with_unit(experiment, _load(experiment)), 0
+        return _with_unit(experiment, _load(experiment)).copied(wanted.copies), 0
+    if wanted.copies > 1:
+        raise ExperimentError(
+            f"data.copies = {wanted.copies}: expected 1 with data.test = {OWN_TEST!r}; hold out a share of each "
+            "client's samples instead, as data.test = 0.2"
+        )
     both = data.load_both(wanted.name, wanted.root, experiment.reading)
     train, test = (_for_network(experiment, split) for split in both)
     train = _with_unit(experiment, train)
@@ -387,7 +392,7 @@ def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, parti
     if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
         return dataset
     rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
-    mean, std = data.channel_statistics(dataset.inputs, rows)
+    mean, std = data.channel_statistics(dataset.inputs, dataset.stored_rows(rows))
     return replace(dataset, mean=mean, std=std)
 
 

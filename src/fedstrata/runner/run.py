@@ -374,7 +374,7 @@ class _Recorder:
         """The evaluations that the record of the last round waits for."""
         if self.record is None:
             return {}
-        clients = self.setup.members.active(state.round)
+        clients = self.setup.members.scoring(state.round, last=state.round >= self.experiment.rounds)
         wanted = self.setup.algorithm.evaluations(self.setup.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}

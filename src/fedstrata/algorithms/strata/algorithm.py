@@ -17,11 +17,12 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.directions import no_directions, with_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
     first_half_updates,
+    stand_ins,
     start_comparison,
     with_answers,
 )
@@ -46,6 +47,7 @@ from fedstrata.algorithms.strata.state import (
     ClusterState,
     StabilityMonitor,
     StrataState,
+    is_sampled,
     monitor_round,
     pending_after_split,
     with_answer_counts,
@@ -147,17 +149,18 @@ class Strata:
         """Everyone trains the model of its cluster; in split-half rounds also on folds of its data."""
         state = with_membership_changes(state)
         plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
-        running = [known.comparison for known in state.clusters if known.comparison is not None]
-        plan = add_evaluation_tasks(plan, problem.layout, running)
+        running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
+        comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
+        plan = add_evaluation_tasks(plan, problem.layout, comparisons)
         plan = add_outlier_training(plan, running_searches(state))
-        return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds), state.sizes)
+        return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds, cohort), state.sizes)
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
         state, directed, reversals = check_directions(problem.layout, with_membership_changes(state), report)
         labels = self.assign(problem, state, report)
-        participants = clusters_to_test(problem, state, self.alpha, self.folds)
+        participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
 
         # 1. Conclude the hold-out comparisons in which enough clients have answered, and start those of outliers.
@@ -217,7 +220,8 @@ class Strata:
         for cluster, known in enumerate(state.clusters):
             if known.comparison is None:
                 continue
-            comparison = with_answers(known.comparison, report, round)
+            others = stand_ins(known.comparison, state.labels == cluster, report.results[TRAIN].updates.clients)
+            comparison = with_answers(known.comparison, report, round, others)
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
                 split = self._split_decision(comparison, round)
@@ -249,6 +253,7 @@ class Strata:
             elif test.result.confirmed or test.is_single_fold:
                 found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
                 side_tests = side_tests.index_add(0, test.clients, found.tested.long())
+                sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
                 comparison = start_comparison(
                     problem,
                     state.models[test.cluster],
@@ -260,9 +265,10 @@ class Strata:
                     node=int(state.nodes[test.cluster]),
                     round=round,
                     # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
-                    finer=found.finer and problem.privacy is None,
+                    finer=found.finer and problem.privacy is None and not sampled,
                     # A personal model of one of two or three clients is hardly another than that of a group of its own.
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
+                    has_stand_ins=sampled,
                 )
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.

@@ -7,6 +7,9 @@ Where clients make personal models from that of their cluster, such models are c
 model of the group and the one that the client trains on half A by itself, as far from the group's as suits its members
 best. The share is chosen on half B as well. The models of groups then lie twice as far from that of the whole cluster.
 
+Where a round selects few of many members, those who were compared are seldom selected again. Then other members stand
+in for them: a stand-in takes the side whose model has the lower loss on half A of its data, and measures on half B.
+
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
 all data. docs/strata.md says what follows.
@@ -18,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
-from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups
+from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, placed
 from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Rows
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
@@ -28,6 +31,9 @@ _MAX_ROUNDS = 10
 
 _OWN_TASK = "holdout own"
 """The task in which members train on half A by themselves, where personal models are compared."""
+
+_SIDE_TASK = "holdout side"
+"""The task in which stand-ins measure the loss of models on half A, by which they choose a side."""
 
 _LOSS_TASK = "holdout loss"
 """The task in which members measure the loss of models on data that did not train them."""
@@ -65,6 +71,7 @@ class HoldoutComparison:
         decision: The decision of the permutation test. Without one, its kind is that of a split by error-rate tests.
         round: The round in which the comparison began.
         of_outliers: Whether the groups are outliers, and all others.
+        has_stand_ins: Whether other members stand in for those who were compared. They join `clients` when they answer.
     """
 
     clients: torch.Tensor
@@ -78,6 +85,7 @@ class HoldoutComparison:
     decision: Decision
     round: int
     of_outliers: bool = False
+    has_stand_ins: bool = False
 
     @property
     def answered(self) -> torch.Tensor:
@@ -144,6 +152,7 @@ def start_comparison(
     round: int,
     finer: bool = True,
     personal: bool = False,
+    has_stand_ins: bool = False,
 ) -> HoldoutComparison | None:
     """A comparison of groups; None where nobody of a confirmed group has sent anything, or there is one client.
 
@@ -159,6 +168,7 @@ def start_comparison(
         round: The round in which the comparison begins.
         finer: Whether groups inside the confirmed ones are compared as well.
         personal: Whether personal models are compared.
+        has_stand_ins: Whether other members stand in for those who were compared.
     """
     updates = first_half_updates(sent, clients)
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
@@ -168,7 +178,8 @@ def start_comparison(
     if personal:
         models = _extrapolated(problem.layout, models)
     base = start[None] if personal else None
-    return comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
+    comparison = comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
+    return replace(comparison, has_stand_ins=has_stand_ins)
 
 
 def _extrapolated(layout: Layout, models: torch.Tensor) -> torch.Tensor:
@@ -273,25 +284,50 @@ def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
     return problem.aggregation(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
 
 
-def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[HoldoutComparison]) -> Plan:
+def stand_ins(comparison: HoldoutComparison, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """The ids of those who stand in for the clients of a comparison in a round, (s,).
+
+    Args:
+        comparison: The comparison.
+        members: Who is in its cluster, bool (n,).
+        present: The clients that the round selects, or those of them that have answered.
+    """
+    if not comparison.has_stand_ins:
+        return present[:0]
+    return present[members[present] & ~torch.isin(present, comparison.clients)]
+
+
+def add_evaluation_tasks(
+    plan: Plan, layout: Layout, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]
+) -> Plan:
     """The plan in which members also evaluate the models of comparisons that concern them, without training.
 
     Where personal models are compared, they first train on half A by themselves.
+
+    Args:
+        plan: The plan.
+        layout: The layout of the network.
+        comparisons: The comparisons, and the ids of the stand-ins of each.
     """
     if not comparisons:
         return plan
     groups = list[list[int]]([] for _ in plan.cohort)
+    sides = list[list[int]]([] for _ in plan.cohort)
     shares = list[list[float]]([] for _ in plan.cohort)
     starts = torch.full((len(plan.cohort), 1), -1)
     row_of = {client: row for row, client in enumerate(plan.cohort.tolist())}
     first = len(plan.models)
-    for comparison in comparisons:
-        for place, client in _unanswered(comparison, plan.cohort):
+    for comparison, others in comparisons:
+        everything = list(range(len(comparison.groups)))
+        asked = [(client, comparison.groups.models_for(place)) for place, client in _unanswered(comparison, plan.cohort)]
+        for client, nodes in [*asked, *((client, everything) for client in others.tolist())]:
             row = row_of[client]
-            groups[row] = [first + node for node in comparison.groups.models_for(place)]
+            groups[row] = [first + node for node in nodes]
             shares[row] = list(comparison.shares)
             if comparison.of_personal_models:
                 starts[row] = first + len(comparison.models)
+        for client in others.tolist():
+            sides[row_of[client]] = groups[row_of[client]]
         first += len(comparison.all_models)
     candidates = padded_candidates(groups)
     evaluation = replace(
@@ -308,14 +344,22 @@ def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[Holdo
     statistics = {**plan.client_stats, "units": (candidates >= 0).any(dim=1)}
     return replace(
         plan,
-        models=torch.cat([plan.models, *(comparison.all_models for comparison in comparisons)]),
+        models=torch.cat([plan.models, *(comparison.all_models for comparison, _ in comparisons)]),
         tasks={
             **plan.tasks,
             **_loss_tasks(evaluation, layout, groups, shares, starts),
             _ERRORS_TASK: replace(evaluation, selection_metric="errors"),
+            **_side_tasks(evaluation, sides),
         },
         client_stats=statistics,
     )
+
+
+def _side_tasks(evaluation: LocalTask, sides: Sequence[Sequence[int]]) -> dict[str, LocalTask]:
+    """The task by which stand-ins choose a side; none without stand-ins."""
+    if not any(sides):
+        return {}
+    return {_SIDE_TASK: replace(evaluation, candidates=padded_candidates(sides), fold="A", selection_fold="A")}
 
 
 def _loss_tasks(
@@ -347,14 +391,18 @@ def _loss_tasks(
     return {_OWN_TASK: own, _LOSS_TASK: loss}
 
 
-def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> HoldoutComparison | None:
+def with_answers(
+    comparison: HoldoutComparison, report: Report, round: int, others: torch.Tensor
+) -> HoldoutComparison | None:
     """A comparison with the answers of a round; None if too few have answered for too long.
 
     Args:
         comparison: The comparison, as in the plan that `add_evaluation_tasks` made.
         report: The report of that plan.
         round: The round of the answers.
+        others: The stand-ins that have answered, ids.
     """
+    comparison = _with_stand_ins(comparison, report, others)
     losses_by_share = comparison.losses_by_share.clone()
     errors = comparison.errors.clone()
     samples = comparison.samples.clone()
@@ -369,6 +417,33 @@ def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> H
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
+
+
+def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch.Tensor) -> HoldoutComparison:
+    """A comparison in which stand-ins are clients, each on the side whose model suits half A of its data best."""
+    if _SIDE_TASK not in report.results:
+        return comparison
+    result = report.results[_SIDE_TASK]
+    here = torch.isin(result.updates.clients, others)
+    clients = result.updates.clients[here]
+    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=_MAX_LOSS)
+    new = comparison_of(
+        clients,
+        placed(comparison.groups, losses),
+        comparison.models,
+        comparison.start,
+        level=comparison.level,
+        decision=comparison.decision,
+        round=comparison.round,
+    )
+    return replace(
+        comparison,
+        clients=torch.cat([comparison.clients, clients]),
+        groups=replace(comparison.groups, inside=torch.cat([comparison.groups.inside, new.groups.inside], dim=1)),
+        losses_by_share=torch.cat([comparison.losses_by_share, new.losses_by_share]),
+        errors=torch.cat([comparison.errors, new.errors]),
+        samples=torch.cat([comparison.samples, new.samples]),
+    )
 
 
 def _unanswered(comparison: HoldoutComparison, present: torch.Tensor) -> Iterator[tuple[int, int]]:
