@@ -233,12 +233,14 @@ def backdoors(result: Any) -> Found | None:
     runs = [run for name, case in result.items() if name.startswith("backdoor") for run in case["runs"]]
     if not runs:
         return None
-    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in ("mean", "multi_krum")}
+    methods = ("mean", "multi_krum", "norm_clip")
+    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in methods}
     worst = {method: max(rate for rate in found if rate is not None) for method, found in rates.items()}
     own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
     text = (
-        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean and "
-        f"{100 * worst['multi_krum']:.1f} % with multi-Krum, inside them {100 * own:.0f} %"
+        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean, "
+        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm_clip, inside "
+        f"them {100 * own:.0f} %"
     )
     return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
 
