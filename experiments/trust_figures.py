@@ -239,8 +239,8 @@ def backdoors(result: Any) -> Found | None:
     own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
     text = (
         f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean, "
-        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm_clip, inside "
-        f"them {100 * own:.0f} %"
+        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
+        f"inside them {100 * own:.0f} %"
     )
     return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
 
