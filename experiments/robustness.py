@@ -79,14 +79,14 @@ def attacked() -> str:
 def shares(rule: str) -> str:
     """What each attack on models costs the honest clients, and those of the worst group, by who is Byzantine."""
     known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    places = [
+        place for place in attacked_shares.PLACES if rule == attacked_shares.RULES[0] or place != attacked_shares.FEW
+    ]
     rows = [
-        (
-            attack,
-            *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in attacked_shares.PLACES),
-        )
+        (attack, *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in places))
         for attack in attacked_shares.ATTACKS
     ]
-    return table(f"attack | {' | '.join(attacked_shares.PLACES)}", rows)
+    return table(f"attack | {' | '.join(places)}", rows)
 
 
 def _cost(runs: Sequence[Mapping[str, float]]) -> str:

@@ -140,16 +140,26 @@ def attacks_on_updates(result: Any) -> Found | None:
         f"with {best}, the best of {len(rules)} rules, the most that any of {len(attacked_shares.ATTACKS)} attacks by "
         f"{' or '.join(FIFTH)} costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
     )
-    lacks = [] if len(cases) == len(wanted) else ["not all attacks"]
-    seeds = min(len(case["runs"]) for case in cases.values())
-    lacks += ["a single seed of each attack"] if seeds == 1 else []
-    return Found(text, worst[best] <= HONEST_LOSS, "; ".join(lacks))
+    return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(wanted) else "not all attacks")
+
+
+OTHERS = ("sybil", "slow_poisoning")
+"""Attacks on models that the matrix does not ask for."""
+
+SEEDS = 3
+"""The least number of seeds that says what a robust rule promises."""
 
 
 def attacks_by_share(rule: str, result: Any) -> Found | None:
-    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine."""
+    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine.
+
+    With a robust rule and up to a fifth of Byzantine clients it is bounded, for the attacks of the matrix. What the
+    others cost above that is said.
+    """
     listed = list[str]()
     lacks = list[str]()
+    good = True
+    robust = rule != attacked_shares.RULES[0]
     for place in attacked_shares.PLACES:
         names = [name for name in attacked_shares.WHO if name.endswith(f", {place}")]
         runs = {name: attacked_shares.outcomes(result, name, rule) for name in names}
@@ -159,12 +169,18 @@ def attacks_by_share(rule: str, result: Any) -> Found | None:
         if len(found) < len(names):
             lacks.append(f"{rule}: {len(found)} of {len(names)} attacks by {place}")
         worst = max(found, key=found.__getitem__)
+        if robust and place in FIFTH:
+            above = [name for name, loss in found.items() if loss > HONEST_LOSS]
+            good &= all(name.startswith(OTHERS) for name in above)
+            lacks += [f"with {rule}, {name} costs {100 * found[name]:.1f} points" for name in above]
+            seeds = min(len(each) for each in runs.values() if each)
+            lacks += [f"{rule}: fewer than {SEEDS} seeds of attacks by {place}"] if seeds < SEEDS else []
         group = max(mean(run["worst group"] for run in each) for each in runs.values() if each)
         listed.append(f"{100 * found[worst]:.1f} by {worst} (one group {100 * group:.1f})")
     if not listed:
         return None
-    title = "by default" if rule == attacked_shares.RULES[0] else f"with {rule}"
-    return Found(f"points lost {title} at most: {', '.join(listed)}", True, "; ".join(lacks))
+    title = f"with {rule}" if robust else "by default"
+    return Found(f"points lost {title} at most: {', '.join(listed)}", good, "; ".join(lacks))
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
