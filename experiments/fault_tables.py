@@ -38,11 +38,18 @@ PARTS = {
 """The title of each part of `soak.py`."""
 
 
+SUMMED_CLIENTS = (5, 10, 20)
+"""The numbers of clients over messages in `secure_sums.py`."""
+
+SUM_BITS = {None: "not rounded"} | {bits: str(bits) for bits in (4, 6, 8, 12, 16, 24)}
+"""The title of each number of bits in `secure_sums.py`."""
+
+
 def _measured(name: str, part: str = "") -> list[dict[str, Any]]:
     """The results of an experiment, or of a part of it; none while it has not been run."""
     path = outcomes.RESULTS / f"{name}.json"
-    found = json.loads(path.read_text()) if path.exists() else []
-    known: list[dict[str, Any]] = found.get(part, []) if part and found else found
+    found: Any = json.loads(path.read_text()) if path.exists() else []
+    known: list[dict[str, Any]] = found[part] if part and part in found else found
     return known
 
 
@@ -107,32 +114,32 @@ def soak() -> str:
 
 def secure_sums() -> str:
     """What secure aggregation costs in time and traffic."""
-    known = _measured("secure_sums", "network")
+    known = {each["clients"]: each for each in _measured("secure_sums", "network")}
     rows = list[tuple[str, ...]]()
-    for found in known:
+    for clients in SUMMED_CLIENTS:
+        if clients not in known:
+            rows.append((str(clients), MISSING, *[""] * 6))
+            continue
+        found = known[clients]
         clear, secure = found["clear"], found["secure"]
         kinds = ("seconds", ".2f", 1.0), ("bytes_up", ".0f", 1e3), ("bytes_down", ".0f", 1e3)
         costs = [f"{cost[key] / unit:{form}}" for key, form, unit in kinds for cost in (clear, secure)]
-        rows.append((str(found["clients"]), *costs, f"{found['apart']:.1g}"))
+        rows.append((str(clients), *costs, f"{found['apart']:.1g}"))
     both = " | ".join(
         f"{title}, in clear | {title}, secure"
         for title in ("seconds per round", "kB sent by all clients", "kB received")
     )
-    return table(f"clients | {both} | models apart", rows or [(MISSING, *[""] * 7)])
+    return table(f"clients | {both} | models apart", rows)
 
 
 def sum_bits() -> str:
     """What rounding costs in accuracy."""
-    known = _measured("secure_sums", "bits")
+    known = {each["bits"]: each for each in _measured("secure_sums", "bits")}
     rows = [
-        (
-            "not rounded" if found["bits"] is None else str(found["bits"]),
-            f"{found['accuracy']:.3f}",
-            str(found["seeds"]),
-        )
-        for found in known
+        (title, f"{known[bits]['accuracy']:.3f}", str(known[bits]["seeds"])) if bits in known else (title, MISSING, "")
+        for bits, title in SUM_BITS.items()
     ]
-    return table("bits | accuracy | seeds", rows or [(MISSING, "", "")])
+    return table("bits | accuracy | seeds", rows)
 
 
 def _between(found: Mapping[str, float]) -> str:
