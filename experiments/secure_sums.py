@@ -90,7 +90,8 @@ def network() -> list[dict[str, Any]]:
                     key: median(each[key] for each in rounds) for key in ("seconds", "bytes_up", "bytes_down")
                 }
         apart = (models["secure"] - models["clear"]).abs().max()
-        found.append({"clients": clients, "parameters": models["clear"].shape[1], **costs, "apart": float(apart)})
+        parameters = models["clear"].shape[1]
+        found.append({"clients": clients, "parameters": parameters, **costs, "apart": float(apart)})
     return found
 
 

@@ -319,7 +319,9 @@ def add_evaluation_tasks(
     first = len(plan.models)
     for comparison, others in comparisons:
         everything = list(range(len(comparison.groups)))
-        asked = [(client, comparison.groups.models_for(place)) for place, client in _unanswered(comparison, plan.cohort)]
+        asked = [
+            (client, comparison.groups.models_for(place)) for place, client in _unanswered(comparison, plan.cohort)
+        ]
         for client, nodes in [*asked, *((client, everything) for client in others.tolist())]:
             row = row_of[client]
             groups[row] = [first + node for node in nodes]
