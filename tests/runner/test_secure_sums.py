@@ -55,6 +55,7 @@ def test_algorithms_that_look_at_single_updates_are_refused(name: str) -> None:
         ({"privacy": {"sum_bits": 8}}, "expected no sum_bits with secure_aggregation = False"),
         ({"privacy": {"secure_aggregation": True, "sum_bits": 25}}, r"privacy\.sum_bits = 25"),
         ({"privacy": {"secure_aggregation": True, "min_sum": 1}}, r"privacy\.min_sum = 1"),
+        ({"network": {"compression": "int8"}}, r"network\.compression = 'int8': expected 'none'"),
         ({"probe": {"gap": ["cos"]}}, r"probe\.gap: expected none with privacy\.secure_aggregation = true"),
         ({"probe": {"matrices": ["cos"]}}, r"probe\.matrices: expected none"),
         (
@@ -62,7 +63,7 @@ def test_algorithms_that_look_at_single_updates_are_refused(name: str) -> None:
             r"events\.join: expected none with privacy\.secure_aggregation = true and algorithm\.name = 'random_g",
         ),
     ],
-    ids=["rule", "central", "unused", "bits", "least", "gap", "matrices", "join"],
+    ids=["rule", "central", "unused", "bits", "least", "compression", "gap", "matrices", "join"],
 )
 def test_what_needs_single_updates_is_refused_in_one_line(changes: dict[str, Any], line: str) -> None:
     with pytest.raises(ExperimentError, match=line) as refused:
