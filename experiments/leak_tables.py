@@ -36,6 +36,9 @@ SENT_TITLES = {
 STATISTICS = "adacfl, number of classes and entropy"
 """What a client of AdaCFL says of its data beside its update."""
 
+SIZED_TITLES = {"oracle": "Oracle", "strata": "Strata", "ifca": "IFCA"}
+"""The algorithms whose clusters have a least size, by name."""
+
 CLOSED_FORM = {
     "1 image, gradient": "1 images in batches of 1",
     "1 image, gradient without the head": "1 images in batches of 1",
@@ -86,6 +89,58 @@ def by_method() -> str:
         cells = ("", "") if name.endswith("sent") else used
         rows.append((title, _mean(runs, name, "auc"), _mean(runs, name, "tpr"), *cells))
     return table("model | AUC | found at 1 % | accuracy | clusters", rows)
+
+
+def with_noise() -> str:
+    """Membership inference under differential privacy, with the accuracy that is left."""
+    runs = _runs("membership with noise")
+    rows = []
+    for name in leaks.NOISY:
+        for size in leaks.NOISY_SIZES:
+            case = f"{name}, {size} clients"
+            found = [_mean(runs, case, attack, what) for attack in ("loss", "shadow") for what in ("auc", "tpr")]
+            rows.append((name, str(size), _epsilon(runs, case), *found, _mean(runs, case, "accuracy"), str(len(runs))))
+    head = (
+        "noise | clients | epsilon | loss: AUC | loss: found at 1 % | shadow models: AUC | shadow models: found at 1 %"
+    )
+    return table(f"{head} | accuracy | seeds", rows)
+
+
+def _epsilon(runs: Sequence[Mapping[str, Any]], case: str) -> str:
+    """The epsilon of a run; above a thousand it is a number without a meaning."""
+    found = runs[0].get(case, {}).get("epsilon") if runs else None
+    if found is None:
+        return ""
+    return "over 1,000" if found > 1000 else f"{found:.0f}"
+
+
+def by_least_size() -> str:
+    """Membership inference by the least size of clusters, in small groups and in the others."""
+    runs = _runs("membership by least size")
+    rows = []
+    for name in leaks.SIZED:
+        for least in leaks.LEAST_SIZES:
+            case = f"{name}, at least {least}"
+            cells = [
+                _mean(runs, case, which, what) for which in ("small", "large") for what in ("auc", "tpr", "accuracy")
+            ]
+            rows.append((SIZED_TITLES[name], str(least), *cells, str(len(runs))))
+    columns = (
+        f"{which} groups: {what}" for which in ("small", "large") for what in ("AUC", "found at 1 %", "accuracy")
+    )
+    return table(f"algorithm | min_cluster | {' | '.join(columns)} | seeds", rows)
+
+
+def mix_with_noise() -> str:
+    """The estimate of class shares from an update with noise, with the accuracy that is left."""
+    runs = _runs("label mix with noise")
+    rows = []
+    for name in leaks.LOCAL_NOISE:
+        last = f"{name}, round {max(leaks.ROUNDS)}"
+        cells = (_mean(runs, f"{name}, round {round}", key) for round in leaks.ROUNDS for key in ("r", "r2"))
+        rows.append((name, _epsilon(runs, last), *cells, _mean(runs, last, "accuracy"), str(len(runs))))
+    columns = " | ".join(f"round {round}: {key}" for round in leaks.ROUNDS for key in ("r", "R2"))
+    return table(f"noise | epsilon | {columns} | accuracy in round {max(leaks.ROUNDS)} | seeds", rows)
 
 
 def mix() -> str:
@@ -146,7 +201,10 @@ def vectors() -> str:
 LEAKS: Mapping[str, Callable[..., str]] = {
     "membership": by_size,
     "memberships": by_method,
+    "noisy_memberships": with_noise,
+    "least_sizes": by_least_size,
     "mix": mix,
+    "noisy_mix": mix_with_noise,
     "inverted": inverted,
     "vectors": vectors,
 }

@@ -4,8 +4,9 @@
 
 Adds to ``experiments/results/leaks.json`` the seeds that it does not hold yet. The attacks are in ``leakage.py``:
 
-- Membership: which samples a model was trained on, by the number of clients that trained it, and by the method.
-- Label mix: the class shares of a client, by what it sends in one round.
+- Membership: which samples a model was trained on, by the number of clients that trained it, by the method, by the
+  noise of differential privacy, and by the least size of clusters.
+- Label mix: the class shares of a client, by what it sends in one round, without and with noise.
 - Inversion: the images of a client, by what it sends after one step or one epoch, from an untrained network.
 - Singular vectors: the mean images and single images that the vectors of PACFL show.
 """
@@ -75,6 +76,43 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 UPLOADED = ("fedavg", "strata")
 """The methods of which the server's own view is attacked too: the model that a client sends."""
 
+LINEAR: Mapping[str, Any] = {**SMALL, "model": {"name": "mlp", "hidden": []}}
+"""The small clients with a network without hidden layers, whose few weights need the least noise."""
+
+CLIP_NORM = 0.5
+"""The largest norm of an update with differential privacy, as in ``private_federations.py``."""
+
+NOISY: Mapping[str, Mapping[str, Any]] = {
+    "no noise": {},
+    **{
+        f"{kind}, {amount}": {"kind": kind, "clip_norm": CLIP_NORM, "noise_multiplier": amount}
+        for kind, amounts in (("central", (0.1, 0.3)), ("local", (0.03, 0.1, 0.3)))
+        for amount in amounts
+    },
+    "central, epsilon 8": {"kind": "central", "clip_norm": CLIP_NORM, "epsilon": 8.0},
+}
+"""The tables of privacy under which membership is inferred, by who adds the noise and the noise multiplier."""
+
+NOISY_SIZES = (5, 20)
+"""The number of clients whose data a noisy model has seen."""
+
+UNEVEN: Mapping[str, Any] = {
+    **SMALL,
+    "data": {"name": "mnist", "clients": 20, "samples": 80, "test": 0.5},
+    "partition": {"scheme": "rotation", "sizes": [9, 6, 3, 2]},
+}
+"""Twenty clients with twice the images, in groups of 9, 6, 3 and 2."""
+
+LEAST_SIZES = (1, 5)
+"""The least sizes of clusters that are compared."""
+
+SIZED: Mapping[str, Mapping[str, Any]] = {
+    "oracle": {"name": "oracle"},
+    "strata": {"name": "strata"},
+    "ifca": {"name": "ifca", "k": 4},
+}
+"""The algorithms whose clusters have a least size, with their keys."""
+
 KNOWN, ASKED = 200, 40
 """Clients of known class shares, which the attacker makes of data of its own, and clients that it asks about."""
 
@@ -97,6 +135,16 @@ SENDERS: Mapping[str, Mapping[str, Any]] = {
     "lg_fedavg": {"name": "lg_fedavg"},
 }
 """Algorithms whose clients send the whole update, all but the head, and the head."""
+
+LOCAL_NOISE: Mapping[str, Mapping[str, Any]] = {
+    "no noise": {},
+    **{
+        f"noise {amount}": {"kind": "local", "clip_norm": CLIP_NORM, "noise_multiplier": amount}
+        for amount in (0.01, 0.03, 0.1, 0.3)
+    },
+    "epsilon 8": {"kind": "local", "clip_norm": CLIP_NORM, "epsilon": 8.0},
+}
+"""The tables of privacy under which the label mix is estimated, by the noise multiplier."""
 
 SKETCHES = (256, 1024)
 """Lengths of sketches of an update. No algorithm sends one; see `fedstrata.clustering.sketch`."""
@@ -137,25 +185,55 @@ VECTORS_OF: Mapping[str, tuple[str, int]] = {
 
 def membership_by_size(seed: int) -> dict[str, Any]:
     """How well members are told from others by the model of so many clients, without and with shadow models."""
+    return {str(size): _by_shadows(SMALL, size, seed)[0] for size in SIZES}
+
+
+def membership_with_noise(seed: int) -> dict[str, Any]:
+    """The same for some sizes under differential privacy, with the epsilon of the run and the accuracy that is left."""
     found: dict[str, Any] = {}
-    for size in SIZES:
-        setup, played = _play(_grouped(SMALL, clients=20, groups=20 // size, seed=seed))
-        _, shadows = _play(_grouped(SMALL, clients=SHADOWS * size, groups=SHADOWS, seed=seed + OTHER_SEED))
-        models = played.state.models[played.state.labels]
-        seen = [_confidence(setup, models[client], client) for client in range(20)]
-        guesses = [[_confidence(setup, model, client) for model in shadows.state.models] for client in range(20)]
-        scores = [
-            [
-                leakage.likelihood_scores(own[part], np.stack([guess[part] for guess in others]))
-                for own, others in zip(seen, guesses, strict=True)
-            ]
-            for part in (0, 1)
-        ]
-        found[str(size)] = {
-            "loss": asdict(_detected([own for own, _ in seen], [other for _, other in seen])),
-            "shadow": asdict(_detected(*scores)),
-        }
+    for name, table in NOISY.items():
+        for size in NOISY_SIZES:
+            attacks, setup, played = _by_shadows({**LINEAR, "privacy": table}, size, seed)
+            models = played.state.models[played.state.labels]
+            found[f"{name}, {size} clients"] = {**attacks, **_cost(setup, models)}
     return found
+
+
+def _by_shadows(keys: Mapping[str, Any], size: int, seed: int) -> tuple[dict[str, Any], RunSetup, PlayedRound[State]]:
+    """What is found by the model of so many clients, without and with shadow models trained likewise; and the run."""
+    setup, played = _play(_grouped(keys, clients=20, groups=20 // size, seed=seed))
+    _, shadows = _play(_grouped(keys, clients=SHADOWS * size, groups=SHADOWS, seed=seed + OTHER_SEED))
+    models = played.state.models[played.state.labels]
+    options = keys["model"]
+    seen = [_confidence(setup, models[client], client, options) for client in range(20)]
+    guesses = [[_confidence(setup, model, client, options) for model in shadows.state.models] for client in range(20)]
+    scores = [
+        [
+            leakage.likelihood_scores(own[part], np.stack([guess[part] for guess in others]))
+            for own, others in zip(seen, guesses, strict=True)
+        ]
+        for part in (0, 1)
+    ]
+    attacks = {
+        "loss": asdict(_detected([own for own, _ in seen], [other for _, other in seen])),
+        "shadow": asdict(_detected(*scores)),
+    }
+    return attacks, setup, played
+
+
+def _cost(setup: RunSetup, models: Tensor, options: Mapping[str, Any] = LINEAR["model"]) -> dict[str, Any]:
+    """The mean accuracy of the clients with a model each (n, p), and the epsilon of the run; None without noise."""
+    accuracy = mean(_accuracy(setup, model, client, options) for client, model in enumerate(models))
+    return {"accuracy": accuracy, "epsilon": None if setup.private is None else setup.private.epsilon}
+
+
+def _accuracy(setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]) -> float:
+    """The accuracy of a model (p,) on a client's test samples."""
+    network = _network(setup, options)
+    load_row(network, setup.problem.layout, model)
+    inputs, labels = setup.client_data.samples(setup.client_data.test(client))
+    with torch.no_grad():
+        return float((network(inputs).argmax(dim=1) == labels).double().mean())
 
 
 def _grouped(keys: Mapping[str, Any], clients: int, groups: int, seed: int) -> dict[str, Any]:
@@ -178,23 +256,26 @@ def _play(keys: Mapping[str, Any], rounds: int | None = None) -> tuple[RunSetup,
             setup.members.sample,
             stop=lambda state: state.round >= last,
             observe=lambda done: played.__setitem__(slice(None), [done]),
+            corrupt=setup.corrupt,
         )
         answer_plans(steps, partial(timed_reply, setup.clients))
     return setup, played[0]
 
 
-def _confidence(setup: RunSetup, model: Tensor, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _confidence(
+    setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The scaled confidence of a model (p,) on a client's training samples, and on its test samples."""
-    network = _network(setup)
+    network = _network(setup, options)
     load_row(network, setup.problem.layout, model)
     data = setup.client_data
     return _of_network(network, data, data.train(client)), _of_network(network, data, data.test(client))
 
 
-def _network(setup: RunSetup) -> nn.Module:
-    """The network of an experiment, without dropout, with any weights."""
+def _network(setup: RunSetup, options: Mapping[str, Any] = SMALL["model"]) -> nn.Module:
+    """The network of an experiment, by its table ``model``, without dropout, with any weights."""
     format_ = setup.client_data.sample_format
-    model = load_experiment(SMALL).model
+    model = load_experiment({**SMALL, "model": options}).model
     network = make_network(
         model.name, NetworkShape(format_.network_shape, format_.output_shape, False), 0, model.options
     )
@@ -244,6 +325,58 @@ def _of_clients(networks: Sequence[nn.Module], data: ClientData) -> leakage.Dete
     members = [_of_network(network, data, data.train(client)) for client, network in enumerate(networks)]
     others = [_of_network(network, data, data.test(client)) for client, network in enumerate(networks)]
     return _detected(members, others)
+
+
+def membership_by_least_size(seed: int) -> dict[str, Any]:
+    """How well members of small groups, and of the others, are found where clusters have a least size."""
+    found: dict[str, Any] = {}
+    for name, algorithm in SIZED.items():
+        for least in LEAST_SIZES:
+            keys = {**UNEVEN, "seed": seed, "algorithm": algorithm, "privacy": {"min_cluster": least}}
+            setup, played = _play(keys)
+            assert setup.problem.truth is not None
+            models = played.state.models[played.state.labels]
+            seen = [_confidence(setup, models[client], client) for client in range(20)]
+            sizes = setup.problem.truth.bincount()[setup.problem.truth]
+            outcome: dict[str, Any] = {"clusters": len(played.state.models)}
+            for which, chosen in (("small", sizes < max(LEAST_SIZES)), ("large", sizes >= max(LEAST_SIZES))):
+                clients = chosen.nonzero().flatten().tolist()
+                detected = _detected([seen[client][0] for client in clients], [seen[client][1] for client in clients])
+                accuracy = mean(_accuracy(setup, models[client], client) for client in clients)
+                outcome[which] = {**asdict(detected), "accuracy": accuracy}
+            found[f"{name}, at least {least}"] = outcome
+    return found
+
+
+def label_mix_with_noise(seed: int) -> dict[str, Any]:
+    """How well the class shares of clients are estimated by an update with local noise, and the accuracy that is left.
+
+    The attacker takes the whole update or the bias of the head alone, and clients of known shares that send noise, or
+    others that do not. What is kept of each round is the attack with the largest correlation.
+    """
+    found: dict[str, Any] = {}
+    for round in ROUNDS:
+        clean: Tensor | None = None
+        for name, table in LOCAL_NOISE.items():
+            setup, played = _play({**MIXED, "seed": seed, "algorithm": SENDERS["fedavg"], "privacy": table}, round)
+            data = setup.client_data
+            counts = torch.stack([data.labels(data.train(c)).bincount(minlength=10) for c in range(KNOWN + ASKED)])
+            truth = (counts / counts.sum(dim=1, keepdim=True)).double().numpy()
+            updates = played.report.results[TRAIN].updates.of(torch.arange(KNOWN + ASKED))
+            clean = updates if clean is None else clean
+            head = setup.problem.layout.spans[-1]
+            attacks = [
+                _regressed(torch.cat([known[:KNOWN, columns], updates[KNOWN:, columns]]), truth)
+                for columns in (slice(None), head)
+                for known in (updates, clean)
+            ]
+            steps = (counts.sum(dim=1) / MIXED["local"]["batch"]).ceil()
+            closed = leakage.shares_from_bias(updates[KNOWN:, head], steps[KNOWN:], MIXED["local"]["lr"])
+            attacks.append(leakage.agreement(closed, truth[KNOWN:]))
+            best = max(attacks, key=lambda attack: attack["r"])
+            models = played.state.models[played.state.labels]
+            found[f"{name}, round {round}"] = {**best, **_cost(setup, models, MIXED["model"])}
+    return found
 
 
 def label_mix(seed: int) -> dict[str, Any]:
@@ -419,7 +552,10 @@ def by_class(data: ClientData, client: int) -> list[tuple[Tensor, Tensor, Tensor
 STUDIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
     "membership by size": membership_by_size,
     "membership by method": membership_by_method,
+    "membership with noise": membership_with_noise,
+    "membership by least size": membership_by_least_size,
     "label mix": label_mix,
+    "label mix with noise": label_mix_with_noise,
     "inversion": inversion,
     "singular vectors": singular_vectors,
 }
@@ -428,7 +564,10 @@ STUDIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
 CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     "membership by size": {"keys": SMALL, "sizes": SIZES, "shadows": SHADOWS},
     "membership by method": {"keys": GROUPED, "methods": METHODS},
+    "membership with noise": {"keys": LINEAR, "noise": NOISY, "sizes": NOISY_SIZES, "shadows": SHADOWS},
+    "membership by least size": {"keys": UNEVEN, "least": LEAST_SIZES, "algorithms": SIZED},
     "label mix": {"keys": MIXED, "senders": SENDERS, "rounds": ROUNDS, "sketches": SKETCHES},
+    "label mix with noise": {"keys": MIXED, "noise": LOCAL_NOISE, "rounds": ROUNDS},
     "inversion": {"networks": NETWORKS, "exposures": EXPOSURES, "of": EXPOSURES_OF, "lr": LR},
     "singular vectors": {"of": VECTORS_OF},
 }

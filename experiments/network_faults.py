@@ -1,12 +1,12 @@
 """What faults of the network and of Flower's processes cost a federation of real SuperNodes on this machine.
 
-    PYTHONPATH=examples/flower:tests/flower python experiments/network_faults.py
-    PYTHONPATH=examples/flower:tests/flower python experiments/network_faults.py half_open stopped   # these anew
+    PYTHONPATH=examples/flower:tests/flower python experiments/network_faults.py --runs 7
+    PYTHONPATH=examples/flower:tests/flower python experiments/network_faults.py half_open stopped --runs 7
 
 A SuperLink and three SuperNodes with TLS and keys train FedPer on digits, and a TCP proxy lies between each node and
-the server. Every case is one run. The same clients that were absent are absent in a simulation, whose models and
-accuracies the run must equal in every bit. Writes ``experiments/results/network_faults.json``; about 25 minutes on
-two cores that other work shares.
+the server. Every case has some runs. The same clients that were absent are absent in a simulation, whose models and
+accuracies a run must equal in every bit. Adds to ``experiments/results/network_faults.json`` after each run; a run
+that is there is not done again. One run of each case takes about 25 minutes on two cores that other work shares.
 """
 
 from __future__ import annotations
@@ -117,8 +117,13 @@ class Network:
 
 
 @contextmanager
-def network(folder: Path) -> Iterator[Network]:
-    """Make a federation in a new folder and start its processes; all of them are ended in the end."""
+def network(folder: Path, seed: int = 0) -> Iterator[Network]:
+    """Make a federation in a new folder and start its processes; all of them are ended in the end.
+
+    Args:
+        folder: The folder.
+        seed: The seed of which connections are cut.
+    """
     n = len(CLIENTS)
     port = free_ports(2 + 3 * n)
     deploy.init(folder, EXPERIMENT, port=port)
@@ -126,7 +131,7 @@ def network(folder: Path) -> Iterator[Network]:
     with ExitStack() as stack:
         for place, client in enumerate(CLIENTS):
             between = port + 2 + 2 * n + place
-            proxies[client] = stack.enter_context(TcpProxy(between, port, seed=place))
+            proxies[client] = stack.enter_context(TcpProxy(between, port, seed=n * seed + place))
             config = folder / "nodes" / client / "nginx.conf"
             text = config.read_text()
             direct = f"proxy_pass https://127.0.0.1:{port};"
@@ -331,21 +336,36 @@ def measured(up: Network, case: Callable[[Network, Path], dict[str, Any]], out: 
     }
 
 
+def kept(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The runs that are in a file of results, by case and number."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    return {(each["case"], each["run"]): each for each in known}
+
+
 def main() -> None:
-    """Run all cases, or those that are named, and write the results."""
+    """Do the runs that are not there yet, of all cases or of those that are named, and write the results."""
     cases = {case.__name__: case for case in CASES}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", choices=[[], *cases], help="by default all")
-    wanted = parser.parse_args().cases or list(cases)
+    parser.add_argument("--runs", type=int, default=1, help="runs of each case, those included that are there")
+    given = parser.parse_args()
     # So that the processes are ended when this one is told to end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     path = Path(__file__).parent / "results" / "network_faults.json"
-    known = {each["case"]: each for each in json.loads(path.read_text())} if path.exists() else {}
-    with tempfile.TemporaryDirectory() as folder, network(Path(folder) / "federation") as up:
-        for name in wanted:
-            known[name] = measured(up, cases[name], Path(folder) / name)
-            print(json.dumps(known[name]), flush=True)
-            rows = [json.dumps(known[each]) for each in cases if each in known]
+    known = kept(path)
+    wanted = [(name, run) for run in range(given.runs) for name in given.cases or cases if (name, run) not in known]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        network(Path(folder) / "federation", seed=len(known)) as up,
+    ):
+        for name, run in wanted:
+            found = measured(up, cases[name], Path(folder) / f"{name}-{run}")
+            known[name, run] = {"case": name, "run": run, **found}
+            print(json.dumps(known[name, run]), flush=True)
+            rows = [
+                json.dumps(known[each])
+                for each in sorted(known, key=lambda each: (list(cases).index(each[0]), each[1]))
+            ]
             path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 

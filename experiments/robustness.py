@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import absent_federations
+import adaptive_federations
 import attacked_federations
+import attacked_shares
+import drifting_clients
 import federations
 import outcomes
 import personal_federations
@@ -24,6 +27,7 @@ RULE_TITLES = {
     "geometric_median": "geometric median",
     "multi_krum": "multi-Krum",
     "centered_clip": "centred clipping",
+    "norm_clip": "norm clipping",
 }
 """The column of each method."""
 
@@ -33,6 +37,12 @@ def _measured(study: str, cases: Iterable[str]) -> Iterator[tuple[str, Sequence[
     known = federations.read(outcomes.RESULTS / f"{study}.json")
     return ((name, known[name]["runs"]) for name in cases if name in known)
 
+
+ADAPTIVE_TITLES = {
+    **RULE_TITLES,
+    "mean, no check of directions": "mean, without the check of directions",
+    "norm_clip": "norm clipping",
+}
 
 ON_CLUSTERS = ("split", "merge", "cluster_hopping")
 """The attacks on the clustering. Lies about losses are another one."""
@@ -58,12 +68,56 @@ def attacked() -> str:
     rows = list[tuple[str, ...]]()
     cases = _attacked_cases(lambda attack: not _is_on_clusters(attack) and not _is_backdoor(attack))
     for name, runs in _measured("attacked_federations", cases):
-        cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
+        cells = (_honest([run[method] for run in runs]) for method in attacked_federations.MANY)
         exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
         rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
-    columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
+    columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.MANY)
     head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
     return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
+
+
+def shares(rule: str) -> str:
+    """What each attack on models costs the honest clients, and those of the worst group, by who is Byzantine."""
+    known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    places = [
+        place for place in attacked_shares.PLACES if rule == attacked_shares.RULES[0] or place != attacked_shares.FEW
+    ]
+    rows = [
+        (attack, *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in places))
+        for attack in attacked_shares.ATTACKS
+    ]
+    return table(f"attack | {' | '.join(places)}", rows)
+
+
+def _cost(runs: Sequence[Mapping[str, float]]) -> str:
+    """What honest clients lose in points of accuracy, and in brackets those of the worst group, as means over seeds."""
+    if not runs:
+        return MISSING
+    lost, worst = (100 * mean(run[key] for run in runs) for key in ("loss", "worst group"))
+    seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+    return f"{lost:.1f} ({worst:.1f}){seeds}"
+
+
+def shares_clusters() -> str:
+    """Where honest clients are by who is Byzantine, over all attacks on models."""
+    known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    rows = list[tuple[str, ...]]()
+    for rule in attacked_shares.RULES:
+        for place in attacked_shares.PLACES:
+            runs = [
+                run
+                for attack in attacked_shares.ATTACKS
+                for run in attacked_shares.outcomes(known, f"{attack}, {place}", rule)
+            ]
+            if runs:
+                honest = sum(run["honest"] for run in runs)
+                cells = (
+                    f"{100 * sum(run[key] for run in runs) / honest:.0f} %" for key in ("with attackers", "captured")
+                )
+                pure = sum(bool(run["pure"]) for run in runs)
+                rows.append((RULE_TITLES[rule], place, f"{pure} of {len(runs)}", *cells))
+    head = "rule | Byzantine | runs without a mixed cluster | honest clients beside Byzantine ones | captured"
+    return table(head, rows or [("all rules", MISSING, *[""] * 3)])
 
 
 def attacked_clusters() -> str:
@@ -130,6 +184,39 @@ def absent() -> str:
     return table(head, rows or [("all cases", MISSING, *[""] * 3)])
 
 
+def drifting() -> str:
+    """How long it takes until clients whose data changed are in the right group, and what becomes of the others."""
+    rows = list[tuple[str, ...]]()
+    for name, runs in _measured("drifting_clients", drifting_clients.CASES):
+        changed = [client for run in runs for client in run["changed"].values()]
+        waited = [client["rounds"] for client in changed if client["rounds"] is not None]
+        rounds = (drifting_clients.CHANGE - 2, drifting_clients.CHANGE - 1, -1)
+        accuracy = (f"{mean(client['accuracy'][round] for client in changed):.2f}" for round in rounds)
+        others = mean(run["accuracy_of_others"][-1] for run in runs)
+        wrong = sum(len(run["lost"]) + len(run["moves"]) for run in runs)
+        right = f"{len(waited)} of {len(changed)}"
+        rows.append((name, right, f"{median(waited):g}" if waited else "-", *accuracy, f"{others:.3f}", str(wrong)))
+    head = (
+        "case | changed clients in the right group | rounds until then, median | their accuracy in round 20 | "
+        "in round 21 | in round 50 | accuracy of the others in round 50 | wrong moves of the others"
+    )
+    return table(head, rows or [("all cases", MISSING, *[""] * 6)])
+
+
+def adaptive() -> str:
+    """What honest clients have under attackers that know what is checked, and how many of the attacks are stopped."""
+    rows = list[tuple[str, ...]]()
+    methods = adaptive_federations.METHODS
+    for name, runs in _measured("adaptive_federations", adaptive_federations.CASES):
+        cells = (_honest([run[method] for run in runs]) for method in methods)
+        found = [run["mean"] for run in runs if "stopped" in run["mean"]]
+        shares = (f"{mean(run[key] for run in found):.0%}" if found else "-" for key in ("stopped", "alone"))
+        rows.append((name, str(len(runs)), *cells, *shares))
+    titles = " | ".join(ADAPTIVE_TITLES[method] for method in methods)
+    head = f"attack, Byzantine clients | seeds | {titles} | attacks stopped, mean | attackers alone, mean"
+    return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
+
+
 def private() -> str:
     """The accuracy under each epsilon, with one model for all and with Strata, and the noise that it takes."""
     rows = list[tuple[str, ...]]()
@@ -164,9 +251,13 @@ def hidden() -> str:
 
 ROBUSTNESS: Mapping[str, Callable[..., str]] = {
     "absent": absent,
+    "adaptive": adaptive,
     "attacked": attacked,
     "attacked_clusters": attacked_clusters,
+    "shares": shares,
+    "shares_clusters": shares_clusters,
     "backdoors": backdoors,
+    "drifting": drifting,
     "hidden": hidden,
     "private": private,
 }

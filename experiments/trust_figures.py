@@ -12,6 +12,8 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
+import attacked_shares
+
 
 @dataclass(frozen=True)
 class Found:
@@ -115,12 +117,14 @@ def counted_cases(noun: str, least: int, result: Any) -> Found:
 HONEST_LOSS = 0.02
 """What a fifth of Byzantine clients may cost the honest ones, in accuracy."""
 
-UPDATES = ("sign_flip", "scaling", "noise", "zero", "alie", "ipm", "min_max")
+FIFTH = ("4 of 20", "2 of the 5 of a group")
+"""Up to a fifth of the clients, spread or in one group."""
 
 
 def attacks_on_updates(result: Any) -> Found | None:
-    """The most that each rule loses by any attack on updates by 4 of 20 clients, of its accuracy without attack."""
-    cases = {kind: result[f"{kind}, 4 of 20"] for kind in UPDATES if f"{kind}, 4 of 20" in result}
+    """The most that each rule loses by any attack on models, of its accuracy without attack."""
+    wanted = [f"{attack}, {place}" for attack in attacked_shares.ATTACKS for place in FIFTH]
+    cases = {name: result[name] for name in wanted if name in result}
     if not cases or "nobody" not in result:
         return None
 
@@ -133,10 +137,50 @@ def attacks_on_updates(result: Any) -> Found | None:
     }
     best = min(worst, key=worst.__getitem__)
     text = (
-        f"with {best}, the best of {len(rules)} rules, the most that any of {len(cases)} attacks by 4 of 20 clients "
-        f"costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
+        f"with {best}, the best of {len(rules)} rules, the most that any of {len(attacked_shares.ATTACKS)} attacks by "
+        f"{' or '.join(FIFTH)} costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
     )
-    return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(UPDATES) else "not all attacks")
+    return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(wanted) else "not all attacks")
+
+
+OTHERS = ("sybil", "slow_poisoning")
+"""Attacks on models that the matrix does not ask for."""
+
+SEEDS = 3
+"""The least number of seeds that says what a robust rule promises."""
+
+
+def attacks_by_share(rule: str, result: Any) -> Found | None:
+    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine.
+
+    With a robust rule and up to a fifth of Byzantine clients it is bounded, for the attacks of the matrix. What the
+    others cost above that is said.
+    """
+    listed = list[str]()
+    lacks = list[str]()
+    good = True
+    robust = rule != attacked_shares.RULES[0]
+    for place in attacked_shares.PLACES:
+        names = [name for name in attacked_shares.WHO if name.endswith(f", {place}")]
+        runs = {name: attacked_shares.outcomes(result, name, rule) for name in names}
+        found = {name: mean(run["loss"] for run in each) for name, each in runs.items() if each}
+        if not found:
+            continue
+        if len(found) < len(names):
+            lacks.append(f"{rule}: {len(found)} of {len(names)} attacks by {place}")
+        worst = max(found, key=found.__getitem__)
+        if robust and place in FIFTH:
+            above = [name for name, loss in found.items() if loss > HONEST_LOSS]
+            good &= all(name.startswith(OTHERS) for name in above)
+            lacks += [f"with {rule}, {name} costs {100 * found[name]:.1f} points" for name in above]
+            seeds = min(len(each) for each in runs.values() if each)
+            lacks += [f"{rule}: fewer than {SEEDS} seeds of attacks by {place}"] if seeds < SEEDS else []
+        group = max(mean(run["worst group"] for run in each) for each in runs.values() if each)
+        listed.append(f"{100 * found[worst]:.1f} by {worst} (one group {100 * group:.1f})")
+    if not listed:
+        return None
+    title = f"with {rule}" if robust else "by default"
+    return Found(f"points lost {title} at most: {', '.join(listed)}", good, "; ".join(lacks))
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
@@ -167,11 +211,14 @@ def late_group(result: Any) -> Found | None:
 
 def network_faults(result: Any) -> Found:
     """Federations of real processes under faults of the network."""
-    equal = sum(run["same_bits"] for run in result)
+    runs = [run for run in result if run["case"] != "no_fault"]
+    equal = sum(run["same_bits"] for run in runs)
+    kinds = len({run["case"] for run in runs})
     text = (
-        f"{equal} of {len(result)} faults of the network end with the bits of the simulation, clients absent likewise"
+        f"{equal} of {len(runs)} runs with one of {kinds} faults of the network end with the bits of the simulation, "
     )
-    return Found(text, equal == len(result), "" if len(result) >= 50 else "each fault is one run, and not 50 in all")
+    text += "clients absent likewise"
+    return Found(text, equal == len(runs), "" if len(runs) >= 50 else f"{len(runs)} of the 50 runs were done")
 
 
 def slow_clients(result: Any) -> Found:
@@ -202,12 +249,14 @@ def backdoors(result: Any) -> Found | None:
     runs = [run for name, case in result.items() if name.startswith("backdoor") for run in case["runs"]]
     if not runs:
         return None
-    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in ("mean", "multi_krum")}
+    methods = ("mean", "multi_krum", "norm_clip")
+    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in methods}
     worst = {method: max(rate for rate in found if rate is not None) for method, found in rates.items()}
     own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
     text = (
-        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean and "
-        f"{100 * worst['multi_krum']:.1f} % with multi-Krum, inside them {100 * own:.0f} %"
+        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean, "
+        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
+        f"inside them {100 * own:.0f} %"
     )
     return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
 
@@ -226,6 +275,54 @@ def attacks_on_clusters(result: Any) -> Found | None:
     lost = sum(run["clusters"] == 1 for run in runs)
     text = f"with the mean, {exact} of {len(runs)} runs have the exact groups of honest clients, {lost} have none"
     return Found(text, exact == len(runs))
+
+
+def changed_clients(result: Any) -> Found | None:
+    """How many clients whose data changed came into the right group, and after how many rounds."""
+    if not {"the run is told", "the run is not told"} <= result.keys():
+        return None
+    runs = {name: result[f"the run is {name}"]["runs"] for name in ("told", "not told")}
+    waits = {name: [each["rounds"] for run in runs[name] for each in run["changed"].values()] for name in runs}
+    found = {name: [rounds for rounds in waits[name] if rounds is not None] for name in runs}
+    wrong = sum(len(run["lost"]) + len(run["moves"]) for name in runs for run in runs[name])
+    counts = {name: f"{len(found[name])} of {len(waits[name])}" for name in runs}
+    longest = max(found["told"], default=0)
+    text = (
+        f"{counts['told']} clients of which the run is told that their data changed are in the right group after at "
+        f"most {longest} round{'s' * (longest != 1)}, {counts['not told']} of which it is not told; {wrong} wrong moves"
+    )
+    missed = "" if found["not told"] == waits["not told"] else "a change of data that the run is not told is not found"
+    return Found(text, found["told"] == waits["told"] and not wrong, missed)
+
+
+ADAPTIVE = ("hidden_layer", "sideways")
+"""The attacks by clients that know what is checked."""
+
+
+def adaptive_attacks(result: Any) -> Found | None:
+    """The most that attackers who know the checks cost the honest ones, with the mean and with the best robust rule."""
+    cases = {name: case for name, case in result.items() if name.partition(",")[0] in ADAPTIVE}
+    if not cases or "nobody" not in result:
+        return None
+    calm = {run["seed"]: run for run in result["nobody"]["runs"]}
+
+    def cost(method: str) -> float:
+        lost = [
+            [calm[run["seed"]][method]["acc_client"] - run[method]["acc_honest"] for run in case["runs"]]
+            for case in cases.values()
+        ]
+        return max(float(mean(each)) for each in lost)
+
+    costs = {method: cost(method) for method in ("mean", "norm_clip", "multi_krum")}
+    best = min(costs, key=costs.__getitem__)
+    stopped = mean(run["mean"]["stopped"] for case in cases.values() for run in case["runs"])
+    text = (
+        f"{len(cases)} attacks by clients that know the checks cost the honest ones at most {100 * costs[best]:.1f} "
+        f"points of accuracy with {best}, and {100 * costs['mean']:.1f} with the mean, where {stopped:.0%} of what "
+        "they send is stopped"
+    )
+    harmful = costs["mean"] > HONEST_LOSS
+    return Found(text, costs[best] <= HONEST_LOSS, "the checks alone, without a robust rule, do not" if harmful else "")
 
 
 def membership(result: Any) -> Found | None:
@@ -256,6 +353,47 @@ def label_mix(result: Any) -> Found | None:
     return Found(f"correlation of estimated and true shares in round 1: {listed}", True)
 
 
+def membership_with_noise(result: Any) -> Found | None:
+    """How well membership is inferred with and without noise, with the accuracy that is left."""
+    if (found := result.get("membership with noise")) is None:
+        return None
+    size = min(found["sizes"])
+    listed = list[str]()
+    rates = dict[str, float]()
+    for noise in ("no noise", "central, 0.3", "local, 0.3", "central, epsilon 8"):
+        case = f"{noise}, {size} clients"
+        rates[noise] = _mean_of(found["runs"], case, "shadow", "auc")
+        listed.append(f"{rates[noise]:.2f} ({noise}; accuracy {_mean_of(found['runs'], case, 'accuracy'):.2f})")
+    lower = all(rate < rates["no noise"] for noise, rate in rates.items() if noise != "no noise")
+    return Found(f"of {size} clients with noise: {', '.join(listed)}", lower)
+
+
+def membership_by_least_size(result: Any) -> Found | None:
+    """How well members of small groups are found with each least size of clusters."""
+    if (found := result.get("membership by least size")) is None:
+        return None
+    rates = {
+        name: [_mean_of(found["runs"], f"{name}, at least {least}", "small", "auc") for least in found["least"]]
+        for name in found["algorithms"]
+    }
+    listed = ", ".join(f"{one:.2f} and {other:.2f} with {name}" for name, (one, other) in rates.items())
+    text = f"AUC of the loss in groups of 2 and 3 with clusters of at least 1 and 5: {listed}"
+    return Found(text, all(other < one for one, other in rates.values()))
+
+
+def label_mix_with_noise(result: Any) -> Found | None:
+    """How well the mix of labels is estimated from one upload with noise, with the accuracy that is left."""
+    if (found := result.get("label mix with noise")) is None:
+        return None
+    listed = list[str]()
+    rates = list[float]()
+    for noise in found["noise"]:
+        rates.append(_mean_of(found["runs"], f"{noise}, round 1", "r"))
+        left = _mean_of(found["runs"], f"{noise}, round 10", "accuracy")
+        listed.append(f"{rates[-1]:.2f} with {noise} (accuracy {left:.2f})")
+    return Found(f"by the best of five attacks: {', '.join(listed)}", rates[-1] < rates[0])
+
+
 def inversion(result: Any) -> Found | None:
     """How well samples are found from what is sent."""
     if (found := result.get("inversion")) is None:
@@ -274,6 +412,23 @@ def private_accuracy(result: Any) -> Found:
     return Found(f"{name}, accuracy: {listed}", True)
 
 
+def secure_sums(result: Any) -> Found | None:
+    """What came of every pattern of drop-outs of secure sums."""
+    if "patterns" not in result:
+        return None
+    known = result["patterns"]
+    patterns, sums, ended, wrong, shown = (
+        sum(each[key] for each in known.values()) for key in ("patterns", "sums", "ended", "wrong", "shown")
+    )
+    complete = all(each["patterns"] == 5 ** int(n) for n, each in known.items())
+    text = (
+        f"all {patterns:,} patterns of drop-outs of {min(map(int, known))} to {max(map(int, known))} clients: {sums:,} "
+        f"exact sums, {ended:,} not opened as fewer than two thirds stayed, {wrong} wrong, {shown} that show one client"
+    )
+    lacks = "" if complete and max(map(int, known)) >= 8 else "not all patterns of eight clients"
+    return Found(text, sums + ended == patterns and not wrong and not shown, lacks)
+
+
 FIGURES: dict[str, Figure] = {
     "kills at points": Figure("kills", kills_at_points, "kills"),
     "kills at moments": Figure("kills", kills_at_moments, "kills"),
@@ -289,6 +444,12 @@ FIGURES: dict[str, Figure] = {
         "damaged_checkpoints", partial(counted_cases, "damaged checkpoints", 1_000), "damaged_checkpoints"
     ),
     "attacks on updates": Figure("attacked_federations", attacks_on_updates, "attacked_federations"),
+    "attacks by share": Figure(
+        "attacked_shares", partial(attacks_by_share, attacked_shares.RULES[0]), "attacked_shares"
+    ),
+    "attacks by share, robust": Figure(
+        "attacked_shares", partial(attacks_by_share, attacked_shares.RULES[1]), "attacked_shares"
+    ),
     "drop-outs": Figure("absent_federations", drop_outs, "absent_federations"),
     "a late group": Figure("absent_federations", late_group, "absent_federations"),
     "network faults": Figure("network_faults", network_faults, "network_faults"),
@@ -297,8 +458,14 @@ FIGURES: dict[str, Figure] = {
     "backdoors": Figure("attacked_federations", backdoors, "attacked_federations"),
     "attacks on clusters": Figure("attacked_federations", attacks_on_clusters, "attacked_federations"),
     "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),
+    "adaptive attacks": Figure("adaptive_federations", adaptive_attacks, "adaptive_federations"),
+    "changed clients": Figure("drifting_clients", changed_clients, "drifting_clients"),
+    "secure sums": Figure("secure_sums", secure_sums, "secure_sums"),
     "membership": Figure("leaks", membership, "leaks"),
     "label mix": Figure("leaks", label_mix, "leaks"),
+    "membership with noise": Figure("leaks", membership_with_noise, "leaks"),
+    "membership by least size": Figure("leaks", membership_by_least_size, "leaks"),
+    "label mix with noise": Figure("leaks", label_mix_with_noise, "leaks"),
     "inversion": Figure("leaks", inversion, "leaks"),
 }
 """The figures by name."""

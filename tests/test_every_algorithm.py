@@ -300,3 +300,15 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
         torch.testing.assert_close(plain.models[labels[placed]], permuted.models[permuted.labels[placed]])
         clusters = max(clusters, len(set(labels[placed].tolist())))
     assert clusters > 1 or case.name not in EAGER, "nothing was decided that could be permuted"
+
+
+@pytest.mark.parametrize("name", [*EAGER, "adacfl-founding", "ifca-shared_body", "hicfl-reorganise"])
+def test_no_model_is_moved_by_fewer_clients_than_the_least_size(name: str) -> None:
+    """With a least size that nothing reaches, devices receive initial models only."""
+    busy = CASES[name].busy
+    problem = replace(busy.problem, min_cluster=CLIENTS + 1)
+    turns = play(replace(busy, problem=problem), 6)
+    first = turns[0].plan.models
+    initial = [*first, *(problem.fresh(draw) for draw in range(len(first), 4 * len(first)))]
+    for turn in turns:
+        assert all(any(torch.equal(model, known) for known in initial) for model in turn.plan.models)

@@ -80,7 +80,7 @@ fs.run(keys | {"engine": {"name": "processes", "workers": 2}}, "run", quiet=True
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["loop", "batched", "processes", "ray"])
+@pytest.mark.parametrize("engine", ["loop", "batched", "processes", pytest.param("ray", marks=pytest.mark.deploy)])
 def test_classes_and_functions_of_a_script_work_with_every_engine(engine: str, tmp_path: Path) -> None:
     if engine == "ray":
         pytest.importorskip("ray")

@@ -1,13 +1,14 @@
 """What the machine refuses is told in one line with what to do, and a run goes on from there as if nothing had been."""
 
 import errno
+import hashlib
 import json
 import os
 import resource
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,15 @@ import pytest
 import torch
 
 import fedstrata as fs
+from fedstrata.config import load_experiment
 from fedstrata.errors import EngineError, InputError, MachineError, ResourceError
+from fedstrata.files import replace_file
 from fedstrata.resources import resource_error, resource_errors
+from fedstrata.runner.build import build_run
+from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.runner.run import run_steps
 from forked import Done, command, run
-from run_folder import left
+from run_folder import DISK_EVENTS, left, records_of
 
 HERE = Path(__file__).parent
 EXPERIMENT: dict[str, Any] = {
@@ -204,7 +210,7 @@ def test_a_full_disk_ends_a_run_wherever_it_is_and_a_resumed_run_is_as_never_int
 
 WRITING = os.O_WRONLY | os.O_RDWR
 FAULT: dict[str, Any] = {}
-"""Which opening of a file for writing fails: its folder, how many are to succeed before, and the error's number."""
+"""Which opening of a file for writing fails: its folder, how many succeed before, how many fail, the error's number."""
 
 
 def refuse(event: str, args: tuple[Any, ...]) -> None:
@@ -212,16 +218,16 @@ def refuse(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" or not FAULT or not args[2] & WRITING or FAULT["folder"] not in str(args[0]):
         return
     FAULT["left"] -= 1
-    if FAULT["left"] < 0:
+    if -FAULT["times"] <= FAULT["left"] < 0:
         raise OSError(FAULT["number"], os.strerror(FAULT["number"]), args[0])
 
 
 @contextmanager
-def refusing(folder: str, after: int, number: int) -> Iterator[None]:
-    """Let only so many files in a folder be opened for writing."""
+def refusing(folder: str, after: int, number: int, times: int = 10**9) -> Iterator[None]:
+    """Let only so many files in a folder be opened for writing, and then, after so many failures, all."""
     if not FAULT.get("hooked"):
         sys.addaudithook(refuse)  # which cannot be taken away again
-    FAULT.update(folder=folder, left=after, number=number, hooked=True)
+    FAULT.update(folder=folder, left=after, number=number, times=times, hooked=True)
     try:
         yield
     finally:
@@ -257,6 +263,124 @@ def test_whichever_file_cannot_be_written_the_resumed_run_is_as_never_interrupte
             break
     # The experiment, two files of a checkpoint and the tree in each of three rounds, and what comes at the end.
     assert 15 < after < 99
+
+
+FIVE_ROUNDS = {**EXPERIMENT, "rounds": 5, "model": {"name": "mlp", "hidden": [8]}}
+OF_A_CHECKPOINT = 2
+"""Files that are opened for a checkpoint: its checksum, and itself. After the first fails, the second is not tried."""
+
+
+def without_notes(folder: Path) -> tuple[object, list[tuple[int, str]]]:
+    """What a run has left, and the rounds of the events that a disk caused, which are taken out of it."""
+    noted = [(each["round"], event["kind"]) for each in records_of(folder) for event in each["events"]]
+    return left(folder, without=DISK_EVENTS), [each for each in noted if each[1] in DISK_EVENTS]
+
+
+def sound_checkpoints(folder: Path) -> list[int]:
+    """The rounds of the checkpoints of a run, whose checksums are compared; nothing else is beside them."""
+    found = sorted((folder / "checkpoint").glob("*.safetensors"))
+    assert {path.name for path in (folder / "checkpoint").iterdir()} == {
+        name for path in found for name in (path.name, path.with_suffix(".sha256").name)
+    }
+    for path in found:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert path.with_suffix(".sha256").read_text().split() == [digest, str(path.stat().st_size)]
+    return [int(path.stem) for path in found]
+
+
+def lines_of(
+    folder: Path, *, trains_on: bool = True, show: Callable[[Mapping[str, Any]], None] = lambda record: None
+) -> list[str]:
+    """Run five rounds, and return what the user is told."""
+    told = list[str]()
+    experiment = load_experiment(FIVE_ROUNDS)
+    setup = build_run(experiment)
+    with one_thread(), resource_errors(folder):
+        steps = run_steps(experiment, setup, folder, show=show, tell=told.append, trains_on=trains_on)
+        answer_plans(steps, partial(timed_reply, setup.clients))
+    return told
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What five rounds leave on a sound disk."""
+    folder = tmp_path_factory.mktemp("sound") / "whole"
+    lines_of(folder)
+    return without_notes(folder)[0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG])
+def test_a_disk_that_refuses_checkpoints_for_some_rounds_changes_no_bit(number: int, whole: Any, here: Path) -> None:
+    with refusing("a/checkpoint", OF_A_CHECKPOINT, number, times=2):
+        warning, end = [line for line in lines_of(here / "a") if line.startswith(("WARNING: round", "round"))]
+    assert warning.startswith("WARNING: round 2: its checkpoint cannot be written: ")
+    assert os.strerror(number) in warning and warning.endswith("it is resumed from round 1")
+    assert end == "round 4: checkpoints can be written again"
+    assert without_notes(here / "a") == (whole, [(2, "unsaved"), (3, "unsaved")])
+    assert sound_checkpoints(here / "a") == [1, 4, 5]
+
+
+def test_a_checkpoint_whose_tensors_do_not_reach_the_disk_leaves_no_half_file(
+    whole: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum does, and the draft of its tensors has been written before the disk says that it is full."""
+
+    def fill_up(path: Path, content: bytes, *, private: bool = False) -> None:
+        if path.name == "00002.safetensors":
+            with refusing_to_sync():
+                replace_file(path, content, private=private)
+        replace_file(path, content, private=private)
+
+    monkeypatch.setattr("fedstrata.records.checkpoint.replace_file", fill_up)
+    lines_of(here / "a")
+    assert without_notes(here / "a") == (whole, [(2, "unsaved")])
+    assert sound_checkpoints(here / "a") == [3, 4, 5]
+
+
+@contextmanager
+def refusing_to_sync() -> Iterator[None]:
+    """Let no content reach the disk."""
+
+    def refuse(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        yield
+
+
+def test_a_run_that_is_interrupted_while_it_has_no_checkpoints_repeats_its_rounds(whole: Any, here: Path) -> None:
+
+    def interrupt(record: Mapping[str, Any]) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with refusing("a/checkpoint", OF_A_CHECKPOINT, errno.ENOSPC), pytest.raises(KeyboardInterrupt):
+        lines_of(here / "a", show=interrupt)
+    assert sound_checkpoints(here / "a") == [1]
+    resumed = fs.run(None, "a", resume=True, quiet=True)
+    assert without_notes(resumed.folder) == (whole, [(1, "resume")])
+
+
+def test_a_run_without_its_last_checkpoint_ends_in_one_line_and_is_resumed(whole: Any, here: Path) -> None:
+    with (
+        refusing("a/checkpoint", OF_A_CHECKPOINT, errno.ENOSPC),
+        pytest.raises(ResourceError, match="expected free space on the disk") as caught,
+    ):
+        lines_of(here / "a")
+    assert caught.value.folder == here / "a"
+    assert sound_checkpoints(here / "a") == [1] and not Path("a/summary.json").exists()
+    assert without_notes(fs.run(None, "a", resume=True, quiet=True).folder) == (whole, [(1, "resume")])
+
+
+@pytest.mark.parametrize(("after", "trains_on"), [(0, True), (OF_A_CHECKPOINT, False)])
+def test_a_run_that_could_not_be_resumed_ends_at_its_first_checkpoint_that_fails(
+    after: int, trains_on: bool, here: Path
+) -> None:
+    """Without any checkpoint nothing can be resumed, and real devices go back one round and not several."""
+    with refusing("a/checkpoint", after, errno.ENOSPC), pytest.raises(ResourceError, match="free space"):
+        lines_of(here / "a", trains_on=trains_on)
+    assert not Path("a/rounds.jsonl").exists() or len(Path("a/rounds.jsonl").read_text().splitlines()) < 2
 
 
 def test_a_full_disk_before_a_run_begins_leaves_nothing_in_the_way_of_the_same_command(here: Path) -> None:

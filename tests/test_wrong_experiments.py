@@ -6,6 +6,7 @@ import pytest
 
 from fedstrata import cli
 from fedstrata.errors import DataError
+from imported import looked_for, strangers
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def status(*args: str) -> object:
 
 KNOWN_KEYS = (
     "seed, rounds, label, data, partition, model, local, cohort, server, algorithm, personal, attack, privacy, "
-    "algorithms, engine"
+    "network, algorithms, engine"
 )
 WRONG = {
     "unknown key at the top": ("rouns = 3", "rouns: unknown key; did you mean rounds?"),
@@ -176,7 +177,9 @@ def test_a_wrong_experiment_is_told_in_one_line_and_creates_nothing(
     text, *parts = WRONG[case]
     file = empty_folder.parent / "wrong.toml"
     file.write_text(text)
-    assert status("run", str(file)) == 2
+    with looked_for() as modules:
+        assert status("run", str(file)) == 2
+    assert strangers(modules) == (["no"] if case == "algorithm of no module" else [])
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1 and err.endswith("\n"), err

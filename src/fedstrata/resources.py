@@ -40,6 +40,8 @@ _FILES = _Shortage("to open another file", "raise the limit on open files (ulimi
 _MEMORY = _Shortage("enough memory", "free some, raise the limit on it, or lower engine.workers")
 _THREADS = _Shortage("to start another process or thread", "end others, or raise the limit on them (ulimit -u)")
 
+_OF_DISKS = (_DISK, _QUOTA, _SIZE, _DEVICE, _READ_ONLY, _PERMISSION)
+
 SHORTAGES = {
     errno.ENOSPC: _DISK,
     errno.EDQUOT: _QUOTA,
@@ -112,6 +114,14 @@ def resource_error(error: BaseException, folder: Path | None = None) -> MachineE
         place = folder
     where = "" if place is None else f"{str(place)!r}: "
     return ResourceError(f"{where}expected {shortage.expected}, found: {_found(error)}; {shortage.remedy}")
+
+
+def disk_error(error: OSError, folder: Path) -> MachineError | None:
+    """What an exception says about the disk, in one line; None when it is about something else.
+
+    The arguments are those of `resource_error`.
+    """
+    return resource_error(error, folder) if _shortage(error) in _OF_DISKS else None
 
 
 def _begun(folder: Path, record: str) -> bool:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import HoldoutComparison, start_comparison
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, group_updates, start_comparison
 from fedstrata.algorithms.strata.split_decision import split_decision
-from fedstrata.core import Decision, Rows
+from fedstrata.core import Decision, Layout, Rows, TensorSpec
 from fedstrata.testing import toy_problem
 
 
@@ -226,6 +226,50 @@ def test_models_of_groups_are_extrapolated_where_personal_models_are_compared(
     assert found.of_personal_models == between_personal_models
 
 
+def test_running_statistics_of_groups_are_not_extrapolated() -> None:
+    """A variance would become negative: with updates of -0.8 and 0.2, 1 becomes 0.7 by all and 0.2 by one side."""
+    layout = Layout(
+        (
+            TensorSpec("head.weight", "head", "linear", (1,)),
+            TensorSpec("norm.running_var", "norm", "buffer", (1,)),
+        )
+    )
+    updates = Rows(torch.arange(4), torch.tensor([[1.0, -0.8], [1.0, -0.8], [3.0, 0.2], [3.0, 0.2]]))
+    found = start_comparison(
+        replace(toy_problem(clients=4), layout=layout),
+        torch.tensor([0.0, 1.0]),
+        [updates, updates],
+        torch.arange(4),
+        sides(False, False, True, True),
+        level=0.05,
+        decision=Decision("replicated_split"),
+        node=0,
+        round=3,
+        finer=False,
+        personal=True,
+    )
+    assert found is not None
+    assert found.models.flatten().tolist() == pytest.approx([2.0, 0.7, 0.0, 0.2, 4.0, 1.2])
+
+
+def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
+    """Seven clients, of which 0 to 3 and 4 to 6 differ, and among the first four 0 and 1 from 2 and 3."""
+    inside = torch.tensor(
+        [[1] * 7, [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1] + [0] * 3]
+    )
+    groups = GroupTree(inside.bool(), torch.tensor([-1, 0, 0, 1, 1]), confirmed=1)
+    updates = Rows(torch.arange(7), torch.tensor([1.0, 3.0, 5.0, 7.0, 8.0, 9.0, 16.0])[:, None].expand(7, 6))
+
+    def means(min_cluster: int) -> list[float]:
+        problem = replace(toy_problem(clients=7), min_cluster=min_cluster)
+        return group_updates(problem, updates, torch.arange(7), groups, node=0, round=2)[:, 0].tolist()
+
+    assert means(1) == means(2) == [7.0, 4.0, 11.0, 2.0, 6.0]
+    assert means(3) == [7.0, 4.0, 11.0, 4.0, 4.0]
+    assert means(4) == means(7) == [7.0] * 5  # the sides below are held back too, or they would show the rest
+    assert means(8) == [0.0] * 5
+
+
 def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
     """Clients in two halves with a loss of 2 by all models, but of 1 by personal models of the root of one share.
 
@@ -254,6 +298,12 @@ def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
     )
 
 
+def of_groups(gains: list[float]) -> HoldoutComparison:
+    """Clients in two halves whose loss is 1 by the model of all, and lower by their gain with that of their half."""
+    one = personal(gains, share=0)
+    return replace(one, start=None, losses_by_share=one.losses_by_share[..., :1])
+
+
 @pytest.mark.parametrize(
     ("gains", "count"),
     [
@@ -270,6 +320,25 @@ def test_personal_models_must_gain_beyond_chance(gains: list[float], count: int)
     assert found.decision.values["gain"] == pytest.approx(sum(gains) / len(gains))
     assert (found.decision.values["p_gain"] <= found.decision.values["level_gain"]) is (count == 2)
     assert split_decision(personal(gains), 5, holdout_check=False).count == 2
+
+
+def test_members_that_claim_huge_losses_prevent_no_split() -> None:
+    """In each half, the median of what five members gain or lose is 1/4, so no loss counts more than 3/4."""
+    found = split_decision(of_groups([0.25, 0.25, 0.25, 0.25, -1000.0] * 2), 5, holdout_check=True)
+    assert found.count == 2
+    assert found.decision.values["gain"] == (8 * 0.25 - 2 * 0.75) / 10
+
+
+def test_a_half_that_loses_more_than_the_other_gains_is_not_split_off() -> None:
+    """Its members agree, so what they lose counts in full."""
+    found = split_decision(of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0]), 5, holdout_check=True)
+    assert found.count == 1
+    assert found.decision.values["gain"] == (3 * 0.25 - 3 * 2) / 6
+
+
+def test_what_a_member_loses_counts_up_to_three_times_the_median() -> None:
+    found = split_decision(of_groups([0.25] * 7 + [-0.5]), 5, holdout_check=True)
+    assert found.decision.values["gain"] == (7 * 0.25 - 0.5) / 8
 
 
 def test_a_member_that_diverged_by_itself_does_not_choose_the_share_for_all() -> None:

@@ -17,6 +17,7 @@ from fedstrata.core import (
     initial_state,
     make_pending,
 )
+from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
 from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
 
@@ -57,6 +58,22 @@ def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:
     state, diagnostics = aggregate(problem, state, stray, state.labels, torch.tensor([0, 1]))
     assert state.models[:, 0].tolist() == [2.0, 6.0]
     assert diagnostics.metrics == (Metric("left_out", 1.0),)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_a_cluster_of_too_few_clients_keeps_its_model(optimizer: ServerOptimizerName) -> None:
+    plain = replace(toy_problem(5), server=ServerOptimizer(optimizer))
+    problem = replace(plain, min_cluster=3)
+    report = report_of([0, 1, 2, 3, 4], [0] * 5, ones([1.0, 2.0, 6.0, 50.0, 70.0]))
+    state, diagnostics = aggregate(
+        problem, initial_state(problem), report, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0])
+    )
+    large, _ = aggregate(plain, initial_state(plain), report, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0]))
+    assert torch.equal(state.models[0], large.models[0]) and torch.equal(state.models[1], problem.fresh(0))
+    assert diagnostics.metrics == (Metric("left_out", 2.0),)
+    absent = report_of([0, 1, 3, 4], [0, 0, 1, 1], ones([1.0, 1.0, 5.0, 5.0]))
+    later, diagnostics = aggregate(problem, state, absent, state.labels, torch.tensor([0, 1]))
+    assert torch.equal(later.models, state.models) and diagnostics.metrics == (Metric("left_out", 4.0),)
 
 
 def test_members_that_are_not_placed_wait_at_the_node_that_was_split() -> None:

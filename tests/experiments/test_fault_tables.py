@@ -26,10 +26,14 @@ def test_what_was_not_measured_is_said_to_be_so(folder: Path) -> None:
 
 
 def test_a_fault_has_its_rounds_and_its_bits(folder: Path) -> None:
-    found: dict[str, Any] = {"case": "stopped", "seconds_per_round": [2, 50, 4], "absent": {"2": [2]}}
-    (folder / "network_faults.json").write_text(json.dumps([{**found, "same_bits": True, "seconds_to_recover": 20.8}]))
+    found: dict[str, Any] = {"case": "stopped", "seconds_per_round": [2, 50, 4], "same_bits": True}
+    runs = [
+        {**found, "run": 0, "absent": {"2": [2]}, "seconds_to_recover": 20.8},
+        {**found, "run": 1, "absent": {"2": [2], "3": [2]}, "seconds_to_recover": None},
+    ]
+    (folder / "network_faults.json").write_text(json.dumps(runs))
     (row,) = [row for row in rows(fault_tables.network()) if row[1] != MISSING]
-    assert row[1:] == ["4", "2", "21", "equal"]
+    assert row[1:] == ["2", "4", "1 to 2", "21", "equal in 2"]
 
 
 def test_growth_is_that_of_the_line_after_the_warm_up() -> None:

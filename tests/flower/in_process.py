@@ -16,7 +16,7 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower.client_data import export_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
-from fedstrata.flower.client_work import Device, register, work
+from fedstrata.flower.client_work import Device, add_up, register, work
 from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
@@ -27,6 +27,9 @@ from fedstrata.runner.build import RunSetup, build_run, objective_of
 TaskIdentity.task_id = 1
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1
+
+DOES = {"train": work, "query.register": register, "query.sum": add_up}
+"""What a device does with a message, by its type, as `client_app` has it."""
 
 Twist = Callable[[Message, Message], list[Message]]
 """What a grid does with a message and its reply: the replies that arrive."""
@@ -78,7 +81,7 @@ class Loopback:
             self.asked.append(message)
             ids.append(id)
             if node in self.devices:
-                does = register if message.metadata.message_type == "query.register" else work
+                does = DOES[message.metadata.message_type]
                 reply = over_the_wire(does(message, self.devices[node]))
                 self._replies[id] = self.twist(message, reply)
         return ids

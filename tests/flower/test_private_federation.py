@@ -74,6 +74,18 @@ def test_with_the_same_seed_a_federation_has_the_noise_of_the_simulator(kind: st
     assert real.summary["privacy"] == simulated.summary["privacy"]
 
 
+def test_small_clusters_keep_their_model_as_in_the_simulator(here: Here, tmp_path: Path) -> None:
+    """Six clients in three groups of two, and then in two of three."""
+    for groups, moves in ((3, False), (2, True)):
+        algorithm = {"name": "random_groups", "groups": groups}
+        privacy = {"min_cluster": 3}
+        real = driven(here, tmp_path / f"real {groups}", algorithm=algorithm, privacy=privacy)
+        experiment = load_experiment({**KEYS, "algorithm": algorithm, "privacy": privacy})
+        simulated = run_experiment(experiment, tmp_path / f"simulated {groups}", quiet=True)
+        assert torch.equal(real.state.models, simulated.state.models)
+        assert torch.equal(real.state.models[0], real.state.models[1]) != moves
+
+
 @pytest.mark.parametrize("kind", PRIVACY)
 def test_the_seed_of_the_run_does_not_tell_the_noise(kind: str, here: Here, tmp_path: Path) -> None:
     real = driven(here, tmp_path / "real", privacy=PRIVACY[kind])

@@ -5,6 +5,7 @@ the 20 are asked to train, and the first 10 answers are taken: over-selection by
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from math import log
@@ -184,3 +185,44 @@ def test_a_deadline_is_kept_within_a_look_for_replies(members: Members, tmp_path
     for round in range(1, KEYS["rounds"] + 1):
         for client, took in trainers(finished.grid, round).items():
             assert (client in finished.absent[round]) == (took > 20.0)
+
+
+class SlowDisk(Slow):
+    """A grid in front of a server whose disk takes a thousand seconds for each write, by the clock of the deadlines.
+
+    Attributes:
+        waited: How often the server has waited for its disk.
+    """
+
+    waited = 0
+    _devices_work = False
+
+    def push_messages(self, messages: list[Message]) -> list[str | None]:
+        # The devices of this grid answer in here, and their disks are fast.
+        self._devices_work = True
+        try:
+            return super().push_messages(messages)
+        finally:
+            self._devices_work = False
+
+    def fsync(self, handle: int) -> None:
+        if not self._devices_work:
+            self.waited += 1
+            self.ticks.time += 1000.0
+
+
+def test_a_slow_disk_of_the_server_makes_no_client_late(
+    members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients have a minute and take a second; what the server waits for its own disk is none of their time."""
+    devices = {node: replace(device, state=tmp_path / device.key) for node, device in members[0].items()}
+    grid = SlowDisk(devices, Ticks(), lambda message: 1.0)
+    monkeypatch.setattr(os, "fsync", grid.fsync)
+    rules = RoundRules(deadline=60.0)
+    drive(grid, load_experiment(KEYS), replace(members[1], rounds=rules), tmp_path / "run", clock=grid.ticks.clock)
+    assert grid.waited > 10 * KEYS["rounds"]
+    absent = Finished(tmp_path / "run", grid).absent
+    assert len(absent) == KEYS["rounds"] + 1 and not any(absent.values())
+    simulated(tmp_path / "simulated", {})
+    assert models(tmp_path / "run") == models(tmp_path / "simulated") != {}
+    assert scores(tmp_path / "run") == scores(tmp_path / "simulated")

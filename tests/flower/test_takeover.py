@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import tomli_w
+from certificates import FAULTS, write_certificate
 from flwr.cli.build import build_fab_from_disk
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -101,6 +102,10 @@ def control(url: str, context: ssl.SSLContext) -> ControlHttpClient:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder, port = tmp_path_factory.mktemp("takeover") / "federation", free_ports(4)
     deploy.init(folder, EXPERIMENT, port=port)
+    for name, fault in (("old", "expired"), ("early", "of the future")):
+        # Nodes that the operator has let in, too.
+        (folder / "nodes" / name).mkdir()
+        write_certificate(folder / "nodes" / name, "tls", FAULTS[fault])
     node, out, log = folder / "nodes/site-0", folder.parent / "real", folder.parent / "run.log"
     connection = tomllib.loads((folder / "cli/config.toml").read_text())["superlink"]["here"]
     operator = control(f"https://{connection['address']}", context_of(folder / "certificates/ca.crt"))
@@ -213,6 +218,18 @@ def test_somebody_without_a_nodes_certificate_may_not_even_ask(attacked: Attacke
         found = client.post(f"{attacked.url}/v1/fleet/pull-messages", content=b"")
     assert (found.status_code, found.headers["server"]) == (400, "nginx")
     assert "No required SSL certificate was sent" in found.text
+
+
+@pytest.mark.parametrize("name", ["old", "early"])
+def test_a_node_whose_certificate_does_not_hold_is_refused_and_the_run_goes_on(attacked: Attacked, name: str) -> None:
+    """It expired, or its time has not come; the server's own authority is right."""
+    own = context_of(attacked.node / "ca.crt", attacked.node.parent / name)
+    assert attacked.stands()
+    with httpx.Client(verify=own) as client:
+        found = client.post(f"{attacked.url}/v1/fleet/pull-messages", content=b"")
+    assert (found.status_code, found.headers["server"]) == (400, "nginx")
+    assert "The SSL certificate error" in found.text
+    assert attacked.stands()
 
 
 TARGETS = (

@@ -17,9 +17,11 @@ class Case:
             arguments of the command line.
         names: what the message must contain, such as the key that is wrong.
         accepted: whether the input is valid after all, so that the command succeeds.
+        imports: the modules that it names where a user names what is imported, as ``package.module:name``.
     """
 
     name: str
     command: Callable[[Path], list[str]]
     names: str = ""
     accepted: bool = False
+    imports: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fedstrata.algorithms import ALGORITHMS
@@ -73,11 +74,12 @@ def _sets(name: str, *pairs: str, names: str = "", accepted: bool = False) -> Ca
     return Case(name, command, names, accepted)
 
 
-def _keys(name: str, keys: dict[str, str], names: str = "", *, accepted: bool = False) -> Case:
+def _keys(name: str, keys: dict[str, str], names: str = "", *, accepted: bool = False, imports: str = "") -> Case:
     """A valid experiment file but for some keys; a table that is given whole replaces all keys of `BASE` in it."""
     kept = {key: value for key, value in BASE.items() if key.split(".")[0] not in keys}
     lines = [f"{key} = {value}" for key, value in {**kept, **keys}.items()]
-    return _text(name, "\n".join(lines), names, accepted=accepted)
+    made = _text(name, "\n".join(lines), names, accepted=accepted)
+    return replace(made, imports=(imports,) if imports else ())
 
 
 def _place(name: str, make: Callable[[Path], object], names: str = "") -> Case:
@@ -406,7 +408,8 @@ def _models() -> list[Case]:
         "sys:exit",
     )
     for factory in (*factories, "json:loads", "torch.nn:Linear", "no_such_package:x", "fedstrata:run", "a\\u0000b:c"):
-        cases.append(_keys(f"model: factory {factory}", {"model.name": f'"{factory}"'}, "model"))
+        module = factory.partition(":")[0].replace("\\u0000", "\0")
+        cases.append(_keys(f"model: factory {factory}", {"model.name": f'"{factory}"'}, "model", imports=module))
     return cases
 
 

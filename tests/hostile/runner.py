@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from forked import Process
+from imported import looked_for
 
 GIB = 2**30
 
@@ -60,6 +61,7 @@ class Outcome:
         peak_bytes: most memory that it held beyond what it began with.
         seconds: wall-clock time that it took.
         changed: paths outside the folders it may write to that are new, gone or different.
+        looked_for: modules that fedstrata's own code looked for; one that was imported before is not looked for.
     """
 
     status: int
@@ -70,6 +72,7 @@ class Outcome:
     peak_bytes: int
     seconds: float
     changed: tuple[str, ...] = ()
+    looked_for: tuple[str, ...] = ()
 
 
 class Runner:
@@ -119,7 +122,8 @@ class Runner:
             self.close()
         after = snapshot(surroundings, writable)
         paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-        return Outcome(**found, changed=tuple(paths))
+        modules = tuple(found.pop("looked_for", ()))
+        return Outcome(**found, changed=tuple(paths), looked_for=modules)
 
     def close(self) -> None:
         """End the child."""
@@ -269,13 +273,16 @@ def _perform(request: dict[str, Any]) -> dict[str, Any]:
     Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
     resident = _memory("VmRSS")
     status, error = 0, ""
+    modules = list[str]()
     try:
         os.chdir(request["folder"])
         for name, value in request["environment"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + request["ceiling"], resource.RLIM_INFINITY))
         module, _, name = request["function"].partition(":")
-        getattr(importlib.import_module(module), name)(*request["arguments"])
+        function = getattr(importlib.import_module(module), name)
+        with looked_for() as modules:
+            function(*request["arguments"])
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BaseException:
@@ -287,7 +294,8 @@ def _perform(request: dict[str, Any]) -> dict[str, Any]:
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
-    return {"status": status, "error": error, "peak_bytes": max(0, _memory("VmHWM") - resident)}
+    peak_bytes = max(0, _memory("VmHWM") - resident)
+    return {"status": status, "error": error, "peak_bytes": peak_bytes, "looked_for": modules}
 
 
 def _memory(field: str) -> int:

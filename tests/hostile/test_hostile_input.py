@@ -6,6 +6,7 @@ from hostile.cases import Case
 from hostile.datasets import datasets
 from hostile.experiments import experiments
 from hostile.runner import Runner, complaints
+from imported import strangers
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,7 @@ def meet(case: Case, runner: Runner, folder: Path) -> None:
     )
     assert complaints(outcome, accepted=case.accepted) == [], outcome
     assert case.names in outcome.err
+    assert strangers(outcome.looked_for, case.imports) == []
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -200,7 +200,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "out"), [("loop", ""), ("processes", "the runs/a"), ("ray", "the runs/a")])
+@pytest.mark.parametrize(
+    ("engine", "out"),
+    [("loop", ""), ("processes", "the runs/a"), pytest.param("ray", "the runs/a", marks=pytest.mark.deploy)],
+)
 def test_a_run_that_is_stopped_in_the_middle_of_a_round_finishes_it_and_goes_on_as_never_stopped(
     engine: str, out: str, here: Path
 ) -> None:

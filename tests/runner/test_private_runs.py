@@ -84,7 +84,7 @@ def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> Non
 
 
 def test_every_algorithm_of_the_library_is_known_to_the_accounting() -> None:
-    known = [*coverage._FIXED, *coverage._BY_UPDATES, *coverage._REFUSED]
+    known = [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES, *coverage._REFUSED]
     assert sorted(known) == sorted(ALGORITHMS)
 
 
@@ -103,7 +103,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
 
-@pytest.mark.parametrize("name", [*coverage._FIXED, *coverage._BY_UPDATES])
+@pytest.mark.parametrize("name", [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES])
 def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
     """Clipped to almost nothing, and with as little noise, no update reaches a model."""
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
@@ -144,10 +144,19 @@ def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     assert local is not None and local.exposure.releases == 10 + 5 * 3
 
 
-@pytest.mark.parametrize("name", coverage._FIXED)
+@pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
     private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
     assert private is not None and private.exposure.releases == 4
+
+
+@pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])
+def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dict[str, Any]) -> None:
+    """Ten clients in four groups of two or three."""
+    setup = built({**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
+    sizes = setup.algorithm.init(setup.problem).labels.bincount(minlength=4)
+    moved = (last_models(setup, rounds=1) != setup.problem.fresh(0)).any(dim=1)
+    assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
 
 
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
@@ -161,7 +170,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no amount": ({"privacy": {"kind": "central"}}, "either epsilon or noise_multiplier"),
     "two amounts": ({"privacy": {**CENTRAL, "epsilon": 2.0}}, "either epsilon or noise_multiplier"),
     "nobody adds noise": ({"privacy": {"epsilon": 2.0}}, "no epsilon with kind = 'none'"),
-    "small clusters of local noise": ({"privacy": {**LOCAL, "min_cluster": 2}}, "no min_cluster with kind = 'local'"),
+    "a size that nothing reaches": ({"privacy": {"min_cluster": 11}}, "min_cluster = 11: expected at most 10"),
+    "no clusters": (
+        {"privacy": {"min_cluster": 2}, "algorithm": {"name": "centralized"}},
+        "one model of all data, and no clusters",
+    ),
+    "a rule that takes one": (
+        {"privacy": {"min_cluster": 2}, "server": {"aggregation": "krum"}},
+        "hands on the update of a single client",
+    ),
     "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
     "a robust rule": (
         {"privacy": CENTRAL, "server": {"aggregation": "median"}},

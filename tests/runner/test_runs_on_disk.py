@@ -48,7 +48,7 @@ def sites(folder: Path, ending: str) -> dict[str, Any]:
     return {"rounds": 2, "data": data, "model": {"name": "mlp"}, "algorithm": {"name": "strata"}}
 
 
-@pytest.mark.parametrize("engine", ["loop", "processes", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["loop", "processes", pytest.param("ray", marks=pytest.mark.deploy)])
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # Ray's own
 def test_a_run_from_the_disk_is_the_run_in_memory_in_every_bit(engine: str, tmp_path: Path) -> None:
     source = sites(tmp_path / "sites", "csv") | {"engine": {"name": engine, "workers": 2}}

@@ -183,6 +183,8 @@ class IFCA:
     def _with_common_body(self, problem: Problem, before: State, after: State, result: Result) -> torch.Tensor:
         """The models (k, p) whose body has moved by the mean of all clients."""
         everyone = torch.zeros_like(result.chosen)
+        if not bool(problem.enough_clients(everyone, 1)):
+            return after.models
         clients = torch.zeros(problem.clients, dtype=torch.int64)
         mean = problem.released_means(
             result.updates, result.sizes, everyone, 1, clients, purpose="body", round=after.round

@@ -97,10 +97,18 @@ class ByzantineClients:
                 from_round=self.from_round,
                 seed=self.seed,
                 generator=draw,
+                task=name,
+                layers=self._layers(columns),
             )
             # Indexing by two tensors would pair them.
             values[(byzantine & here).nonzero(), columns] = self.attack(knowledge)
         return replace(result, updates=replace(result.updates, values=values))
+
+    def _layers(self, columns: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The places of each layer's weights among some columns, of those layers that are there."""
+        own = {layer: self.layout.columns(self.layout.select(layer)) for layer in self.layout.layers}
+        places = {layer: torch.isin(columns, each).nonzero().flatten() for layer, each in own.items()}
+        return {layer: each for layer, each in places.items() if len(each)}
 
     def _with_lies(self, plan: Plan, name: str, result: Result) -> Result:
         """A result with their lies, where clients compare models and upload nothing.

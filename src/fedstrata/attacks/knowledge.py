@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fedstrata.core import Rows
+from fedstrata.core import TRAIN, Rows
 from fedstrata.lazy_torch import torch
 
 
@@ -25,6 +26,8 @@ class Knowledge:
         from_round: The first round in which they attack.
         seed: The seed of the run.
         generator: The random numbers of this task and round.
+        task: The name of the task: "train" for the updates that are averaged; others are only looked at.
+        layers: The places of each layer's weights among the columns, by the name of the layer.
     """
 
     updates: Rows
@@ -39,6 +42,8 @@ class Knowledge:
     from_round: int
     seed: int
     generator: torch.Generator
+    task: str = TRAIN
+    layers: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def own(self) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.clustering import ClientMeasureName
+from fedstrata.compression import CompressionKind
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.aggregation_rules import MEANS, options_of
 from fedstrata.data.options import Memory, ReadOptions
@@ -35,6 +36,7 @@ from fedstrata.limits import (
     MAX_SAMPLES,
     MAX_STEP_SIZE,
     MAX_STEPS,
+    MAX_SUM_BITS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
 )
@@ -129,6 +131,9 @@ class DataTable(Table):
         clients: The number of clients. With the partition `natural` the default is all values of its column.
         tokens: Whether the samples are rows of tokens, which are whole numbers that stand for words and the like. They
             are not normalised.
+        copies: How often every sample stands in the data that clients share, so that many clients can be measured with
+            few samples. The test samples of a client may then be training samples of others, and scores come out too
+            good.
         samples: The training samples per client, on average; 0 is all there are, and the default for digits and for
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
@@ -155,6 +160,7 @@ class DataTable(Table):
     root: _Name | None = None
     clients: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 20
     tokens: bool = False
+    copies: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
     validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -242,6 +248,9 @@ class CohortTable(Table):
         weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
             weight 0 is never selected.
         dropout: The share of the cohort that never answers.
+        scored: The number of clients, drawn at random, that score the models of a round; 0 is all of them. So the
+            measures of a round, and what it costs, do not grow with the number of clients. After the last round
+            everyone scores.
     """
 
     fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
@@ -250,6 +259,7 @@ class CohortTable(Table):
         tuple[Annotated[float, Interval(ge=0, le=MAX_NUMBER)], ...], Strict(False), Len(0, MAX_CLIENTS)
     ] = ()
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    scored: Annotated[int, Interval(ge=0, le=MAX_CLIENTS)] = 0
 
 
 class ServerTable(Table):
@@ -362,7 +372,7 @@ class AttackTable(Table):
 
 
 class PrivacyTable(Table):
-    """Client-level differential privacy.
+    """Client-level differential privacy, secure aggregation, and the least size of clusters.
 
     Attributes:
         kind: Who adds noise: the server, to the sum of the updates of each cluster ("central"), or each client, to
@@ -372,7 +382,15 @@ class PrivacyTable(Table):
         epsilon: The epsilon of the whole run, from which the noise is computed; in place of `noise_multiplier`.
         delta: The delta of the whole run; by default 1e-5, or the number of clients to the power -1.1 if that is
             smaller.
-        min_cluster: Clusters of fewer clients keep the model with which they began, with "central".
+        min_cluster: The least number of clients whose updates move a model that others receive. In a round in which
+            fewer members of a cluster send an update, its model stays as it is. With "central", clusters of fewer
+            members keep theirs.
+        secure_aggregation: Whether the server sees the sum of the updates of a cluster alone. For algorithms that look
+            at no single update. Real devices mask what they send; a simulation adds up the same numbers.
+        sum_limit: The largest absolute value of a number of an update in such a sum; larger ones are cut to it.
+        sum_bits: The bits to which a number of an update is rounded in such a sum, with its sign.
+        min_sum: The smallest number of clients whose sum is opened. Two thirds of the clients that are asked are needed
+            in any case.
     """
 
     kind: Literal["none", "central", "local"] = "none"
@@ -381,17 +399,42 @@ class PrivacyTable(Table):
     epsilon: Annotated[float, Interval(gt=0, le=MAX_EPSILON)] | None = None
     delta: Annotated[float, Interval(gt=0, lt=1)] | None = None
     min_cluster: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
+    secure_aggregation: bool = False
+    sum_limit: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 1.0
+    sum_bits: Annotated[int, Interval(ge=2, le=MAX_SUM_BITS)] = 16
+    min_sum: Annotated[int, Interval(ge=2, le=MAX_CLIENTS)] = 3
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the kind does not use, and two ways to say how much noise there is, or none."""
-        unused = {
-            "none": ("clip_norm", "noise_multiplier", "epsilon", "delta", "min_cluster"),
-            "local": ("min_cluster",),
-        }
-        _refuse_unused(self, unused.get(self.kind, ()), "kind")
-        if self.kind != "none" and (self.noise_multiplier is None) == (self.epsilon is None):
+        if self.kind == "none":
+            _refuse_unused(self, ("clip_norm", "noise_multiplier", "epsilon", "delta"), "kind")
+        elif (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError(f"either epsilon or noise_multiplier with kind = {self.kind!r}")
+        if not self.secure_aggregation:
+            _refuse_unused(self, ("sum_limit", "sum_bits", "min_sum"), "secure_aggregation")
+        elif self.kind == "central":
+            raise ValueError("no secure_aggregation with kind = 'central', whose server clips every single update")
+        return self
+
+
+class NetworkTable(Table):
+    """How updates travel.
+
+    Attributes:
+        compression: How clients compress their updates: rounded to "bfloat16", or at random to "int8", or the largest
+            numbers only ("top_k"), with error feedback. "none" is float32.
+        share: The share of the numbers of an update that "top_k" sends, rounded up.
+    """
+
+    compression: CompressionKind = "none"
+    share: Annotated[float, Interval(gt=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse a share where nothing uses it."""
+        if self.compression != "top_k":
+            _refuse_unused(self, ("share",), "compression")
         return self
 
 
@@ -534,7 +577,8 @@ class Experiment(Table):
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
         attack: Clients that send something else than they have trained.
-        privacy: Client-level differential privacy.
+        privacy: Client-level differential privacy, secure aggregation, and the least size of clusters.
+        network: How updates travel.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.
         engine: What computes.
@@ -557,6 +601,7 @@ class Experiment(Table):
     personal: PersonalTable = PersonalTable()
     attack: AttackTable = AttackTable()
     privacy: PrivacyTable = PrivacyTable()
+    network: NetworkTable = NetworkTable()
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     engine: EngineTable = EngineTable()
     events: EventsTable = EventsTable()

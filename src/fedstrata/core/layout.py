@@ -75,6 +75,11 @@ class Layout:
         """The mask of no tensor."""
         return (False,) * len(self.tensors)
 
+    @property
+    def buffers(self) -> Mask:
+        """The mask of running statistics."""
+        return tuple(slot.kind == "buffer" for slot in self.tensors)
+
     def select(self, *selectors: str) -> Mask:
         """The conv and linear tensors that any of the selectors names.
 

@@ -30,6 +30,8 @@ class Problem:
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.
         bucket_size: The number of members of a cluster whose updates are averaged at random before this rule.
+        min_cluster: The least number of clients whose updates move a model that leaves the server. Where `privacy` is
+            given, it has a least size of its own.
         privacy: What the server does with updates before their means leave it; None where it keeps to `aggregation`.
         server: What the server makes of these means.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
@@ -46,6 +48,7 @@ class Problem:
     truth: torch.Tensor | None = None
     aggregation: Aggregation = weighted_mean
     bucket_size: int = 1
+    min_cluster: int = 1
     privacy: CentralPrivacy | None = None
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     public: torch.Tensor | None = None
@@ -58,6 +61,19 @@ class Problem:
     def generator(self, stream: str, round: int = 0) -> torch.Generator:
         """The server's random numbers: a function of the seed, the name of the stream and the round."""
         return generator(self.seed, stream, round)
+
+    def enough_clients(self, labels: torch.Tensor, k: int) -> torch.Tensor:
+        """Which clusters may be moved by the updates of a round, bool (k,): those of at least `min_cluster` clients.
+
+        With differential privacy they all may. Who answered is not to be seen there, so members are counted instead.
+
+        Args:
+            labels: The cluster of each client whose update counts, (m,) in 0..k-1.
+            k: The number of clusters.
+        """
+        if self.privacy is not None:
+            return torch.ones(k, dtype=torch.bool)
+        return labels.bincount(minlength=k) >= self.min_cluster
 
     def released_means(
         self,

@@ -99,7 +99,7 @@ def server_step(
         first = first + (1 - optimizer.momentum) * updates
         second = _second_moment(optimizer, before.second, updates.square())
         moves = optimizer.lr * first / (second.sqrt() + optimizer.tau)
-    buffers = layout.columns(tuple(tensor.kind == "buffer" for tensor in layout.tensors))
+    buffers = layout.columns(layout.buffers)
     for unstepped in (buffers, values):
         moves[:, unstepped] = updates[:, unstepped]
     rows = answered[:, None]

@@ -187,6 +187,7 @@ def aggregate(
 
     The model of a cluster moves by ``problem.released_means`` of its members' updates (FedAvg, Algorithm 1), or of
     means of random buckets of them where ``problem.bucket_size`` is above 1, or by what ``problem.server`` makes of it.
+    A cluster keeps its model in a round in which fewer than ``problem.min_cluster`` of its members sent an update.
 
     Args:
         problem: What is fixed for the run.
@@ -203,7 +204,7 @@ def aggregate(
 
     Returns:
         The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
-        because they did not start from the model of the client's cluster.
+        because they did not start from the model of the client's cluster, or too few clients sent one.
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     starts = state.models[parents]
@@ -212,6 +213,7 @@ def aggregate(
     label = labels[result.updates.clients]
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     counted = (label >= 0) & (result.chosen == parents[label])
+    counted &= problem.enough_clients(label[counted], len(parents))[label]
     fresh = result.only(counted)
     round = state.round + 1
     draw = problem.generator("buckets", round)

@@ -49,6 +49,8 @@ class Dataset:
             float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
         answer: What networks say about the samples.
         notes: What looked wrong while the files were read, in a line each.
+        places: The row of `inputs` in memory that each sample is, (samples,) int64, where several samples are copies of
+            one row; None where sample i is row i.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -70,6 +72,7 @@ class Dataset:
     targets: Tensor | None = None
     answer: Answer = "classes"
     notes: tuple[str, ...] = ()
+    places: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -84,7 +87,8 @@ class Dataset:
             raise DataError(f"{self.name}: labels are {self.labels.dtype} {shape}; expected int64 (samples,)")
         if samples == 0:
             raise DataError(f"{self.name} holds no samples")
-        lengths = {"inputs": len(self.inputs), "targets": samples if self.targets is None else len(self.targets)}
+        rows = len(self.inputs) if self.places is None else len(self.places)
+        lengths = {"inputs": rows, "targets": samples if self.targets is None else len(self.targets)}
         lengths |= {key: len(column) for key, column in self.columns.items()}
         for key, length in lengths.items():
             if length != samples:
@@ -144,6 +148,25 @@ class Dataset:
         """Return the fields that have a row per sample, but for the columns, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, torch.Tensor | MappedInputs)}
+
+    def copied(self, copies: int) -> Dataset:
+        """Return a data set in which every sample stands so many times. The inputs are stored once."""
+        if copies == 1:
+            return self
+        positions = torch.arange(len(self)).repeat(copies)
+        mapped = isinstance(self.inputs, MappedInputs)
+        return replace(
+            self,
+            inputs=self.inputs.at(positions) if isinstance(self.inputs, MappedInputs) else self.inputs,
+            labels=self.labels.repeat(copies),
+            targets=None if self.targets is None else torch.cat([self.targets] * copies),
+            columns={name: np.tile(column, copies) for name, column in self.columns.items()},
+            places=None if mapped else positions,
+        )
+
+    def stored_rows(self, index: Tensor) -> Tensor:
+        """Return the rows of `inputs` that hold the samples at some positions, (samples',) int64."""
+        return index if self.places is None else self.places[index]
 
     @property
     def on_disk(self) -> bool:
@@ -238,6 +261,7 @@ class Dataset:
                 read = torch.empty(pixels.shape, dtype=read.dtype).copy_(pixels).permute(0, 3, 1, 2)
             return read
         inputs: Tensor = self.inputs
+        index = self.stored_rows(index)
         if inputs.ndim != 4:
             return inputs.index_select(0, index)
         return inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

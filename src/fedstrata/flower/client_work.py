@@ -13,7 +13,8 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedstrata.core import CLIENT_STATS, Layout
+from fedstrata.compression import Packed
+from fedstrata.core import CLIENT_STATS, TRAIN, Layout
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
@@ -26,14 +27,19 @@ from fedstrata.flower.protocol import (
     ClientInfo,
     Reply,
     Request,
+    RunConfig,
     needed_tensors,
     read_request,
     read_run_config,
+    without_updates,
     write_reply,
 )
+from fedstrata.flower.sum_messages import asks_for_sum
+from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
 from fedstrata.privacy import LocalPrivacy
+from fedstrata.privacy.secure_sum import without_sizes
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
@@ -59,12 +65,14 @@ class Device:
         state: The folder of what its client keeps to itself.
         client_stats: Functions for statistics of the data that the server may ask for, as
             ``"package.module:function"``. Without this list it could have any function of this machine called.
+        only_sums: Whether this device sends updates in runs with secure aggregation alone.
     """
 
     key: str
     data: Path
     state: Path
     client_stats: tuple[str, ...] = ()
+    only_sums: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Device:
@@ -80,7 +88,12 @@ class Device:
                     'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
                 )
         stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
-        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]), stats)
+        sums = config.get("secure-aggregation", "offered")
+        if sums not in ("offered", "required"):
+            raise InputError(
+                f'node configuration: expected secure-aggregation to be "offered" or "required", found {sums!r}'
+            )
+        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]), stats, sums == "required")
 
 
 def work(message: Message, device: Device) -> Message:
@@ -91,6 +104,11 @@ def work(message: Message, device: Device) -> Message:
 def register(message: Message, device: Device) -> Message:
     """Say which client this is, and how many samples it has."""
     return _reply(message, device, _client_info)
+
+
+def add_up(message: Message, device: Device) -> Message:
+    """Do a step of a secure sum that needs no training."""
+    return _reply(message, device, _sum_step)
 
 
 def by_node_config(
@@ -135,9 +153,7 @@ def _work(payload: Payload, device: Device) -> Payload:
 def _score_and_train(payload: Payload, device: Device) -> Payload:
     """Score and train; what is to stay here is on the disk before the reply leaves."""
     config = read_run_config(payload)
-    key = payload.record("client").get("key")
-    if key != device.key:
-        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
+    _refuse_other_client(payload, device)
     network = config.network()
     layout = layout_of(network)
     request = read_request(payload, layout)
@@ -149,12 +165,21 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     missing = _missing_tensors(request, layout, store)
     if missing:
         return Payload({"missing": {"tensors": missing}})
+    summed = asks_for_sum(payload)
+    _refuse_clear_updates(config, request, device, summed=summed)
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     if config.noise_multiplier:
         noise_seed = secret_seed(device.state / _NOISE_SEED)
         local = LocalPrivacy(layout, config.clip_norm, config.noise_multiplier, noise_seed)
         report = local.of_report(request.plan, report)
+    compression = config.compressor(layout)
+    packed = dict[str, Packed]()
+    if compression is not None:
+        for name, result in report.results.items():
+            # There is one client on a device.
+            for update in compression.packed(request.plan, name, result, store):
+                packed[name] = update
     end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
@@ -163,7 +188,39 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
         _forget_old_runs(device.state)
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
-    return write_reply(Reply(report, stored, spoilt), request, layout, config.run)
+    if not summed:
+        return write_reply(Reply(report, stored, spoilt), request, layout, config.run, compression, packed)
+    vector = masked_update(payload, config, device.state, request, layout, report)
+    reply = Reply(without_sizes(report), stored, spoilt)
+    return write_reply(reply, without_updates(request), layout, config.run) | vector
+
+
+def _sum_step(payload: Payload, device: Device) -> Payload:
+    config = read_run_config(payload)
+    _refuse_other_client(payload, device)
+    with folder_lock(device.state, wait=lambda: None):
+        done = sum_step(payload, config, device.state)
+        _forget_old_runs(device.state, SUFFIX)
+        return done
+
+
+def _refuse_other_client(payload: Payload, device: Device) -> None:
+    key = payload.record("client").get("key")
+    if key != device.key:
+        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
+
+
+def _refuse_clear_updates(config: RunConfig, request: Request, device: Device, *, summed: bool) -> None:
+    """Refuse to send an update that is in no sum, in a run with secure aggregation or where the device requires it."""
+    sent = [name for name, task in request.plan.tasks.items() if any(task.upload)]
+    if device.only_sums and not config.sums.secure and sent:
+        raise InputError(
+            "expected a run with privacy.secure_aggregation = true, which this device requires, found one without"
+        )
+    if config.sums.secure != summed and (summed or sent):
+        raise InputError("expected updates to be asked for in a sum in a run with secure aggregation, and only there")
+    if summed and sent != [TRAIN]:
+        raise InputError(f"expected one update, of the task {TRAIN}, found {', '.join(sent) or 'none'}")
 
 
 def _refuse_unknown_stats(request: Request, device: Device) -> None:
@@ -204,7 +261,7 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
     }
 
 
-def _forget_old_runs(state: Path) -> None:
-    """Remove the tensors of all but the newest runs."""
-    for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
+def _forget_old_runs(state: Path, suffix: str = ".safetensors") -> None:
+    """Remove the tensors of all but the newest runs, or what is known of their sums."""
+    for old in sorted(state.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
         old.unlink()

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedstrata.core import CLIENT, Plan, Report
+from fedstrata.core import CLIENT, TRAIN, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.errors import EngineError, InputError, check_rules
@@ -29,10 +29,14 @@ from fedstrata.flower.protocol import (
     expected_reply,
     read_reply,
     request_for,
+    without_updates,
     write_request,
     write_run_config,
 )
+from fedstrata.flower.sum_messages import SUM
+from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of
+from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
@@ -68,6 +72,13 @@ class RoundRules:
         check_rules("rounds", rules, self)
 
 
+_STEP_SHARE = 0.1
+"""The share of the deadline that each step of a secure sum without training may take at most: three of them."""
+
+_OUTSIDE = "it dropped out of the secure sum"
+"""Why a client that answered did not train, or has no update in the report."""
+
+
 @dataclass
 class RoundTraffic:
     """What became of one plan on the network.
@@ -91,6 +102,7 @@ class _Attempt:
 
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
     replies: dict[int, Reply] = field(default_factory=dict)
+    sums: SumRound | None = None
     missing: list[int] = field(default_factory=list)
     not_finite: set[int] = field(default_factory=set)
 
@@ -131,6 +143,7 @@ class FlowerClients:
             is of no use.
         registry: The registered clients. The caller replaces it when somebody comes.
         traffic: What became of the last plan.
+        events: What happened to the secure sums of the last plan.
     """
 
     def __init__(
@@ -146,6 +159,7 @@ class FlowerClients:
         self.store = ClientStore()
         self.registry = registry
         self.traffic = RoundTraffic()
+        self.events: Sequence[Mapping[str, Any]] = ()
         self._grid = grid
         self._config = config
         self._rules = rules or RoundRules()
@@ -153,6 +167,7 @@ class FlowerClients:
         self._clock = clock or Clock()
         module = config.network()
         self._layout = layout_of(module)
+        self._compression = config.compressor(self._layout)
         self._loop = Loop(module, self._layout, no_client_data(config))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -175,6 +190,7 @@ class FlowerClients:
         # Without a score there is no record of the round before.
         scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else asked
         least = min(self._rules.min_replies, len(scored))
+        self.events = ()
         for _ in range(self._rules.max_attempts):
             attempt = self._attempt(plan, sorted(asked))
             self.traffic = attempt.traffic
@@ -184,7 +200,8 @@ class FlowerClients:
                 self._tell(f"round {plan.round}: client {client} is rejected: {reason}")
             found = len(scored & attempt.replies.keys())
             if found >= least:
-                return self._merge(plan, dict(sorted(attempt.replies.items())))
+                report = self._merge(plan, dict(sorted(attempt.replies.items())))
+                return report if attempt.sums is None else self._open(plan, attempt, attempt.sums, report)
             self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
         advice = "see to the nodes, then resume the run"
         if 2 * len(attempt.not_finite) > len(asked):
@@ -198,6 +215,10 @@ class FlowerClients:
         """Send a plan until there are enough replies or time is up."""
         end = self._clock.now() + self._rules.deadline
         attempt = _Attempt()
+        if self._config.sums.secure and is_summed(plan):
+            attempt.sums = self._begin_sums(plan, attempt)
+            plan = plan.only(torch.tensor([client in attempt.sums.ready for client in plan.cohort.tolist()]).bool())
+            end -= _STEP_SHARE * self._rules.deadline  # for the last step
         enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
         requests = {
@@ -218,12 +239,59 @@ class FlowerClients:
         traffic.rejected = dict(sorted(traffic.rejected.items()))
         return attempt
 
+    def _begin_sums(self, plan: Plan, attempt: _Attempt) -> SumRound:
+        """Exchange the keys and shares of the secure sums of a plan."""
+        held = {client: self.registry.of(client) for client in plan.cohort.tolist()}
+        weights = {client: self._config.sums.weight(each[1].train) for client, each in held.items() if each}
+        sums = SumRound(self._config.sums, self._layout, plan, weights)
+        self._exchange(plan.round, sums.keys(), attempt.traffic)
+        self._exchange(plan.round, sums.shares(), attempt.traffic)
+        return sums
+
+    def _open(self, plan: Plan, attempt: _Attempt, sums: SumRound, report: Report) -> Report:
+        """Open the secure sums, and put their means in the place of the updates."""
+        self._exchange(plan.round, sums.revealed(), attempt.traffic)
+        summed = sums.report(report)
+        self.events = summed.events
+        counted = set(summed.report.results[TRAIN].updates.clients.tolist())
+        for client in plan.cohort.tolist():
+            if client not in counted and client not in self.traffic.rejected:
+                self.traffic.absent.setdefault(client, _OUTSIDE)
+        self.traffic.absent = dict(sorted(self.traffic.absent.items()))
+        return summed.report
+
+    def _exchange(self, round: int, step: SumStep, traffic: RoundTraffic) -> None:
+        """Do one step of the secure sums of a round, with all clients at once."""
+        seconds = _STEP_SHARE * self._rules.deadline
+        messages = dict[int, "Message"]()
+        for client, request in step.requests.items():
+            found = self.registry.of(client)
+            if found is None or found[1].node == NO_NODE:
+                continue
+            key, registration = found
+            address = Payload({"client": {"key": key}})
+            content = encode(write_run_config(self._config, self._layout) | address | request)
+            messages[client] = message_to(registration.node, SUM, content, round, max(seconds, 1.0))
+            traffic.down += content_bytes(content)
+        limit = largest(step.expected[client].limit for client in messages)
+        for client, message in replies(self._grid, messages, limit, seconds, self._clock):
+            try:
+                if reason := failure_reason(message):
+                    raise InputError(reason)
+                traffic.up += content_bytes(message.content)
+                step.take(client, decode(message.content, step.expected[client]))
+            except InputError as error:
+                self._tell(f"round {round}: client {client} is out of the sum: {one_line(without_paths(str(error)))}")
+            if step.enough():
+                return
+
     def _collect(self, requests: Mapping[int, Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
         """Send requests and take in the replies."""
         seconds = max(end - self._clock.now(), 0.0)
         messages = dict[int, "Message"]()
         bounds = dict[int, ReplyBounds]()
         expected = dict[int, ExpectedReply]()
+        asked = dict[int, Request]()
         for client, request in requests.items():
             found = self.registry.of(client)
             if found is None or found[1].node == NO_NODE:
@@ -233,6 +301,9 @@ class FlowerClients:
             # The device compares the key with its own.
             address = Payload({"client": {"key": key}})
             payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
+            sums = attempt.sums if len(request.plan.cohort) else None
+            if sums is not None:
+                payload = payload | sums.work(client)
             content = encode(payload)
             # Flower takes 0 seconds for half a day.
             messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
@@ -240,11 +311,13 @@ class FlowerClients:
                 self._config.run, registration.train, registration.test, self._config.objective.metric_info.bounds
             )
             sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
-            expected[client] = expected_reply(request, self._layout, sizes)
+            asked[client] = request if sums is None else without_updates(request)
+            reply = expected_reply(asked[client], self._layout, sizes, self._compression)
+            expected[client] = reply if sums is None else sums.expected_work(client, reply)
             attempt.traffic.down += content_bytes(content)
         limit = largest(each.limit for each in expected.values())
         for client, message in replies(self._grid, messages, limit, seconds, self._clock):
-            self._take(message, requests[client], expected[client], bounds[client], attempt)
+            self._take(message, asked[client], expected[client], bounds[client], attempt)
             if enough.met(attempt):
                 return
 
@@ -257,6 +330,8 @@ class FlowerClients:
         try:
             if reason := failure_reason(message):
                 traffic.absent[client] = reason
+                if NOT_FINITE in reason:
+                    attempt.not_finite.add(client)
                 return
             traffic.up += content_bytes(message.content)
             payload = decode(message.content, expected)
@@ -265,7 +340,10 @@ class FlowerClients:
                 traffic.absent[client] = one_line(f"its device has lost {', '.join(names)}")
                 attempt.missing.append(client)
             else:
-                attempt.replies[client] = read_reply(payload, request, self._layout, bounds)
+                reply = read_reply(payload, request, self._layout, bounds, self._compression)
+                if attempt.sums is not None and len(request.plan.cohort):
+                    attempt.sums.take_work(client, payload)
+                attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
         except InputError as error:
             traffic.absent.pop(client, None)

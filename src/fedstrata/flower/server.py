@@ -36,7 +36,15 @@ from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units, with_personal_stage
+from fedstrata.runner.build import (
+    RunSetup,
+    compression_of,
+    objective_of,
+    problem_of,
+    rehearse,
+    spreads_units,
+    with_personal_stage,
+)
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.privacy import private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
@@ -44,6 +52,7 @@ from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
 from fedstrata.runner.run import run_steps
+from fedstrata.runner.secure_sums import sum_terms
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -109,6 +118,7 @@ def drive(
         tell = line.keep
         clock = clock or Clock()
         config = _with_noise(experiment, run_config(experiment, federation, _run_name(folder)))
+        config = _with_sums(experiment, config)
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -124,7 +134,7 @@ def drive(
         noise_seed = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
         setup, joins = _run_setup(experiment, federation, config, clients, public, noise_seed)
         show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
-        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell)
+        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell, trains_on=False)
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)
@@ -132,7 +142,8 @@ def drive(
             clients.registry = registrar.update(clients.registry, plan.round + 1)
             save_registry(folder / _REGISTRY_FILE, clients.registry)
             joins.update(_joins(experiment, clients.registry))
-            return reply._replace(absent=clients.traffic.absent, rejected=clients.traffic.rejected)
+            traffic = clients.traffic
+            return reply._replace(absent=traffic.absent, rejected=traffic.rejected, events=clients.events)
 
         finished = answer_plans(steps, reply)
         _record_clients(out, federation, clients)
@@ -155,6 +166,8 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         objective=objective_of(experiment),
         reading=experiment.reading,
         spread_units=spreads_units(experiment),
+        compression=experiment.network.compression,
+        compression_share=experiment.network.share,
     )
 
 
@@ -204,6 +217,8 @@ def _run_setup(
         objective=config.objective,
         personal=personal,
         private=private,
+        compression=compression_of(experiment, problem.layout),
+        arrives_unpacked=True,
     )
     return setup, joins
 
@@ -216,6 +231,12 @@ def _with_noise(experiment: Experiment, config: RunConfig) -> RunConfig:
     private = private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
     assert private is not None
     return replace(config, clip_norm=private.clip_norm, noise_multiplier=private.noise_multiplier)
+
+
+def _with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:
+    """The config of a run with the terms of the sums that the server sees in place of updates, if it sees sums."""
+    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    return replace(config, sums=sum_terms(experiment, problem, experiment.algorithm_of()))
 
 
 def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:

@@ -11,7 +11,18 @@ from fedstrata.core import Plan
 
 _MODELS = "the models of the clusters in every round"
 
-_FIXED = ("fedavg", "finetune", "fedprox", "ditto", "fedbn", "fedper", "fedrep", "lg_fedavg", "oracle", "random_groups")
+FIXED_CLUSTERS = (
+    "fedavg",
+    "finetune",
+    "fedprox",
+    "ditto",
+    "fedbn",
+    "fedper",
+    "fedrep",
+    "lg_fedavg",
+    "oracle",
+    "random_groups",
+)
 """The algorithms whose clusters do not depend on what clients send."""
 
 _BY_UPDATES = ("cfl", "layercfl", "hicfl", "fl_hc", "fesem", "fedclust", "flis", "pacfl", "ifca", "strata")
@@ -57,7 +68,7 @@ def coverage_of(
     """
     if name in _REFUSED:
         return _REFUSED[name]
-    if name not in (*_FIXED, *_BY_UPDATES):
+    if name not in (*FIXED_CLUSTERS, *_BY_UPDATES):
         return "what an algorithm of your own sends and gives away is not known"
     if any(any(task.upload_values) for task in plan.tasks.values()):
         return "clients send values of layers, which no small norm clips"
@@ -71,7 +82,7 @@ def _central(name: str, keys: Mapping[str, Any], rounds: int) -> Coverage | str:
     if name == "ifca" and keys["average"] == "gradient":
         return "with algorithm.average = 'gradient' the number of clients that chose a model scales every update"
     outside = ["the records of the run, with the scores of clients"]
-    if name in _FIXED:
+    if name in FIXED_CLUSTERS:
         return Coverage(0, (_MODELS,), tuple(outside), decisions=True)
     outside = ["which client is in which cluster, and when clusters split", *outside]
     if name != "strata":
@@ -98,7 +109,7 @@ def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Cover
         # The folds of every test, and the longer training of outliers after it.
         folds = 2 if keys["folds"] == 2 else 4
         more += _split_half_rounds(rounds) * (folds + 1)
-    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions=name in _FIXED)
+    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions=name in FIXED_CLUSTERS)
 
 
 def _split_half_rounds(rounds: int) -> int:

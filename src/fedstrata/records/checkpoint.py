@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Union, get_args, get_origin, get_type_hints
@@ -99,7 +100,12 @@ def save(
     # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.
     checksum = f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
     replace_file(path.with_suffix(".sha256"), checksum.encode(), private=True)
-    replace_file(path, content, private=True)
+    try:
+        replace_file(path, content, private=True)
+    except OSError:
+        with suppress(OSError):
+            remove_file(path.with_suffix(".sha256"))
+        raise
     _logger.debug("%s: %d bytes", path, len(content))
     for old in checkpoints(folder)[_KEPT_CHECKPOINTS:]:
         remove_file(old)

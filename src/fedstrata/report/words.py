@@ -45,7 +45,8 @@ METRICS: Mapping[str, str] = {
     "radius2": "Largest radius of the second stage, a distance of models.",
     "chosen": "Number of models that at least one client chose.",
     "moved": "Number of clients that changed their cluster.",
-    "left_out": "Number of updates that were not averaged: they started from another cluster's model. 0 is usual.",
+    "left_out": "Number of updates that were not averaged: they started from another cluster's model, or their cluster "
+    "had fewer than privacy.min_cluster. 0 is usual.",
     "p": "p-value of the test: how often chance alone gives such a result. A split needs p at most the level.",
     "level": "Significance level of this test; the tests of a cluster share alpha.",
     "floor": "Smallest p-value that two clear groups of so many clients are sure to reach.",
@@ -277,13 +278,15 @@ def split_text(event: Mapping[str, Any]) -> str:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """Return a split, a layer scan, a rejected or reversed answer, or a divergence in words; empty for other events."""
+    """Return an event in words: a split, a layer scan, a rejected answer, a secure sum; empty for most others."""
     texts = {
         "split": split_text,
         "scout": _layer_scan_text,
         "rejected": _rejection_text,
         "diverged": _divergence_text,
         "reversed": _reversal_text,
+        "no_sum": _no_sum_text,
+        "cut_updates": _cut_updates_text,
     }
     text = texts.get(str(event.get("kind")))
     return text(event) if text else ""
@@ -314,6 +317,22 @@ def _rejection_text(event: Mapping[str, Any]) -> str:
 def _reversal_text(event: Mapping[str, Any]) -> str:
     """Return why updates are not in the mean of their cluster."""
     return "the updates of the last rounds point against those of the cluster; they are not in its mean"
+
+
+def _no_sum_text(event: Mapping[str, Any]) -> str:
+    """Return why a secure sum was not opened."""
+    kept = "the model stays as it is"
+    if event.get("reason") == "sum out of range":
+        return f"the secure sum is none that clients of this run can have, and is not used; {kept}"
+    clients = len(event.get("clients", []))
+    found = f"{event.get('answered')} of {clients} clients stayed to the end, {event.get('needed')} are needed"
+    return f"the secure sum was not opened: {found}; {kept}"
+
+
+def _cut_updates_text(event: Mapping[str, Any]) -> str:
+    """Return how many updates did not fit into the range of a secure sum."""
+    updates = plural(int(event.get("cut", 0)), "update")
+    return f"{updates} in the secure sum had numbers above {brief(event.get('limit'))}, which were cut; raise sum_limit"
 
 
 def _divergence_text(event: Mapping[str, Any]) -> str:

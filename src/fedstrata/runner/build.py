@@ -13,6 +13,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.attacks import ByzantineClients, Trigger
+from fedstrata.compression import Compression
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
@@ -41,6 +42,8 @@ from fedstrata.models import NetworkShape, layout_of, make_network, portable, ro
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
+from fedstrata.privacy import SumTerms
+from fedstrata.privacy.secure_sum import Summed, summed_report
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -50,6 +53,7 @@ from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
+from fedstrata.runner.secure_sums import sum_terms
 
 _logger = logging.getLogger(__name__)
 
@@ -78,6 +82,10 @@ class RunSetup:
         byzantine: The clients that send something else than they have trained; None where all are honest.
         private: The differential privacy of the run; None where there is none.
         trigger: The trigger of their backdoor; None where they have none.
+        sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
+            devices keep to them.
+        compression: How clients compress their updates; None where they do not.
+        arrives_unpacked: Whether reports are as the server has them already, as those of real devices are.
     """
 
     problem: Problem
@@ -96,6 +104,9 @@ class RunSetup:
     byzantine: ByzantineClients | None = None
     private: PrivateRun | None = None
     trigger: Trigger | None = None
+    sums: SumTerms = field(default_factory=SumTerms)
+    compression: Compression | None = None
+    arrives_unpacked: bool = False
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -103,10 +114,19 @@ class RunSetup:
         return torch.arange(self.problem.clients)
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
-        """What the server gets of a report, where clients add noise, or some are Byzantine."""
+        """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
         if self.private is not None and self.private.local is not None:
             report = self.private.local.of_report(plan, report)
-        return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
+        if self.byzantine is not None:
+            report = self.byzantine.corrupt(plan, report)
+        if self.compression is not None and not self.arrives_unpacked:
+            # Nothing else fits into what travels, whoever sends it.
+            report = self.compression.of_report(plan, report, self.clients.store)
+        return report
+
+    def summed(self, plan: Plan, report: Report) -> Summed:
+        """What the server sees of that, with secure aggregation."""
+        return summed_report(self.sums, self.problem.layout, plan, report) if self.sums.secure else Summed(report)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""
@@ -137,6 +157,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         rehearsed = problem_of(experiment, info.shape, outputs)
         rehearse(algorithm, rehearsed, personal)
         private_run(experiment, rehearsed, algorithm, members)
+        sum_terms(experiment, rehearsed, algorithm)
         check_probes(experiment, algorithm, rehearsed)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
@@ -182,6 +203,8 @@ def build_run(experiment: Experiment) -> RunSetup:
         byzantine=byzantine,
         private=private,
         trigger=trigger,
+        sums=sum_terms(experiment, problem, algorithm),
+        compression=compression_of(experiment, problem.layout),
     )
 
 
@@ -237,8 +260,18 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     rehearse(algorithm, problem, personal)
     private = private_run(experiment, problem, algorithm, members)
     problem = with_central_privacy(problem, private)
+    sums = sum_terms(experiment, problem, algorithm)
     algorithm = with_personal_stage(algorithm, personal)
-    return replace(setup, algorithm=algorithm, personal=personal, problem=problem, members=members, private=private)
+    return replace(
+        setup,
+        algorithm=algorithm,
+        personal=personal,
+        problem=problem,
+        members=members,
+        private=private,
+        sums=sums,
+        compression=compression_of(experiment, problem.layout),
+    )
 
 
 def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
@@ -252,7 +285,12 @@ def _samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
     wanted = experiment.data
     if wanted.test != OWN_TEST:
-        return _with_unit(experiment, _load(experiment)), 0
+        return _with_unit(experiment, _load(experiment)).copied(wanted.copies), 0
+    if wanted.copies > 1:
+        raise ExperimentError(
+            f"data.copies = {wanted.copies}: expected 1 with data.test = {OWN_TEST!r}; hold out a share of each "
+            "client's samples instead, as data.test = 0.2"
+        )
     both = data.load_both(wanted.name, wanted.root, experiment.reading)
     train, test = (_for_network(experiment, split) for split in both)
     train = _with_unit(experiment, train)
@@ -366,7 +404,7 @@ def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, parti
     if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
         return dataset
     rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
-    mean, std = data.channel_statistics(dataset.inputs, rows)
+    mean, std = data.channel_statistics(dataset.inputs, dataset.stored_rows(rows))
     return replace(dataset, mean=mean, std=std)
 
 
@@ -465,9 +503,18 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         lr_schedule=schedule_of(experiment.local),
         aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
         bucket_size=experiment.server.bucket_size,
+        min_cluster=experiment.privacy.min_cluster,
         server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
+
+
+def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
+    """How clients compress their updates; None where they do not, or no updates travel."""
+    table = experiment.network
+    if table.compression == "none" or experiment.algorithm.name == "centralized":
+        return None
+    return Compression(layout, table.compression, table.share, experiment.seed)
 
 
 def training_of(local: LocalTable) -> LocalTraining:

@@ -62,6 +62,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_untested_classes(experiment, dataset, partition, own_test),
         *_untrained_classes(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
+        *_shared_samples(experiment),
         *_copies(experiment, dataset, partition),
         *_near_copies(experiment, dataset, partition),
     ]
@@ -258,9 +259,18 @@ def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: in
         )
 
 
+def _shared_samples(experiment: Experiment) -> Iterator[str]:
+    """Samples that several clients hold, as the experiment asks."""
+    if experiment.data.copies > 1:
+        yield (
+            f"data.copies = {experiment.data.copies}: a test sample of one client may be a training sample of another. "
+            "Scores come out too good. Compare them with those of runs with the same key alone"
+        )
+
+
 def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Test samples that equal a training sample. Known data sets are what they are."""
-    if experiment.data.name in DATASETS:
+    if experiment.data.name in DATASETS or experiment.data.copies > 1:
         return
     train = set(_digests(dataset, partition.train))
     test = sum(map(len, partition.test))
@@ -274,7 +284,7 @@ def _copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> I
 
 def _near_copies(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Samples that resemble others of their client far more than the rest, and no unit keeps them together."""
-    if experiment.data.name in DATASETS or experiment.data.unit == ALL_INDEPENDENT:
+    if experiment.data.name in DATASETS or experiment.data.unit == ALL_INDEPENDENT or experiment.data.copies > 1:
         return
     found = near_copies(dataset, partition)
     if found is None:

@@ -91,6 +91,7 @@ class Membership:
         misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
         weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
         poisson: Whether each client is selected by itself.
+        scored: The number of clients that score the models of a round; 0 is all of them.
     """
 
     clients: int
@@ -103,6 +104,7 @@ class Membership:
     misplaced: Mapping[int, float]
     weights: Callable[[int], torch.Tensor] | None = None
     poisson: bool = False
+    scored: int = 0
 
     def active(self, round: int) -> torch.Tensor:
         """The ids of the clients that could take part in a round, ascending, (a,)."""
@@ -119,6 +121,14 @@ class Membership:
         clients = self.active(round)
         weights = None if self.weights is None else self.weights(round)[clients]
         return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights, self.poisson)
+
+    def scoring(self, round: int, *, last: bool) -> torch.Tensor:
+        """The ids of the clients that score the models of a round, ascending. After the last round everyone does."""
+        clients = self.active(round)
+        if last or not 0 < self.scored < len(clients):
+            return clients
+        draw = generator(self.seed, "scored", round)
+        return clients[torch.randperm(len(clients), generator=draw)[: self.scored].sort().values]
 
     def before(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
         """The state with what happens between round - 1 and round, and an event for each."""
@@ -197,6 +207,7 @@ def membership(experiment: Experiment) -> Membership:
         handovers=handovers,
         misplaced={event.round: event.share for event in events.misplace},
         poisson=experiment.cohort.sampling == "poisson",
+        scored=experiment.cohort.scored,
     )
     if not len(member.active(1)):
         raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")

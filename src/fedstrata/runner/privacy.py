@@ -104,6 +104,7 @@ def private_run(
         ExperimentError: When something in the experiment has no differential privacy.
     """
     table = experiment.privacy
+    _refuse_unreachable_size(experiment)
     if table.kind == "none":
         return None
     _refuse_unfit(experiment, members_known=members_known)
@@ -157,10 +158,33 @@ def with_central_privacy(problem: Problem, private: PrivateRun | None) -> Proble
     return problem if private is None else replace(problem, privacy=private.central)
 
 
+def _refuse_unreachable_size(experiment: Experiment) -> None:
+    """Refuse a least size of clusters that nothing reaches, or that says nothing."""
+    least = experiment.privacy.min_cluster
+    clients = experiment.data.clients
+    if least > clients:
+        raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
+    if least > 1 and experiment.algorithm.name == "centralized":
+        raise ExperimentError(
+            f"privacy.min_cluster = {least}: expected 1 with algorithm.name = 'centralized', which has one model of "
+            "all data, and no clusters"
+        )
+    if least > 1 and experiment.server.aggregation == "krum":
+        raise ExperimentError(
+            f"privacy.min_cluster = {least}: expected 1 with server.aggregation = 'krum', which hands on the update of "
+            "a single client; use 'multi_krum', or another rule"
+        )
+
+
 def _refuse_unfit(experiment: Experiment, *, members_known: bool) -> None:
     """Refuse what the accounting does not hold for."""
     if experiment.privacy.kind == "local":
         return
+    if experiment.network.compression == "top_k":
+        raise ExperimentError(
+            "network.compression = 'top_k': expected 'none', 'bfloat16' or 'int8' with privacy.kind = 'central', whose "
+            "accounting is for clients that keep nothing of their earlier updates"
+        )
     rule = experiment.server.aggregation
     if rule not in MEANS:
         raise ExperimentError(

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,6 +16,7 @@ import torch
 
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
+from fedstrata.privacy.secure_sum import Summed
 from fedstrata.runner.membership import CohortSample
 from fedstrata.runner.validation import Validation, decide, divergence_of_answers, missing_events, validate
 
@@ -30,12 +31,14 @@ class PlanReply(NamedTuple):
         seconds: The time that it took; of work that was shared with other runs, the part of this one.
         absent: Why clients did not answer, by client, where that is known.
         rejected: Why the answers of clients are not in the report, by client.
+        events: What else happened on the way.
     """
 
     report: Report
     seconds: float
     absent: Mapping[int, str] = MappingProxyType({})
     rejected: Mapping[int, str] = MappingProxyType({})
+    events: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def play_rounds(
     change: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
     corrupt: Callable[[Plan, Report], Report] = lambda plan, report: report,
+    summed: Callable[[Plan, Report], Summed] = lambda plan, report: Summed(report),
     checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
@@ -98,6 +102,7 @@ def play_rounds(
         change: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
         corrupt: Returns what the server gets of a report, where some clients are Byzantine.
+        summed: Returns what the server sees of that, where it sees sums alone.
         checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
 
@@ -110,7 +115,9 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        reply = reply._replace(report=corrupt(plan, reply.report))
+        seen = summed(plan, corrupt(plan, reply.report))
+        absent = {**reply.absent, **seen.absent}
+        reply = reply._replace(report=seen.report, absent=absent, events=(*reply.events, *seen.events))
         received = _received(problem, plan, reply, checked=checked)
         clock = perf_counter()
         after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
@@ -155,6 +162,7 @@ def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) 
     if checked:
         validated = validate(problem.layout, plan, reply.report, compared=compared)
     events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
+    events += [dict(event) for event in reply.events]
     events += validated.events + divergence_of_answers(reply.report, validated.events)
     return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
 

@@ -25,10 +25,12 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
 from fedstrata.models import NetworkShape, make_network, portable
 from fedstrata.records import Folder, complete, save, summarise, track
+from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.resume import find_resumable
 from fedstrata.records.schema import BASELINE, RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.references import last_scores
+from fedstrata.resources import disk_error
 from fedstrata.runner.attacks import honest_summary
 from fedstrata.runner.backdoor import backdoor_summary
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
@@ -158,6 +160,7 @@ def run_steps(
     show: Callable[[Mapping[str, Any]], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], object] = lambda line: None,
+    trains_on: bool = True,
 ) -> RunSteps:
     """A run as a generator, so that several can be advanced side by side.
 
@@ -171,8 +174,11 @@ def run_steps(
         show: Is called with the record of each round once it is complete.
         stop: Is asked before every round whether there shall be no more for now.
         tell: Is called with a line for the user when something is unusual about a run that goes on.
+        trains_on: Whether the run trains on where the disk refuses a checkpoint and an older one is there. Resumed, it
+            repeats the rounds since then. Real devices keep their own layers of two rounds, and cannot go farther back.
 
     Raises:
+        OSError: When the disk refuses a record, or the checkpoint of the first or the last round.
         RecordError: When another process works in the folder, it holds a run that shall not be resumed, or one that
             cannot be.
         Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
@@ -199,7 +205,7 @@ def run_steps(
                 log(done)
                 show(done)
 
-            recorder = _Recorder(resolved, setup, folder, record, told)
+            recorder = _Recorder(resolved, setup, folder, record, told, tell, trains_on)
             state = yield from play_rounds(
                 setup.algorithm,
                 setup.problem,
@@ -210,7 +216,10 @@ def run_steps(
                 change=setup.members.before,
                 evaluate=recorder.evaluations,
                 corrupt=setup.corrupt,
+                summed=setup.summed,
             )
+            if recorder.unsaved:
+                recorder.save(state)
             last = yield from _score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
@@ -357,12 +366,15 @@ class _Recorder:
     folder: Folder
     record: Mapping[str, Any] | None
     show: Callable[[Mapping[str, Any]], None]
+    tell: Callable[[str], object]
+    trains_on: bool
+    unsaved: int = 0  # the first round of which the checkpoint could not be written, since the last one that could
 
     def evaluations(self, state: State) -> Mapping[str, Evaluation]:
         """The evaluations that the record of the last round waits for."""
         if self.record is None:
             return {}
-        clients = self.setup.members.active(state.round)
+        clients = self.setup.members.scoring(state.round, last=state.round >= self.experiment.rounds)
         wanted = self.setup.algorithm.evaluations(self.setup.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
@@ -413,15 +425,48 @@ class _Recorder:
             "seconds_training": done.reply.seconds,
             "seconds_server": done.seconds_planning + done.seconds_deciding,
         }
+        try:
+            self.save(done.state)
+        except OSError as error:
+            self._train_on(number, error)
+
+    def save(self, state: State) -> None:
+        """Write the checkpoint of a round, whose record is still without scores."""
+        assert self.record is not None
         save(
             self.folder.checkpoints,
-            done.state,
-            store.tensors(),
+            state,
+            self.setup.clients.store.tensors(),
             self.record,
             experiment=plain_keys(self.experiment),
             versions=_origin(self.setup),
             lines=self.folder.log.digest,
         )
+        if self.unsaved:
+            self.tell(f"round {state.round}: checkpoints can be written again")
+        self.unsaved = 0
+
+    def _train_on(self, round: int, error: OSError) -> None:
+        """Go on without the checkpoint of a round, if that loses nothing but time; the next round tries again.
+
+        Raises:
+            OSError: The error, where the run has to end: there is no older checkpoint, or no later round.
+        """
+        found = disk_error(error, self.folder.path)
+        if found is None or not self.trains_on or round >= self.experiment.rounds:
+            raise error
+        older = checkpoints(self.folder.checkpoints)
+        if not older:
+            raise error
+        assert self.record is not None
+        event = {"kind": "unsaved", "why": found.reason}
+        self.record = {**self.record, "events": [*self.record["events"], event]}
+        if not self.unsaved:
+            self.unsaved = round
+            self.tell(
+                f"WARNING: round {round}: its checkpoint cannot be written: {found.reason}; the run trains on, and "
+                f"each round tries again; if it is interrupted before, it is resumed from round {int(older[0].stem)}"
+            )
 
     def _write_decision(self, done: PlayedRound[Any]) -> None:
         """Write the layer gaps, matrices, unstable weights and tree of a round."""
@@ -471,7 +516,7 @@ class _Recorder:
             data = self.setup.client_data.weight(n) if plan.round == 1 else 0
             return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
         stored = partial(self.setup.clients.store.read, before=plan.round)
-        sent = traffic(self.setup.problem.layout, plan, report, stored)
+        sent = traffic(self.setup.problem.layout, plan, report, stored, self.setup.compression)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
 
 

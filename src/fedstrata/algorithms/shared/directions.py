@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.core import TRAIN, Report, Rows
+from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -31,6 +31,9 @@ _TINY = 1e-30
 
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
+
+_MIN_LENGTH = 0.01
+"""The least norm of a sum of updates of norm 1 that has a direction. A smaller one is mostly rounding."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +70,33 @@ def no_directions(clients: int) -> Directions:
     return Directions(torch.zeros(clients), torch.zeros(clients), torch.zeros(clients, dtype=torch.bool))
 
 
-def with_directions(known: Directions, report: Report, labels: torch.Tensor) -> Directions:
+def with_directions(known: Directions, layout: Layout, report: Report, labels: torch.Tensor) -> Directions:
     """What is known after a round.
 
-    A client that is left out is so until its mean cosine is positive again.
+    A client that is left out is so until its mean cosine is positive again, or until its cluster has fewer than three
+    members, or half of its members are left out. Convolutions and linear layers are compared, of the clients that have
+    trained the model of their cluster.
 
     Args:
         known: What was known before.
+        layout: The layout of the network.
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
     """
-    updates = report.results[TRAIN].updates
-    own = labels[updates.clients]
+    result = report.results[TRAIN]
+    own = torch.where(result.chosen == labels[result.updates.clients], result.chosen, -1)
+    columns = layout.columns(layout.select("all"))
     after = known
     for cluster in own[own >= 0].unique().tolist():
-        members = (own == cluster).nonzero().flatten()
+        members = labels == cluster
+        count = int(members.sum())
+        if count < _MIN_CLIENTS or 2 * int(after.left_out[members].sum()) >= count:
+            # They are a group by themselves now, and what its parent wanted says nothing about them.
+            after = after.forgetting(members)
+        answered = (own == cluster).nonzero().flatten()
         # In the order of their ids, so that sums do not depend on the order of the report.
-        after = _of_cluster(after, updates.at(members[updates.clients[members].argsort()]))
+        updates = result.updates.at(answered[result.updates.clients[answered].argsort()])
+        after = _of_cluster(after, updates if len(columns) == layout.p else updates.only(columns))
     return after
 
 
@@ -92,26 +105,29 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
     ids = updates.clients
     if len(ids) < _MIN_CLIENTS:
         return known
-    if 2 * int(known.left_out[ids].sum()) >= len(ids):
-        # They are a group by themselves now, and what its parent wanted says nothing about them.
-        known = known.forgetting(torch.zeros_like(known.left_out).index_fill(0, ids, True))
     norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(_TINY)
     left_out = known.left_out[ids]
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
-        cosines = _cosines_with_others(updates.values, norms, trusted)
-        after = replace(
-            known,
-            cosines=known.cosines.index_put((ids,), _DECAY * known.cosines[ids] + cosines),
-            weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
-        )
+        after = _with_cosines(known, ids, _cosines_with_others(updates.values, norms, trusted))
         means = after.means[ids]
         median = means[trusted].median()
         reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
         if not bool(reversed_.any()):
             return replace(after, left_out=after.left_out.index_put((ids,), left_out & (means <= 0)))
         left_out = left_out | reversed_
+
+
+def _with_cosines(known: Directions, ids: torch.Tensor, cosines: torch.Tensor) -> Directions:
+    """What is known with the cosines of one more round, (m,), of some clients; nan where there is none."""
+    ids = ids[~cosines.isnan()]
+    cosines = cosines[~cosines.isnan()]
+    return replace(
+        known,
+        cosines=known.cosines.index_put((ids,), _DECAY * known.cosines[ids] + cosines),
+        weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
+    )
 
 
 def _cosines_with_others(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tensor) -> torch.Tensor:
@@ -123,12 +139,14 @@ def _cosines_with_others(values: torch.Tensor, norms: torch.Tensor, trusted: tor
         trusted: Which of them are in the sum, bool (m,).
 
     Returns:
-        The cosines, (m,).
+        The cosines, (m,); nan where the update is zero, or the others cancel out.
     """
-    in_sum = (trusted & (norms > _TINY)).float()  # an update of zeros has no direction
+    moved = norms > _TINY
+    in_sum = (trusted & moved).float()
     total = (in_sum / norms) @ values  # (p,)
     along = (values @ total) / norms
     # The inner product with the sum of the others, and the norm of this sum.
     others = along - in_sum
-    length = (total.square().sum() - in_sum * (2 * along - 1)).clamp_min(_TINY).sqrt()
-    return others / length
+    length = (total.square().sum() - in_sum * (2 * along - 1)).clamp_min(0.0).sqrt()
+    cosines = (others / length).clamp(-1.0, 1.0)
+    return torch.where(moved & (length >= _MIN_LENGTH), cosines, torch.nan)

@@ -14,6 +14,7 @@ from fedstrata.algorithms.shared.split_half import (
     FoldSimilarity,
     Participants,
     add_fold_tasks,
+    answering_cohort,
     fold_updates,
     groups_test,
     is_split_half_round,
@@ -85,7 +86,7 @@ def initial_guard(problem: Problem, split_guard: str) -> GuardState | None:
 
 def guard_plan(problem: Problem, state: State, guard: GuardState, plan: Plan, alpha: float) -> Plan:
     """The plan in which members of clusters that are to be tested also train on parts of their data."""
-    return add_fold_tasks(plan, _participants(problem, state, guard, alpha), guard.sizes)
+    return add_fold_tasks(plan, _participants(problem, state, guard, alpha, plan.cohort), guard.sizes)
 
 
 def run_split_half_tests(problem: Problem, state: State, guard: GuardState, report: Report, alpha: float) -> GuardState:
@@ -100,7 +101,7 @@ def run_split_half_tests(problem: Problem, state: State, guard: GuardState, repo
     """
     round = state.round + 1
     tests = _tests(state, guard)
-    participants = _participants(problem, state, guard, alpha)
+    participants = _participants(problem, state, guard, alpha, answering_cohort(report))
     for cluster, sent in fold_updates(report, participants).items():
         known = tests[cluster]
         evidence = with_round(problem.layout, known.evidence, sent, state.labels == cluster)
@@ -153,12 +154,14 @@ def _tests(state: State, guard: GuardState) -> list[TestState]:
     return [known.get(node, TestState(node)).of(state.labels == cluster) for cluster, node in nodes]
 
 
-def _participants(problem: Problem, state: State, guard: GuardState, alpha: float) -> list[Participants]:
+def _participants(
+    problem: Problem, state: State, guard: GuardState, alpha: float, cohort: torch.Tensor
+) -> list[Participants]:
     """Who trains on parts of its data in this round: members of clusters whose groups are not confirmed."""
     if not is_split_half_round(state.round + 1):
         return []
     found = [
-        select_participants(problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests))
+        select_participants(problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests), cohort=cohort)
         for cluster, known in enumerate(_tests(state, guard))
         if not known.confirmed
     ]

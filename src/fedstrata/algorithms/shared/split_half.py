@@ -39,7 +39,10 @@ MIN_FOLD = 8
 """The number of samples that a fold needs where more than half of the members are too small for `FULL_FOLD`."""
 
 MAX_PARTICIPANTS = 200
-"""The largest number of participants. Of more members, so many are drawn at random."""
+"""The largest number of participants. Of more members, so many are drawn at random, of those that the round selects."""
+
+_REMEMBERED = 2 * MAX_PARTICIPANTS
+"""The largest number of clients whose similarity is kept over rounds. Of more, only those of the last round are."""
 
 _FOLDS_BY_NUMBER = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
 """The names of the folds, by how many a client trains on. Those of half A come first. Who trains on one fold keeps half
@@ -77,11 +80,13 @@ class Participants:
         clients: Their ids, (m,).
         folds: The number of folds that each trains on. One fold means that the clients are too few for a permutation
             test, and only half A is asked for.
+        samples: The number of training samples that each needs.
     """
 
     cluster: int
     clients: torch.Tensor
     folds: int
+    samples: int = 0
 
     @property
     def divisor(self) -> int:
@@ -114,6 +119,7 @@ def select_participants(
     folds: int | str,
     level: float,
     answering: int | None = None,
+    cohort: torch.Tensor | None = None,
 ) -> Participants | None:
     """Who takes part in a test of a cluster; None where even two clear groups among them would not reach the level.
 
@@ -125,6 +131,7 @@ def select_participants(
         folds: The number of folds, 2 or 4, or ``"auto"``.
         level: The level of the test.
         answering: The number of members that are likely to answer; None for all of them.
+        cohort: The clients that the round selects, or those of them that have answered; None for everyone.
     """
     members = (state.labels == cluster).nonzero().flatten()
     likely = len(members) if answering is None else min(len(members), max(answering, 1))
@@ -141,17 +148,27 @@ def select_participants(
         # A client of unknown size may turn out to have too few samples. Then its answer is left out.
         needed = needed_samples(sizes[members], number)
         clients = members[(sizes[members] >= needed) | (sizes[members] == 0)]
+        sizes_known = bool(sizes[clients].any())
         if len(clients) > MAX_PARTICIPANTS:
-            # This name is a seed of random numbers, so it stays as it is.
-            generator = problem.generator(f"voters of node {int(state.nodes[cluster])}")
-            chosen = torch.randperm(len(clients), generator=generator)[:MAX_PARTICIPANTS]
-            clients = clients[chosen.sort().values]
+            clients = _drawn(problem, int(state.nodes[cluster]), clients, cohort)
         # With four folds, even four clients reach the levels of nine tests at alpha = 0.05. With two, few clients may
         # have too few permutations for any test.
-        enough = len(clients) >= MIN_TEST_CLIENTS and bool(sizes[clients].any())
+        enough = len(clients) >= MIN_TEST_CLIENTS and sizes_known
         if enough and (number == 4 or smallest_sure_p(len(clients)) <= level):
-            found.append(Participants(cluster, clients, number))
+            found.append(Participants(cluster, clients, number, needed))
     return max(found, key=lambda each: len(each.clients), default=None)
+
+
+def _drawn(problem: Problem, node: int, clients: torch.Tensor, cohort: torch.Tensor | None) -> torch.Tensor:
+    """The first `MAX_PARTICIPANTS` of the clients that a round selects, in an order that is the same in all rounds.
+
+    So the same clients are compared again where many are selected, and where few are, no place is lost to absent ones.
+    """
+    # This name is a seed of random numbers, so it stays as it is.
+    order = torch.randperm(len(clients), generator=problem.generator(f"voters of node {node}"))
+    if cohort is not None:
+        order = order[torch.isin(clients[order], cohort)]
+    return clients[order[:MAX_PARTICIPANTS].sort().values]
 
 
 def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
@@ -210,7 +227,9 @@ def _fold_task(plan: Plan, participants: Sequence[Participants], folds: int, siz
         selected = torch.isin(plan.cohort, each.clients)
         known = sizes[each.clients]
         candidates[selected] = each.cluster
-        max_samples[selected] = int(known[known > 0].min()) // each.divisor
+        # Of a sample of many clients, perhaps nobody has answered before.
+        smallest = int(known[known > 0].min()) if bool(known.any()) else each.samples
+        max_samples[selected] = smallest // each.divisor
     normal = plan.tasks[TRAIN]
     training = replace(normal.training, epochs=normal.training.epochs * max(2, folds) // 2)
     return replace(normal, candidates=candidates, max_samples=max_samples, training=training)
@@ -270,6 +289,11 @@ def usable_sizes(
             ids = fold.updates.clients[short]
             known[ids] = torch.minimum(known[ids], each.divisor * fold.sizes[short])
     return known
+
+
+def answering_cohort(report: Report) -> torch.Tensor:
+    """The clients that a round selected, ids; those that answered where nobody noted it."""
+    return report.results[TRAIN].updates.clients if report.cohort is None else report.cohort
 
 
 def _answers(
@@ -359,6 +383,9 @@ def with_round(
     clients = sent[0].clients
     if len(clients) < MIN_TEST_CLIENTS:
         return replace(known, fresh=torch.zeros_like(known.fresh))
+    again = torch.isin(known.clients, clients)
+    if int((~again).sum()) + len(clients) > _REMEMBERED:
+        known = known.only(again)
     if len(sent) == 2:
         # Each half is centred and scaled by itself, so that neither half enters the similarities of the other.
         halves = [likeness(half.values, layers.values()) for half in sent]

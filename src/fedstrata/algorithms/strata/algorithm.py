@@ -17,11 +17,12 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.directions import no_directions, with_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, next_level, usable_sizes
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
     first_half_updates,
+    stand_ins,
     start_comparison,
     with_answers,
 )
@@ -46,6 +47,7 @@ from fedstrata.algorithms.strata.state import (
     ClusterState,
     StabilityMonitor,
     StrataState,
+    is_sampled,
     monitor_round,
     pending_after_split,
     with_answer_counts,
@@ -55,6 +57,7 @@ from fedstrata.core import (
     TRAIN,
     Diagnostics,
     Evaluation,
+    Layout,
     Plan,
     Problem,
     Report,
@@ -146,17 +149,18 @@ class Strata:
         """Everyone trains the model of its cluster; in split-half rounds also on folds of its data."""
         state = with_membership_changes(state)
         plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
-        running = [known.comparison for known in state.clusters if known.comparison is not None]
-        plan = add_evaluation_tasks(plan, problem.layout, running)
+        running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
+        comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
+        plan = add_evaluation_tasks(plan, problem.layout, comparisons)
         plan = add_outlier_training(plan, running_searches(state))
-        return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds), state.sizes)
+        return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds, cohort), state.sizes)
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
-        state, directed, reversals = check_directions(with_membership_changes(state), report)
+        state, directed, reversals = check_directions(problem.layout, with_membership_changes(state), report)
         labels = self.assign(problem, state, report)
-        participants = clusters_to_test(problem, state, self.alpha, self.folds)
+        participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
 
         # 1. Conclude the hold-out comparisons in which enough clients have answered, and start those of outliers.
@@ -180,14 +184,17 @@ class Strata:
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
         after, diagnostics = aggregate(problem, state, directed, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
+        reassigned = reassigned_clients(state, labels)
         after = replace(
             after,
+            # How a client pointed in the cluster of others says nothing about it among its own.
+            directions=state.directions and state.directions.forgetting(reassigned),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*reversals, *reassignment_events(state, labels), *diagnostics.events),
+            events=(*reversals, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -213,7 +220,8 @@ class Strata:
         for cluster, known in enumerate(state.clusters):
             if known.comparison is None:
                 continue
-            comparison = with_answers(known.comparison, report, round)
+            others = stand_ins(known.comparison, state.labels == cluster, report.results[TRAIN].updates.clients)
+            comparison = with_answers(known.comparison, report, round, others)
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
                 split = self._split_decision(comparison, round)
@@ -245,6 +253,7 @@ class Strata:
             elif test.result.confirmed or test.is_single_fold:
                 found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
                 side_tests = side_tests.index_add(0, test.clients, found.tested.long())
+                sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
                 comparison = start_comparison(
                     problem,
                     state.models[test.cluster],
@@ -256,12 +265,13 @@ class Strata:
                     node=int(state.nodes[test.cluster]),
                     round=round,
                     # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
-                    finer=found.finer and problem.privacy is None,
+                    finer=found.finer and problem.privacy is None and not sampled,
                     # A personal model of one of two or three clients is hardly another than that of a group of its own.
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
+                    has_stand_ins=sampled,
                 )
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
-            elif known.may_search(round):
+            elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
                 updates = first_half_updates(test.sent, test.clients)
                 search = start_search(problem.layout, updates, round)
                 clusters[test.cluster] = known.searching(search)
@@ -282,25 +292,28 @@ class Strata:
         return replace(state, clusters=tuple(clusters))
 
 
-def check_directions(state: StrataState, report: Report) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
+def check_directions(
+    layout: Layout, state: StrataState, report: Report
+) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
     """Find the clients whose updates keep pointing against those of their cluster.
 
-    Tests of groups go on with them: they may be an honest group that wants another model.
+    Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
 
     Returns:
-        The state with what is now known of directions, the report without these clients, from which models are made,
-        and an event where there are some.
+        The state with what is now known of directions; the report, where the updates of the normal training are without
+        those of these clients; and an event where there are some.
     """
     if state.directions is None:
         return state, report, ()
-    directions = with_directions(state.directions, report, state.labels)
+    directions = with_directions(state.directions, layout, report, state.labels)
     state = replace(state, directions=directions)
-    clients = report.results[TRAIN].updates.clients
-    gone = clients[directions.left_out[clients]]
-    if not len(gone):
+    result = report.results[TRAIN]
+    gone = directions.left_out[result.updates.clients]
+    if not bool(gone.any()):
         return state, report, ()
-    event = {"kind": "reversed", "clients": gone.tolist()}
-    return state, report.without(gone), (event,)
+    event = {"kind": "reversed", "clients": result.updates.clients[gone].tolist()}
+    directed = replace(report, results={**report.results, TRAIN: result.only(~gone)})
+    return state, directed, (event,)
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
@@ -337,9 +350,21 @@ def _siblings(state: StrataState, own: int) -> list[int]:
     return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
 
 
-def reassignment_events(state: StrataState, labels: torch.Tensor) -> tuple[dict[str, Any], ...]:
-    """An event for every client that went over to another cluster of its split."""
-    reassigned = ((state.labels >= 0) & (state.labels != labels)).nonzero().flatten().tolist()
+def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
+    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
+    return (state.labels >= 0) & (state.labels != labels)
+
+
+def reassignment_events(
+    state: StrataState, labels: torch.Tensor, reassigned: torch.Tensor
+) -> tuple[dict[str, Any], ...]:
+    """An event for every client that was reassigned.
+
+    Args:
+        state: The state before.
+        labels: The cluster of each client now, (n,).
+        reassigned: Who was reassigned, bool (n,).
+    """
     return tuple(
         {
             "kind": "reassign",
@@ -347,7 +372,7 @@ def reassignment_events(state: StrataState, labels: torch.Tensor) -> tuple[dict[
             "from": int(state.nodes[state.labels[client]]),
             "to": int(state.nodes[labels[client]]),
         }
-        for client in reassigned
+        for client in reassigned.nonzero().flatten().tolist()
     )
 
 

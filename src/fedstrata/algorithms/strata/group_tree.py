@@ -78,6 +78,24 @@ def with_confirmed_split(tree: GroupTree, node: int, *sides: torch.Tensor) -> Gr
     return GroupTree(inside, torch.cat([tree.parents, torch.tensor([node, node])]), tree.confirmed + 1)
 
 
+def placed(tree: GroupTree, losses: torch.Tensor) -> GroupTree:
+    """The same groups with other clients, each in those whose models have the lower loss, from the first split on.
+
+    Args:
+        tree: The tree of groups.
+        losses: The loss of each client by the model of each group, (m, q).
+    """
+    inside = torch.zeros(len(tree), len(losses), dtype=torch.bool)
+    inside[0] = True
+    for node in range(len(tree)):
+        if subgroups := tree.children(node):
+            first, second = subgroups
+            prefers_second = losses[:, second] < losses[:, first]
+            inside[first] = inside[node] & ~prefers_second
+            inside[second] = inside[node] & prefers_second
+    return replace(tree, inside=inside)
+
+
 def candidate_groups(tree: GroupTree, clients: torch.Tensor, updates: Rows, *, finer: bool = True) -> GroupTree | None:
     """Candidate groups inside the confirmed ones, by average linkage of the updates.
 

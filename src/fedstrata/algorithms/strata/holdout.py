@@ -7,6 +7,9 @@ Where clients make personal models from that of their cluster, such models are c
 model of the group and the one that the client trains on half A by itself, as far from the group's as suits its members
 best. The share is chosen on half B as well. The models of groups then lie twice as far from that of the whole cluster.
 
+Where a round selects few of many members, those who were compared are seldom selected again. Then other members stand
+in for them: a stand-in takes the side whose model has the lower loss on half A of its data, and measures on half B.
+
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
 all data. docs/strata.md says what follows.
@@ -18,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
-from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups
+from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, placed
 from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Rows
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
@@ -28,6 +31,9 @@ _MAX_ROUNDS = 10
 
 _OWN_TASK = "holdout own"
 """The task in which members train on half A by themselves, where personal models are compared."""
+
+_SIDE_TASK = "holdout side"
+"""The task in which stand-ins measure the loss of models on half A, by which they choose a side."""
 
 _LOSS_TASK = "holdout loss"
 """The task in which members measure the loss of models on data that did not train them."""
@@ -53,10 +59,11 @@ class HoldoutComparison:
     Attributes:
         clients: Who was compared, ids (m,).
         groups: The tree of groups, q in all.
-        models: The model of each group, (q, p). The first one is that of the whole cluster.
+        models: The model of each group, (q, p). The first one is that of the whole cluster. Where personal models are
+            compared, the others lie further away from it than the updates of their members lead.
         start: The model of the cluster from which they come, (1, p), where personal models are compared; else None.
         losses_by_share: The mean cross-entropy in nats of each client by the models that it evaluates, (m, q, s): the
-            models of groups as they are, and personal models in the order of `SHARES`. It is nan for the other models,
+            models above, or personal models in the order of `SHARES`. It is nan for the other models,
             and as long as the client has not answered.
         errors: The shares of misclassified samples by the models of groups as they are, likewise, (m, q).
         samples: The number of independent samples behind them, (m,).
@@ -64,6 +71,7 @@ class HoldoutComparison:
         decision: The decision of the permutation test. Without one, its kind is that of a split by error-rate tests.
         round: The round in which the comparison began.
         of_outliers: Whether the groups are outliers, and all others.
+        has_stand_ins: Whether other members stand in for those who were compared. They join `clients` when they answer.
     """
 
     clients: torch.Tensor
@@ -77,6 +85,7 @@ class HoldoutComparison:
     decision: Decision
     round: int
     of_outliers: bool = False
+    has_stand_ins: bool = False
 
     @property
     def answered(self) -> torch.Tensor:
@@ -143,6 +152,7 @@ def start_comparison(
     round: int,
     finer: bool = True,
     personal: bool = False,
+    has_stand_ins: bool = False,
 ) -> HoldoutComparison | None:
     """A comparison of groups; None where nobody of a confirmed group has sent anything, or there is one client.
 
@@ -158,6 +168,7 @@ def start_comparison(
         round: The round in which the comparison begins.
         finer: Whether groups inside the confirmed ones are compared as well.
         personal: Whether personal models are compared.
+        has_stand_ins: Whether other members stand in for those who were compared.
     """
     updates = first_half_updates(sent, clients)
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
@@ -165,9 +176,18 @@ def start_comparison(
         return None
     models = start + group_updates(problem, updates, clients, groups, node=node, round=round)
     if personal:
-        models = models[:1] + _EXTRAPOLATION * (models - models[:1])
+        models = _extrapolated(problem.layout, models)
     base = start[None] if personal else None
-    return comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
+    comparison = comparison_of(clients, groups, models, base, level=level, decision=decision, round=round)
+    return replace(comparison, has_stand_ins=has_stand_ins)
+
+
+def _extrapolated(layout: Layout, models: torch.Tensor) -> torch.Tensor:
+    """Models further away from the first one, (q, p). Running statistics stay: a step along them has no meaning."""
+    further = models[:1] + _EXTRAPOLATION * (models - models[:1])
+    statistics = layout.columns(layout.buffers)
+    further[:, statistics] = models[:, statistics]
+    return further
 
 
 def first_half_updates(sent: Sequence[Rows], clients: torch.Tensor) -> Rows:
@@ -216,6 +236,9 @@ def group_updates(
 ) -> torch.Tensor:
     """The mean update of every group, as it may leave the server, (q, p). Every client has the same weight.
 
+    Where a split would leave fewer than ``problem.min_cluster`` updates on one side, both sides have that of the group.
+    So such a split gains nothing. The model of the larger side would show the smaller one, as what the group has more.
+
     Args:
         problem: What is fixed for the run.
         updates: The updates of those of the clients that sent one, (m', p).
@@ -226,11 +249,33 @@ def group_updates(
     """
     places = torch.searchsorted(clients, updates.clients)
     if problem.privacy is None:
-        return torch.cat([mean_update(problem, updates.at(members)) for members in groups.inside[:, places]])
+        inside = groups.inside[:, places]
+        if len(updates.clients) < problem.min_cluster:
+            return torch.zeros(len(groups), updates.values.shape[1])
+        means = list[torch.Tensor]()
+        for group, served in enumerate(_served_by(groups, inside.sum(dim=1) >= problem.min_cluster)):
+            own = served == group
+            means.append(mean_update(problem, updates.at(inside[group])) if own else means[served])
+        return torch.cat(means)
     # The clients that are in the same groups are a part.
     unions, parts = groups.inside.unique(dim=1, return_inverse=True)
     members = groups.inside.sum(dim=1)
     return problem.privacy.means_of_groups(updates, parts[places], unions, members, f"holdout of node {node}", round)
+
+
+def _served_by(groups: GroupTree, enough: torch.Tensor) -> list[int]:
+    """The group whose model each group has, q in all: its own, or that of the nearest group above that has its own.
+
+    Args:
+        groups: The groups. Each comes after its parent.
+        enough: Which groups have enough updates for a model of their own, bool (q,).
+    """
+    served = [0]
+    for group in range(1, len(groups)):
+        parent = int(groups.parents[group])
+        own = served[parent] == parent and bool(enough[groups.children(parent)].all())
+        served.append(group if own else served[parent])
+    return served
 
 
 def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
@@ -239,25 +284,52 @@ def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
     return problem.aggregation(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
 
 
-def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[HoldoutComparison]) -> Plan:
+def stand_ins(comparison: HoldoutComparison, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """The ids of those who stand in for the clients of a comparison in a round, (s,).
+
+    Args:
+        comparison: The comparison.
+        members: Who is in its cluster, bool (n,).
+        present: The clients that the round selects, or those of them that have answered.
+    """
+    if not comparison.has_stand_ins:
+        return present[:0]
+    return present[members[present] & ~torch.isin(present, comparison.clients)]
+
+
+def add_evaluation_tasks(
+    plan: Plan, layout: Layout, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]
+) -> Plan:
     """The plan in which members also evaluate the models of comparisons that concern them, without training.
 
     Where personal models are compared, they first train on half A by themselves.
+
+    Args:
+        plan: The plan.
+        layout: The layout of the network.
+        comparisons: The comparisons, and the ids of the stand-ins of each.
     """
     if not comparisons:
         return plan
     groups = list[list[int]]([] for _ in plan.cohort)
+    sides = list[list[int]]([] for _ in plan.cohort)
     shares = list[list[float]]([] for _ in plan.cohort)
     starts = torch.full((len(plan.cohort), 1), -1)
     row_of = {client: row for row, client in enumerate(plan.cohort.tolist())}
     first = len(plan.models)
-    for comparison in comparisons:
-        for place, client in _unanswered(comparison, plan.cohort):
+    for comparison, others in comparisons:
+        everything = list(range(len(comparison.groups)))
+        asked = [
+            (client, comparison.groups.models_for(place)) for place, client in _unanswered(comparison, plan.cohort)
+        ]
+        for client, nodes in [*asked, *((client, everything) for client in others.tolist())]:
             row = row_of[client]
-            groups[row] = [first + node for node in comparison.groups.models_for(place)]
+            groups[row] = [first + node for node in nodes]
             shares[row] = list(comparison.shares)
             if comparison.of_personal_models:
                 starts[row] = first + len(comparison.models)
+        for client in others.tolist():
+            sides[row_of[client]] = groups[row_of[client]]
         first += len(comparison.all_models)
     candidates = padded_candidates(groups)
     evaluation = replace(
@@ -274,14 +346,22 @@ def add_evaluation_tasks(plan: Plan, layout: Layout, comparisons: Sequence[Holdo
     statistics = {**plan.client_stats, "units": (candidates >= 0).any(dim=1)}
     return replace(
         plan,
-        models=torch.cat([plan.models, *(comparison.all_models for comparison in comparisons)]),
+        models=torch.cat([plan.models, *(comparison.all_models for comparison, _ in comparisons)]),
         tasks={
             **plan.tasks,
             **_loss_tasks(evaluation, layout, groups, shares, starts),
             _ERRORS_TASK: replace(evaluation, selection_metric="errors"),
+            **_side_tasks(evaluation, sides),
         },
         client_stats=statistics,
     )
+
+
+def _side_tasks(evaluation: LocalTask, sides: Sequence[Sequence[int]]) -> dict[str, LocalTask]:
+    """The task by which stand-ins choose a side; none without stand-ins."""
+    if not any(sides):
+        return {}
+    return {_SIDE_TASK: replace(evaluation, candidates=padded_candidates(sides), fold="A", selection_fold="A")}
 
 
 def _loss_tasks(
@@ -313,14 +393,18 @@ def _loss_tasks(
     return {_OWN_TASK: own, _LOSS_TASK: loss}
 
 
-def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> HoldoutComparison | None:
+def with_answers(
+    comparison: HoldoutComparison, report: Report, round: int, others: torch.Tensor
+) -> HoldoutComparison | None:
     """A comparison with the answers of a round; None if too few have answered for too long.
 
     Args:
         comparison: The comparison, as in the plan that `add_evaluation_tasks` made.
         report: The report of that plan.
         round: The round of the answers.
+        others: The stand-ins that have answered, ids.
     """
+    comparison = _with_stand_ins(comparison, report, others)
     losses_by_share = comparison.losses_by_share.clone()
     errors = comparison.errors.clone()
     samples = comparison.samples.clone()
@@ -335,6 +419,33 @@ def with_answers(comparison: HoldoutComparison, report: Report, round: int) -> H
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
+
+
+def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch.Tensor) -> HoldoutComparison:
+    """A comparison in which stand-ins are clients, each on the side whose model suits half A of its data best."""
+    if _SIDE_TASK not in report.results:
+        return comparison
+    result = report.results[_SIDE_TASK]
+    here = torch.isin(result.updates.clients, others)
+    clients = result.updates.clients[here]
+    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=_MAX_LOSS)
+    new = comparison_of(
+        clients,
+        placed(comparison.groups, losses),
+        comparison.models,
+        comparison.start,
+        level=comparison.level,
+        decision=comparison.decision,
+        round=comparison.round,
+    )
+    return replace(
+        comparison,
+        clients=torch.cat([comparison.clients, clients]),
+        groups=replace(comparison.groups, inside=torch.cat([comparison.groups.inside, new.groups.inside], dim=1)),
+        losses_by_share=torch.cat([comparison.losses_by_share, new.losses_by_share]),
+        errors=torch.cat([comparison.errors, new.errors]),
+        samples=torch.cat([comparison.samples, new.samples]),
+    )
 
 
 def _unanswered(comparison: HoldoutComparison, present: torch.Tensor) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,13 @@ from fedstrata.lazy_torch import torch
 _PERSONAL_LEVEL = 0.025
 """The level of the t-test of the gains of personal models."""
 
+_LARGEST_LOSS = 3.0
+"""What a member loses by a split counts up to so many times the median of what members of its subgroup gain or lose.
+
+A member can claim any loss, and without a bound two of twenty could prevent every split. What a member gains has no
+bound: to claim much of that splits nothing, as a test must confirm the split too.
+"""
+
 
 @dataclass(frozen=True)
 class ClusterSplit:
@@ -73,7 +80,7 @@ def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: 
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gains = (comparison.losses[:, 0] - losses)[comparison.answered].double()
+    gains = _gains(comparison, 0, losses)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
     return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision)
 
@@ -89,11 +96,27 @@ def _prune(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> 
     p = 0.0 if groups.is_confirmed(subgroups[0]) else _split_p(comparison, node)
     one, other = (_prune(comparison, group, holdout_check=holdout_check) for group in subgroups)
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
-    here = groups.inside[node] & answered
-    gains = (whole.losses - losses)[here].double()
-    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains)):
+    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, _gains(comparison, node, losses))):
         return whole
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p))
+
+
+def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor) -> torch.Tensor:
+    """What the members of a group who have answered gain if it is split, (m',); none loses more than counts.
+
+    Args:
+        comparison: The comparison.
+        node: The group.
+        losses: The loss of each client after the split, (m,).
+    """
+    groups = comparison.groups
+    gains = (comparison.losses[:, node] - losses).double()
+    for subgroup in groups.children(node):
+        members = groups.inside[subgroup] & comparison.answered
+        if bool(members.any()):
+            largest = _LARGEST_LOSS * float(gains[members].abs().quantile(0.5))
+            gains = torch.where(members, gains.clamp(min=-largest), gains)
+    return gains[groups.inside[node] & comparison.answered]
 
 
 def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor) -> bool:

@@ -47,7 +47,9 @@ def clusters_due(state: StrataState) -> list[int]:
     ]
 
 
-def clusters_to_test(problem: Problem, state: StrataState, alpha: float, folds: int | str) -> list[Participants]:
+def clusters_to_test(
+    problem: Problem, state: StrataState, alpha: float, folds: int | str, cohort: torch.Tensor
+) -> list[Participants]:
     """The participants of every cluster that can be tested in the next round.
 
     Args:
@@ -55,12 +57,13 @@ def clusters_to_test(problem: Problem, state: StrataState, alpha: float, folds: 
         state: The state before the round.
         alpha: The budget of a cluster over the run.
         folds: The number of folds of each participant, or ``"auto"``.
+        cohort: The clients that the round selects, or those of them that have answered.
     """
     found = list[Participants]()
     for cluster in clusters_due(state):
         known = state.clusters[cluster]
         level = next_level(alpha, known.tests)
-        selected = select_participants(problem, state, state.sizes, cluster, folds, level, known.most_answers)
+        selected = select_participants(problem, state, state.sizes, cluster, folds, level, known.most_answers, cohort)
         selected = selected or select_few(state, state.sizes, cluster)
         if selected is not None:
             found.append(selected)

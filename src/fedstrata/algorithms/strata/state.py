@@ -11,7 +11,7 @@ from fedstrata.algorithms.shared.model_stability import (
     add_updates,
     stability_threshold,
 )
-from fedstrata.algorithms.shared.split_half import FoldSimilarity
+from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, FoldSimilarity
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
 from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
@@ -186,6 +186,16 @@ def with_answer_counts(
 def pending_after_split(before: StrataState, after: State) -> torch.Tensor:
     """Who is pending after a round because its cluster was split without it, bool (n,)."""
     return (after.labels < 0) & ((before.labels >= 0) | before.pending_after_split)
+
+
+def is_sampled(known: ClusterState, members: int) -> bool:
+    """Whether a cluster is so large, and its rounds have so few of its members, that most of them are seldom seen.
+
+    Args:
+        known: What is remembered of the cluster.
+        members: The number of its members.
+    """
+    return members > MAX_PARTICIPANTS and 2 * known.most_answers < members
 
 
 def has_test_result(state: StrataState, cluster: int) -> bool:

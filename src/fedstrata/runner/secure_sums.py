@@ -1,0 +1,85 @@
+"""Secure aggregation of a run: on what terms clients add up, and what cannot be done where nobody sees an update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedstrata.config import Experiment
+from fedstrata.core import TRAIN, Algorithm, Problem
+from fedstrata.core.aggregation_rules import MEANS
+from fedstrata.errors import ExperimentError
+from fedstrata.privacy import FIXED_CLUSTERS, SumTerms
+
+_ON = "with privacy.secure_aggregation = true"
+
+
+def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any]) -> SumTerms:
+    """The terms of the sums that the server sees in place of updates, if it sees sums.
+
+    Args:
+        experiment: The experiment.
+        problem: What is fixed for the run.
+        algorithm: The algorithm without the personal stage, which stays on the clients.
+
+    Raises:
+        ExperimentError: When something in the experiment needs single updates.
+    """
+    table = experiment.privacy
+    if not table.secure_aggregation:
+        return SumTerms()
+    _refuse_algorithm(experiment)
+    rule = experiment.server.aggregation
+    if rule not in MEANS:
+        raise ExperimentError(
+            f"server.aggregation = {rule!r}: expected {' or '.join(map(repr, MEANS))} {_ON}, as every other rule "
+            "compares single updates; use a mean, or leave secure_aggregation out"
+        )
+    compression = experiment.network.compression
+    if compression != "none":
+        raise ExperimentError(
+            f"network.compression = {compression!r}: expected 'none' {_ON}, as masks hide whole numbers of one size; "
+            "leave it out, and choose privacy.sum_bits"
+        )
+    probe = experiment.probe
+    for key, found in (("gap", probe.gap), ("matrices", probe.matrices), ("unstable_weights", probe.unstable_weights)):
+        if found:
+            raise ExperimentError(f"probe.{key}: expected none {_ON}, as it is of single updates; leave it out")
+    _refuse_buffers(problem, algorithm)
+    return SumTerms(
+        secure=True,
+        limit=table.sum_limit,
+        bits=table.sum_bits,
+        min_clients=table.min_sum,
+        weighted=rule == "mean",
+    )
+
+
+def _refuse_algorithm(experiment: Experiment) -> None:
+    """Refuse algorithms that look at single updates, and newcomers that would have to choose a cluster."""
+    name = experiment.algorithm.name
+    if name not in FIXED_CLUSTERS:
+        raise ExperimentError(
+            f"algorithm.name = {name!r}: expected one of {', '.join(FIXED_CLUSTERS)} {_ON}, as the server sees no "
+            "single update, by which others decide about clusters; take one of them, or leave secure_aggregation out"
+        )
+    if name in ("oracle", "random_groups") and experiment.events.join:
+        raise ExperimentError(
+            f"events.join: expected none {_ON} and algorithm.name = {name!r}, as a newcomer trains before it has a "
+            "cluster, and would be in no sum"
+        )
+
+
+def _refuse_buffers(problem: Problem, algorithm: Algorithm[Any]) -> None:
+    """Refuse to send running statistics, which have no common range."""
+    # As in a rehearsal, nothing depends on the true groups.
+    first = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+    plan = algorithm.plan(first, algorithm.init(first), torch.arange(problem.clients))
+    for tensor, sent in zip(problem.layout.tensors, plan.tasks[TRAIN].upload, strict=True):
+        if sent and tensor.kind == "buffer":
+            raise ExperimentError(
+                f"privacy.secure_aggregation = true: expected a network without running statistics, found "
+                f"{tensor.name}, which has no common range; use group normalisation, or algorithm.name = 'fedbn'"
+            )
