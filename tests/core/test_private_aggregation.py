@@ -31,11 +31,25 @@ def test_a_cluster_moves_by_the_sum_of_clipped_updates_over_the_number_of_its_me
 
 
 def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -> None:
-    some = replace(QUIET, share=0.5)
+    some = replace(QUIET, answers=lambda round: 2.0)
     updates = rows(c0=[1.0, 0.0, 0.0])
-    assert some.means(updates, torch.tensor([0]), 1, torch.zeros(4, dtype=torch.int64), "train", 1)[0, 0] == 0.5
+
+    def mean(*everyone: int) -> float:
+        return float(some.means(updates, torch.tensor([0]), 2, torch.tensor(everyone), "train", 1)[0, 0])
+
+    assert mean(0, 0, 0, 0) == 1 / 2
     # Of 4 clients 2 are placed: as many pending ones take part and may belong to the cluster.
-    assert some.means(updates, torch.tensor([0]), 1, torch.tensor([0, 0, -1, -1]), "train", 1)[0, 0] == 0.5
+    assert mean(0, 0, -1, -1) == 1 / 2
+    # 3 of 4 clients are in the cluster: 1.5 of 2 answers are expected of it.
+    assert mean(0, 0, 0, 1) == pytest.approx(1 / 1.5)
+
+
+def test_clients_that_left_are_not_expected() -> None:
+    """Two of four clients have left, and half of the others are drawn: one answer, and its update is the mean."""
+    half = replace(QUIET, answers=lambda round: 1.0)
+    everyone = torch.tensor([0, 0, -1, -1])
+    means = half.means(rows(c0=[1.0, 2.0, 0.0]), torch.tensor([0]), 1, everyone, "train", 1)
+    assert means.tolist() == [[1.0, 2.0, 0.0]]
 
 
 def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:

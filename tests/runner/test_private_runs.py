@@ -135,6 +135,13 @@ def test_clients_that_leave_are_not_drawn_from() -> None:
     assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
 
 
+def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_update() -> None:
+    """A tenth of four clients is one. Hardly any noise is added, and nothing is clipped."""
+    tables = {"data": {"name": "digits", "clients": 4, "samples": 60}, "cohort": {"fraction": 0.1}}
+    private = last_models(built({"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}, **tables), rounds=1)
+    assert torch.allclose(private, last_models(built({}, **tables), rounds=1), atol=1e-3)
+
+
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     """Ten rounds have tests in 2, 3, 4, 6 and 9."""
     private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private

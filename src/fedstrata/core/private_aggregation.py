@@ -8,6 +8,7 @@ the clusters of a round compose in parallel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedstrata.core.layout import Layout, Mask
@@ -25,7 +26,8 @@ class CentralPrivacy:
         released: The tensors that clients upload, (l,). The others get no update and no noise.
         clip_norm: The largest L2 norm of what a client adds to the sum (S).
         noise_multiplier: The standard deviation of the noise of a sum, divided by `clip_norm` (z).
-        share: The share of a cluster that is expected to take part in a round (q).
+        answers: A function from a round to the number of clients that are expected to answer; None is every client
+            that is in a cluster.
         min_cluster: Clusters of fewer members, at least 1, get no update.
         noise_seed: The seed of the noise. Whoever knows it can take the noise away.
     """
@@ -34,7 +36,7 @@ class CentralPrivacy:
     released: Mask
     clip_norm: float
     noise_multiplier: float
-    share: float = 1.0
+    answers: Callable[[int], float] | None = None
     min_cluster: int = 1
     noise_seed: int = 0
 
@@ -52,10 +54,11 @@ class CentralPrivacy:
             round: The round.
         """
         placed = everyone[everyone >= 0]
-        # Where some clients take part in a round, most of those that do may have been pending before.
-        factor = len(everyone) / max(len(placed), 1) if self.share < 1 else 1.0
+        # Those that were pending before the round and answered are in a cluster now. So the share may be above that of
+        # a cohort in all clients, as long as many wait. With one cluster, the number of all placed clients cancels.
+        share = 1.0 if self.answers is None else self.answers(round) / max(len(placed), 1)
         apart = torch.eye(k, dtype=torch.bool)
-        return self.means_of_groups(updates, labels, apart, placed.bincount(minlength=k), purpose, round, factor)
+        return self.means_of_groups(updates, labels, apart, placed.bincount(minlength=k), purpose, round, share)
 
     def means_of_groups(
         self,
@@ -65,7 +68,7 @@ class CentralPrivacy:
         members: torch.Tensor,
         purpose: str,
         round: int,
-        factor: float = 1.0,
+        share: float = 1.0,
     ) -> torch.Tensor:
         """The noisy mean update of every group, where groups may share clients, (q, p).
 
@@ -79,11 +82,11 @@ class CentralPrivacy:
             members: The number of clients of each group, whether they answered or not, (q,).
             purpose: As in `means`.
             round: The round.
-            factor: The number of clients that may answer for each member.
+            share: The number of clients that are expected to answer for each member.
         """
         sums = self.sums(updates, parts, unions.shape[1], purpose, round)
-        # It depends on the decision who is in a cluster, and never on who answered or what they sent.
-        expected = self.share * factor * members.clamp(min=1).double()
+        # It depends on the decision who is in a group, and on nothing else that clients sent.
+        expected = share * members.clamp(min=1).double()
         scale = torch.where(members >= self.min_cluster, 1 / expected, 0.0)
         return ((unions.double() @ sums) * scale[:, None]).float()
 

@@ -89,8 +89,10 @@ def _central(name: str, keys: Mapping[str, Any], rounds: int) -> Coverage | str:
         return Coverage(0, (_MODELS,), tuple(outside), decisions=False)
     # A test of the last round is followed by no comparison.
     compared = _split_half_rounds(rounds - 1)
-    covered = (_MODELS, "the models of groups that members compare") if compared else (_MODELS,)
-    return Coverage(compared, covered, tuple(outside), decisions=False)
+    if not compared:
+        return Coverage(0, (_MODELS,), tuple(outside), decisions=False)
+    covered = (_MODELS, "the models of groups that members compare")
+    return Coverage(compared, covered, ("which clients are compared in a test", *outside), decisions=False)
 
 
 def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Coverage | str:

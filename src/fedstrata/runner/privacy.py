@@ -135,7 +135,7 @@ def private_run(
         released=sent,
         clip_norm=table.clip_norm,
         noise_multiplier=noise,
-        share=members.fraction,
+        answers=members.expected_answers,
         min_cluster=table.min_cluster,
         noise_seed=seed,
     )

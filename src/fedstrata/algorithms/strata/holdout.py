@@ -259,6 +259,7 @@ def group_updates(
         return torch.cat(means)
     # The clients that are in the same groups are a part.
     unions, parts = groups.inside.unique(dim=1, return_inverse=True)
+    # Nobody else than those who were compared was asked, so that all of them are expected in every cohort.
     members = groups.inside.sum(dim=1)
     return problem.privacy.means_of_groups(updates, parts[places], unions, members, f"holdout of node {node}", round)
 
