@@ -9,7 +9,7 @@ import torch
 import fedstrata as fs
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.privacy import coverage
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
@@ -74,6 +74,15 @@ def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tm
     resumed = fs.run({**TABLES, **algorithm, "privacy": privacy}, tmp_path / "half", resume=True, quiet=True)
     assert torch.equal(resumed.state.models, whole.state.models)
     assert not torch.equal(run(tmp_path / "open", {}, **algorithm).state.models, whole.state.models)
+
+
+def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
+    """The rounds that are over had less noise than the same epsilon needs over more rounds."""
+    few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).private for rounds in (2, 4))
+    assert few is not None and many is not None and few.noise_multiplier < many.noise_multiplier
+    run(tmp_path / "run", {"kind": "central", "epsilon": 8.0}, rounds=2)
+    with pytest.raises(RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"):
+        fs.run(None, tmp_path / "run", sets=["rounds=4"], resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
