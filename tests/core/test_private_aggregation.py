@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedstrata.core import Layout, Rows, TensorSpec
-from fedstrata.core.private_aggregation import CentralPrivacy, clipped
+from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clipped, gaussian_noise
 
 LAYOUT = Layout((TensorSpec("a.weight", "a", "linear", (2,)), TensorSpec("b.weight", "b", "linear", (1,))))
 QUIET = CentralPrivacy(LAYOUT, (True, True), clip_norm=5.0, noise_multiplier=0.0)
@@ -57,9 +57,9 @@ def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:
     for scale in (0.1, 1.0, 1e3, 1e30):
         values = scale * torch.randn(4, 3, generator=draw)
         labels = torch.tensor([0, 0, 1, 1])
-        whole = NOISY.sums(Rows(torch.arange(4), values), labels, 2, "train", 1)
-        without = NOISY.sums(Rows(torch.arange(3), values[:3]), labels[:3], 2, "train", 1)
-        assert float((whole - without).norm()) <= NOISY.clip_norm * (1 + 1e-6)
+        whole = QUIET.sums(Rows(torch.arange(4), values), labels, 2, "train", 1)
+        without = QUIET.sums(Rows(torch.arange(3), values[:3]), labels[:3], 2, "train", 1)
+        assert float((whole - without).norm()) <= QUIET.clip_norm * (1 + 1e-6)
 
 
 def test_the_noise_has_the_scale_that_is_accounted_for() -> None:
@@ -75,7 +75,7 @@ def test_the_noise_has_the_scale_that_is_accounted_for() -> None:
     assert float((sums.abs() > 20.0).double().mean()) == pytest.approx(0.0455, abs=0.002)
 
 
-def test_the_noise_depends_on_seed_round_purpose_and_cluster_and_on_nothing_else() -> None:
+def test_the_noise_depends_on_seed_run_round_purpose_and_cluster_and_not_on_the_order_of_clients() -> None:
     updates = rows(c0=[1.0, 2.0, 0.0], c1=[0.0, 1.0, 1.0], c2=[3.0, 0.0, 0.0])
     labels = torch.tensor([0, 1, 1])
 
@@ -84,10 +84,33 @@ def test_the_noise_depends_on_seed_round_purpose_and_cluster_and_on_nothing_else
 
     backwards = Rows(updates.clients.flip(0), updates.values.flip(0))
     assert torch.equal(NOISY.sums(backwards, labels.flip(0), 2, "train", 1), sums())
-    others = [sums(round=2), sums(purpose="body"), sums(replace(NOISY, noise_seed=1))]
+    others = [sums(round=2), sums(purpose="body"), sums(replace(NOISY, noise_seed=NoiseSeed(1)))]
+    others.append(sums(replace(NOISY, noise_seed=NoiseSeed(0, run="another"))))
     assert not any(bool((other == sums()).any()) for other in others)
     noise = sums() - QUIET.sums(updates, labels, 2, "train", 1)
     assert not bool((noise[0] == noise[1]).any())
+
+
+def test_other_numbers_get_other_noise_and_the_same_get_the_same() -> None:
+    """A round that is played again with other clients: the difference of both sums must not be one client's update."""
+    updates = rows(c0=[1.0, 2.0, 0.0], c1=[0.0, 1.0, 1.0])
+    labels = torch.tensor([0, 0])
+    both = NOISY.sums(updates, labels, 1, "train", 1)
+    again = NOISY.sums(updates, labels, 1, "train", 1)
+    one = NOISY.sums(updates.at(torch.tensor([0])), labels[:1], 1, "train", 1)
+    assert torch.equal(both, again)
+    assert bool(((both - one - torch.tensor([[0.0, 1.0, 1.0]])).abs() > 0.01).all())
+
+
+def test_all_bits_of_a_secret_count() -> None:
+    """A generator of torch takes the lowest 32 bits of a seed: these two secrets would have the same noise there."""
+    hidden = torch.zeros(4, dtype=torch.float64)
+
+    def noise(secret: int) -> torch.Tensor:
+        return gaussian_noise(hidden, 1.0, NoiseSeed(secret), purpose="train", round=1, place=0)
+
+    assert torch.equal(noise(7), noise(7))
+    assert not bool((noise(7) == noise(7 + 2**32)).any()) and not bool((noise(7) == noise(7 + 2**127)).any())
 
 
 def test_tensors_that_are_not_uploaded_get_neither_an_update_nor_noise() -> None:

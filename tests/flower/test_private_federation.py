@@ -9,6 +9,7 @@ import torch
 from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load_experiment
+from fedstrata.core.private_aggregation import SIMULATED_RUN
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.federation import Federation
@@ -58,10 +59,11 @@ def driven(here: Here, out: Path, resume: bool = False, **changes: Any) -> Run:
 
 
 def known_seeds(here: Here, out: Path) -> None:
-    """Let everybody draw its noise from the seed of the run, as the simulator does."""
+    """Let everybody draw its noise from the seed and the name of a run, as the simulator does."""
     for folder in (out / "network", *(device.state for device in here[0].devices.values())):
         folder.mkdir(parents=True)
         (folder / "noise_seed").write_text(f"{KEYS['seed']:x}")
+    (out / "network" / "run").write_text(SIMULATED_RUN)
 
 
 @pytest.mark.parametrize("kind", PRIVACY)

@@ -61,7 +61,7 @@ def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
 def test_delta_is_small_beside_the_number_of_clients() -> None:
     few, many = built(CENTRAL).private, built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).private
     assert few is not None and many is not None
-    assert few.delta == many.delta == 1e-5
+    assert few.amount.delta == many.amount.delta == 1e-5
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
@@ -79,9 +79,11 @@ def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tm
 def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
     """The rounds that are over had less noise than the same epsilon needs over more rounds."""
     few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).private for rounds in (2, 4))
-    assert few is not None and many is not None and few.noise_multiplier < many.noise_multiplier
+    assert few is not None and many is not None and few.amount.multiplier < many.amount.multiplier
     run(tmp_path / "run", {"kind": "central", "epsilon": 8.0}, rounds=2)
-    with pytest.raises(RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"):
+    with pytest.raises(
+        RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"
+    ):
         fs.run(None, tmp_path / "run", sets=["rounds=4"], resume=True, quiet=True)
 
 
@@ -108,7 +110,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
         assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
         return
     private = setup.private
-    assert private is not None and private.epsilon > 0
+    assert private is not None and private.amount.epsilon > 0
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
 
@@ -131,7 +133,7 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
     uniform = built(noise, cohort={"fraction": 0.2}).private
     everyone = built(noise).private
     assert poisson is not None and uniform is not None and everyone is not None
-    assert poisson.epsilon < everyone.epsilon
+    assert poisson.amount.epsilon < everyone.amount.epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
     (sampled,) = uniform.exposure.sampled
     assert (sampled.clients, sampled.expected, sampled.fixed) == (10, 2, True)
@@ -154,16 +156,16 @@ def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_up
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     """Ten rounds have tests in 2, 3, 4, 6 and 9."""
     private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private
-    assert private is not None and private.exposure.releases == 10 + 5
+    assert private is not None and private.exposure.queries == 10 + 5
     assert not private.coverage.decisions
     local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).private
-    assert local is not None and local.exposure.releases == 10 + 5 * 3
+    assert local is not None and local.exposure.queries == 10 + 5 * 3
 
 
 @pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
     private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
-    assert private is not None and private.exposure.releases == 4
+    assert private is not None and private.exposure.queries == 4
 
 
 @pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])

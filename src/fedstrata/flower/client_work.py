@@ -14,6 +14,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedstrata.core import CLIENT_STATS, TRAIN, Layout
+from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
@@ -37,7 +38,7 @@ from fedstrata.flower.sum_messages import asks_for_sum
 from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
-from fedstrata.privacy import LocalPrivacy
+from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.privacy.secure_sum import without_sizes
 from fedstrata.quoting import one_line, without_paths
 
@@ -169,8 +170,12 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     if config.noise_multiplier:
-        noise_seed = secret_seed(device.state / _NOISE_SEED)
-        local = LocalPrivacy(layout, config.clip_norm, config.noise_multiplier, noise_seed)
+        local = LocalPrivacy(
+            layout=layout,
+            clip_norm=config.clip_norm,
+            noise_multiplier=config.noise_multiplier,
+            noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
+        )
         report = local.of_report(request.plan, report)
     end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}

@@ -49,8 +49,7 @@ from fedstrata.flower.payload import (
 )
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
-from fedstrata.privacy import SumTerms
-from fedstrata.privacy.secure_sum import without_update
+from fedstrata.privacy.secure_sum import SumTerms, without_update
 
 WORK = "train"
 REGISTER = "query.register"

@@ -42,13 +42,13 @@ class Coverage:
     """What an algorithm gives away, beside one update of each client in each round.
 
     Attributes:
-        more: The further uploads (local noise) or sums (central noise) of a client in a run, at most.
+        further_queries: The further uploads (local noise) or sums (central noise) of a client in a run, at most.
         covered: What epsilon covers, in words.
         not_covered: What it does not cover, in words.
         decisions: Whether it covers who is in which cluster. Clusters that never depend on the data are covered.
     """
 
-    more: int
+    further_queries: int
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
     decisions: bool
@@ -106,12 +106,14 @@ def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Cover
         outside.append("which model a client chooses where it has a choice, and the losses of these models")
     if plan.client_stats:
         outside.append("statistics of the data that clients send")
-    more = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
+    further_queries = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
     if name == "strata":
         # The folds of every test, and the longer training of outliers after it.
         folds = 2 if keys["folds"] == 2 else 4
-        more += _split_half_rounds(rounds) * (folds + 1)
-    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions=name in FIXED_CLUSTERS)
+        further_queries += _split_half_rounds(rounds) * (folds + 1)
+    return Coverage(
+        further_queries, ("every update that a client sends",), tuple(outside), decisions=name in FIXED_CLUSTERS
+    )
 
 
 def _split_half_rounds(rounds: int) -> int:

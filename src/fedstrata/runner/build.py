@@ -41,8 +41,8 @@ from fedstrata.models import NetworkShape, layout_of, make_network, portable, ro
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
-from fedstrata.privacy import SumTerms
-from fedstrata.privacy.secure_sum import Summed, summed_report
+from fedstrata.privacy.local import LocalPrivacy
+from fedstrata.privacy.secure_sum import Summed, SumTerms, summed_report
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
@@ -50,7 +50,7 @@ from fedstrata.registry import PortableObject
 from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
-from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
+from fedstrata.runner.privacy import PrivateRun, client_noise, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.secure_sums import sum_terms
 
@@ -80,6 +80,8 @@ class RunSetup:
         personal: How clients make models of their own; None where they do not.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         private: The differential privacy of the run; None where there is none.
+        client_noise: What clients do with updates before they send them, if they do. On real devices it is not here:
+            the devices do it.
         trigger: The trigger of their backdoor; None where they have none.
         sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
             devices keep to them.
@@ -100,6 +102,7 @@ class RunSetup:
     personal: PersonalMethod | None = None
     byzantine: ByzantineClients | None = None
     private: PrivateRun | None = None
+    client_noise: LocalPrivacy | None = None
     trigger: Trigger | None = None
     sums: SumTerms = field(default_factory=SumTerms)
 
@@ -110,8 +113,8 @@ class RunSetup:
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
         """What the server gets of a report, where clients add noise, or some are Byzantine."""
-        if self.private is not None and self.private.local is not None:
-            report = self.private.local.of_report(plan, report)
+        if self.client_noise is not None:
+            report = self.client_noise.of_report(plan, report)
         return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
 
     def summed(self, plan: Plan, report: Report) -> Summed:
@@ -192,6 +195,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         personal=personal,
         byzantine=byzantine,
         private=private,
+        client_noise=client_noise(private),
         trigger=trigger,
         sums=sum_terms(experiment, problem, algorithm),
     )
@@ -258,6 +262,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
         problem=problem,
         members=members,
         private=private,
+        client_noise=client_noise(private),
         sums=sums,
     )
 
