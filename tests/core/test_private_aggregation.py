@@ -5,8 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.core import Layout, Rows, TensorSpec
+from fedstrata.core import (
+    TRAIN,
+    Layout,
+    Report,
+    Result,
+    Rows,
+    ServerOptimizer,
+    TensorSpec,
+    aggregate,
+    fixed_clusters,
+)
 from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clipped, gaussian_noise
+from fedstrata.testing import toy_problem
 
 LAYOUT = Layout((TensorSpec("a.weight", "a", "linear", (2,)), TensorSpec("b.weight", "b", "linear", (1,))))
 QUIET = CentralPrivacy(LAYOUT, (True, True), clip_norm=5.0, noise_multiplier=0.0)
@@ -124,6 +135,25 @@ def test_small_clusters_keep_their_model() -> None:
     updates = rows(c0=[1.0, 0.0, 0.0], c3=[1.0, 0.0, 0.0])
     means = privacy.means(updates, torch.tensor([0, 1]), 3, torch.tensor([0, 0, 0, 1]), "train", 1)
     assert bool((means[0] != 0).all()) and means[1:].tolist() == [[0.0] * 3] * 2
+
+
+def test_a_cluster_that_has_become_too_small_takes_no_step_with_the_old_moments() -> None:
+    """Both clusters move by 1. Then one loses a member, and nobody's update says anything: momentum moves the other."""
+    layout = toy_problem(6).layout
+    everything = (True,) * len(layout.tensors)
+    privacy = CentralPrivacy(layout, everything, clip_norm=100.0, noise_multiplier=0.0, min_cluster=3)
+    problem = replace(toy_problem(6), privacy=privacy, server=ServerOptimizer("momentum", momentum=0.5))
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    state = fixed_clusters(problem, labels, 2, "given")
+
+    def report(value: float) -> Report:
+        updates = Rows(torch.arange(6), torch.full((6, layout.p), value))
+        return Report({TRAIN: Result(updates, labels, torch.ones(6, dtype=torch.int64), torch.zeros(6, 2))})
+
+    first, _ = aggregate(problem, state, report(1.0), labels)
+    second, _ = aggregate(problem, first, report(0.0), torch.tensor([0, 0, 0, 1, 1, -1]))
+    assert torch.allclose(first.models - state.models, torch.tensor(1.0))
+    assert torch.allclose(second.models - first.models, torch.tensor([[0.5], [0.0]]))
 
 
 def test_groups_that_share_clients_share_the_noise_of_their_parts() -> None:

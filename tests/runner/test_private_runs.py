@@ -154,12 +154,12 @@ def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_up
 
 
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
-    """Ten rounds have tests in 2, 3, 4, 6 and 9."""
+    """Ten rounds have tests in 2, 3, 4, 6 and 9. After the first, outliers may send an update in every round."""
     private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private
     assert private is not None and private.exposure.queries == 10 + 5
     assert not private.coverage.decisions
     local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).private
-    assert local is not None and local.exposure.queries == 10 + 5 * 3
+    assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
 
 
 @pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
@@ -177,9 +177,37 @@ def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dic
     assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "oracle", "random_groups"])
+@pytest.mark.parametrize("kind", ["central", "local"])
+def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clusters(name: str, kind: str) -> None:
+    """FedAvg has one model, of which nobody has a choice."""
+    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
+    privacy = {"kind": kind, "noise_multiplier": 0.5}
+    for events, covered in (({}, True), ({"join": [{"round": 2, "clients": [3]}]}, name == "fedavg")):
+        private = built(privacy, **algorithm, events=events).private
+        assert private is not None and private.coverage.decisions == covered
+        assert covered != any("which model a client chooses" in each for each in private.coverage.not_covered)
+
+
+def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
+    def outside(privacy: dict[str, Any], **tables: Any) -> str:
+        private = built(privacy, **tables).private
+        assert private is not None
+        return ", ".join(private.coverage.not_covered)
+
+    best = {"personal": {"method": "best"}}
+    assert "how much of a tuned model" in outside(LOCAL, **best) and "tuned model" not in outside(LOCAL)
+    with pytest.raises(ExperimentError, match=r"personal\.prior = 'cohort': expected 'none'"):
+        built(CENTRAL, **best)
+    assert "tuned model" in outside(CENTRAL, personal={"method": "best", "prior": "none"})
+    beside = {"report": {"baseline": True}}
+    assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
+    assert "the run of FedAvg" not in outside(LOCAL, **beside)  # it is FedAvg itself
+
+
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
-    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-9}, cohort=cohort)
+    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
     assert [record["cohort"] for record in found.rounds] == [[]] * 4
     assert not torch.equal(found.state.models, built({}).problem.fresh(0)[None])
 
@@ -198,6 +226,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "hands on the update of a single client",
     ),
     "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
+    "a delta that promises nothing": (
+        {"privacy": {**CENTRAL, "delta": 0.2}},
+        "privacy.delta = 0.2: expected at most 0.1, one over the number of clients",
+    ),
+    "too little noise": (
+        {"privacy": {"kind": "central", "noise_multiplier": 1e-160}},
+        "privacy.noise_multiplier = 1e-160: expected a number",
+    ),
     "a robust rule": (
         {"privacy": CENTRAL, "server": {"aggregation": "median"}},
         "server.aggregation = 'median': expected 'mean' or 'plain_mean' with privacy.kind = 'central'",

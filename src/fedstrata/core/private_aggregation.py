@@ -46,7 +46,7 @@ class CentralPrivacy:
         noise_multiplier: The standard deviation of the noise of a sum, divided by `clip_norm` (z).
         answers: A function from a round to the number of clients that are expected to answer; None is every client
             that is in a cluster.
-        min_cluster: Clusters of fewer members, at least 1, get no update.
+        min_cluster: Clusters of fewer members, at least 1, get no update, and take no step.
         noise_seed: The seed of the noise.
     """
 
@@ -105,8 +105,12 @@ class CentralPrivacy:
         sums = self.sums(updates, subsets, contained.shape[1], purpose, round)
         # It depends on the decision who is in a group, and on nothing else that clients sent.
         expected = share * members.clamp(min=1).double()
-        scale = torch.where(members >= self.min_cluster, 1 / expected, 0.0)
+        scale = torch.where(self.large_enough(members), 1 / expected, 0.0)
         return ((contained.double() @ sums) * scale[:, None]).float()
+
+    def large_enough(self, members: torch.Tensor) -> torch.Tensor:
+        """Which groups get an update, bool (q,), by their numbers of members, (q,)."""
+        return members >= self.min_cluster
 
     def sums(self, updates: Rows, subsets: torch.Tensor, count: int, purpose: str, round: int) -> torch.Tensor:
         """The noisy sums of the clipped updates of disjoint subsets, (a, p) float64; with noise even where nobody sent.

@@ -137,6 +137,14 @@ class RunConfig:
     noise_multiplier: float = 0.0
     sums: SumTerms = field(default_factory=SumTerms)
 
+    def __post_init__(self) -> None:
+        """Refuse noise that is none."""
+        rules = {
+            "clip_norm is a number above 0": 0 < self.clip_norm < inf,
+            "noise_multiplier is a number of at least 0": 0 <= self.noise_multiplier < inf,
+        }
+        check_rules("the config of a run", rules, (self.clip_norm, self.noise_multiplier))
+
     @property
     def outputs(self) -> tuple[int, ...]:
         """The shape of what a network says about one sample."""

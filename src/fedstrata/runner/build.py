@@ -47,7 +47,13 @@ from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
-from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
+from fedstrata.runner.attacks import (
+    attack_warnings,
+    byzantine_clients,
+    check_attack,
+    with_flipped_labels,
+    with_trigger,
+)
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.privacy import PrivateRun, client_noise, private_run, with_central_privacy
@@ -163,7 +169,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
     dataset = _normalised_by_training(experiment, dataset, partition)
-    warnings = data_warnings(experiment, dataset, partition, own_test)
+    warnings = (*data_warnings(experiment, dataset, partition, own_test), *attack_warnings(experiment))
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, problem.layout, truth)

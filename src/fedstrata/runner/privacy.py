@@ -20,6 +20,7 @@ from fedstrata.privacy.accounting import Exposure, Sampled, epsilon_of, noise_fo
 from fedstrata.privacy.coverage import Coverage, coverage_of
 from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.quoting import shown
+from fedstrata.runner.baseline import baseline_of
 from fedstrata.runner.membership import Membership, cohort_size
 
 _LARGEST_DELTA = 1e-5
@@ -119,9 +120,9 @@ def private_run(
     if table.kind == "none":
         return None
     _refuse_unfit(experiment, members_known=members_known)
-    first = first_plan(problem, algorithm)
-    coverage = covered_by_epsilon(experiment, first, keys_of_algorithm(algorithm), members_known=members_known)
-    sent = _sent_tensors(experiment, problem.layout, first.plan)
+    plan = first_plan(problem, algorithm)
+    coverage = covered_by_epsilon(experiment, plan, keys_of_algorithm(algorithm), members_known=members_known)
+    sent = _sent_tensors(experiment, problem.layout, plan)
     exposure = _exposure(table, coverage, experiment.rounds, members)
     amount = noise_of_run(table, exposure, problem.clients)
     seed = NoiseSeed(problem.seed) if noise_seed is None else noise_seed
@@ -157,34 +158,22 @@ def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
     return private.mechanism
 
 
-class FirstPlan(NamedTuple):
-    """What an algorithm begins with.
+def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> Plan:
+    """The first plan of an algorithm, with a cohort of all clients.
 
-    Attributes:
-        plan: Its first plan, with a cohort of all clients.
-        models: The number of its models before round 1.
+    As in a rehearsal, nothing depends on the true groups.
     """
-
-    plan: Plan
-    models: int
-
-
-def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> FirstPlan:
-    """Rehearse the first round of an algorithm. As in every rehearsal, nothing depends on the true groups."""
     n = problem.clients
     first = problem if problem.truth is not None else replace(problem, truth=torch.zeros(n, dtype=torch.int64))
-    state = algorithm.init(first)
-    return FirstPlan(algorithm.plan(first, state, torch.arange(n)), len(state.models))
+    return algorithm.plan(first, algorithm.init(first), torch.arange(n))
 
 
-def covered_by_epsilon(
-    experiment: Experiment, first: FirstPlan, keys: Mapping[str, Any], *, members_known: bool
-) -> Coverage:
+def covered_by_epsilon(experiment: Experiment, plan: Plan, keys: Mapping[str, Any], *, members_known: bool) -> Coverage:
     """What epsilon covers in an experiment.
 
     Args:
         experiment: The experiment.
-        first: What its algorithm begins with.
+        plan: The first plan of its algorithm.
         keys: The hyper-parameters of the algorithm, with defaults.
         members_known: As in `private_run`.
 
@@ -193,13 +182,36 @@ def covered_by_epsilon(
     """
     kind = experiment.privacy.kind
     assert kind != "none"
-    coverage = coverage_of(kind, experiment.algorithm.name, keys, first.plan, experiment.rounds)
+    events = experiment.events
+    newcomers = bool(events.join or events.change) or not members_known
+    name = experiment.algorithm.name
+    coverage = coverage_of(kind, name, keys, plan, experiment.rounds, newcomers=newcomers)
     if isinstance(coverage, str):
         raise ExperimentError(
-            f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = "
-            f"{shown(experiment.algorithm.name)}: {coverage}"
+            f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = {shown(name)}: {coverage}"
         )
-    return coverage
+    return replace(coverage, not_covered=(*coverage.not_covered, *_outside_of_the_rounds(experiment)))
+
+
+def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
+    """What a run gives away beside the rounds of its algorithm, in words."""
+    # Here, as it loads all that it computes with.
+    from fedstrata.personal.best import Best
+
+    outside = list[str]()
+    method = experiment.personal_of()
+    if isinstance(method, Best):
+        if method.prior == "cohort" and experiment.privacy.kind == "central":
+            raise ExperimentError(
+                "personal.prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps "
+                "of a tuned model would depend on the losses of all others, without noise"
+            )
+        outside.append("the losses by which clients choose how much of a tuned model they keep")
+    elif ":" in experiment.personal.method:
+        outside.append("what clients send for a personal method of your own")
+    if baseline_of(experiment, experiment.engine) is not None:
+        outside.append("the run of FedAvg beside this one (report.baseline), which has an epsilon of its own")
+    return outside
 
 
 def _sent_tensors(experiment: Experiment, layout: Layout, plan: Plan) -> Mask:
@@ -221,7 +233,15 @@ def noise_of_run(table: PrivacyTable, exposure: Exposure, clients: int) -> Noise
         table: The keys, of which one of two says how much.
         exposure: What a client adds to.
         clients: The number of clients.
+
+    Raises:
+        ExperimentError: When delta promises nothing.
     """
+    if table.delta is not None and table.delta > 1 / clients:
+        raise ExperimentError(
+            f"privacy.delta = {table.delta:g}: expected at most {1 / clients:.1g}, one over the number of clients; a "
+            "larger one lets all data of some client be published"
+        )
     delta = table.delta if table.delta is not None else min(_LARGEST_DELTA, clients**_DELTA_EXPONENT)
     return _amount(exposure, table.noise_multiplier, table.epsilon, delta)
 
