@@ -18,11 +18,18 @@ from federations import outcomes_of, run_study
 
 from fedstrata.attacks import BACKDOOR, named_attacks
 
-RULES = ("mean", "median", "trimmed_mean", "geometric_median", "multi_krum", "centered_clip")
+MANY = ("fedavg", "mean", "median", "trimmed_mean", "geometric_median", "multi_krum", "centered_clip")
+"""The methods under attacks on updates."""
+
+FEW = ("fedavg", "mean", "multi_krum", "norm_clip")
+"""The methods under backdoors and lies."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"algorithm": {"name": "fedavg"}},
-    **{rule: {"algorithm": {"name": "strata"}, "server": {"aggregation": rule}} for rule in RULES},
+    **{
+        rule: {"algorithm": {"name": "strata"}, "server": {"aggregation": rule}}
+        for rule in dict.fromkeys((*MANY[1:], *FEW[1:]))
+    },
 }
 """The tables of each method: FedAvg, and Strata with each rule."""
 
@@ -31,10 +38,6 @@ PLACES: Mapping[str, Mapping[str, Any]] = {
     "2 of the 5 of a group": {"share": 0.4, "where": "one_cluster"},
 }
 """Who is Byzantine, in words, and the keys for it."""
-
-
-FEW = ("fedavg", "mean", "multi_krum")
-"""The methods under backdoors and lies."""
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "scaling times 10": {"kind": "scaling", "strength": 10.0},
@@ -74,7 +77,7 @@ def methods_of(name: str) -> dict[str, Mapping[str, Any]]:
     """The methods of a case."""
     attack = CASES[name]["attack"]
     few = attack.get("kind") == BACKDOOR or "losses" in attack
-    return {method: METHODS[method] for method in (FEW if few else METHODS)}
+    return {method: METHODS[method] for method in (FEW if few else MANY)}
 
 
 def one(name: str, seed: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ RULE_TITLES = {
     "geometric_median": "geometric median",
     "multi_krum": "multi-Krum",
     "centered_clip": "centred clipping",
+    "norm_clip": "norm clipping",
 }
 """The column of each method."""
 
@@ -67,10 +68,10 @@ def attacked() -> str:
     rows = list[tuple[str, ...]]()
     cases = _attacked_cases(lambda attack: not _is_on_clusters(attack) and not _is_backdoor(attack))
     for name, runs in _measured("attacked_federations", cases):
-        cells = (_honest([run[method] for run in runs]) for method in attacked_federations.METHODS)
+        cells = (_honest([run[method] for run in runs]) for method in attacked_federations.MANY)
         exact = sum(_ari_of_honest(run["mean"]) == 1.0 for run in runs)
         rows.append((name, str(len(runs)), *cells, f"{exact} of {len(runs)}"))
-    columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.METHODS)
+    columns = " | ".join(RULE_TITLES[method] for method in attacked_federations.MANY)
     head = f"attack, Byzantine clients | seeds | {columns} | groups exact, mean"
     return table(head, rows or [("all attacks", MISSING, *[""] * 8)])
 
@@ -78,14 +79,14 @@ def attacked() -> str:
 def shares(rule: str) -> str:
     """What each attack on models costs the honest clients, and those of the worst group, by who is Byzantine."""
     known = federations.read(outcomes.RESULTS / "attacked_shares.json")
+    places = [
+        place for place in attacked_shares.PLACES if rule == attacked_shares.RULES[0] or place != attacked_shares.FEW
+    ]
     rows = [
-        (
-            attack,
-            *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in attacked_shares.PLACES),
-        )
+        (attack, *(_cost(attacked_shares.outcomes(known, f"{attack}, {place}", rule)) for place in places))
         for attack in attacked_shares.ATTACKS
     ]
-    return table(f"attack | {' | '.join(attacked_shares.PLACES)}", rows)
+    return table(f"attack | {' | '.join(places)}", rows)
 
 
 def _cost(runs: Sequence[Mapping[str, float]]) -> str:

@@ -140,16 +140,26 @@ def attacks_on_updates(result: Any) -> Found | None:
         f"with {best}, the best of {len(rules)} rules, the most that any of {len(attacked_shares.ATTACKS)} attacks by "
         f"{' or '.join(FIFTH)} costs the honest ones is {100 * worst[best]:.1f} points of accuracy"
     )
-    lacks = [] if len(cases) == len(wanted) else ["not all attacks"]
-    seeds = min(len(case["runs"]) for case in cases.values())
-    lacks += ["a single seed of each attack"] if seeds == 1 else []
-    return Found(text, worst[best] <= HONEST_LOSS, "; ".join(lacks))
+    return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(wanted) else "not all attacks")
+
+
+OTHERS = ("sybil", "slow_poisoning")
+"""Attacks on models that the matrix does not ask for."""
+
+SEEDS = 3
+"""The least number of seeds that says what a robust rule promises."""
 
 
 def attacks_by_share(rule: str, result: Any) -> Found | None:
-    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine."""
+    """The most that any attack on models costs honest clients, and those of one group, by who is Byzantine.
+
+    With a robust rule and up to a fifth of Byzantine clients it is bounded, for the attacks of the matrix. What the
+    others cost above that is said.
+    """
     listed = list[str]()
     lacks = list[str]()
+    good = True
+    robust = rule != attacked_shares.RULES[0]
     for place in attacked_shares.PLACES:
         names = [name for name in attacked_shares.WHO if name.endswith(f", {place}")]
         runs = {name: attacked_shares.outcomes(result, name, rule) for name in names}
@@ -159,12 +169,18 @@ def attacks_by_share(rule: str, result: Any) -> Found | None:
         if len(found) < len(names):
             lacks.append(f"{rule}: {len(found)} of {len(names)} attacks by {place}")
         worst = max(found, key=found.__getitem__)
+        if robust and place in FIFTH:
+            above = [name for name, loss in found.items() if loss > HONEST_LOSS]
+            good &= all(name.startswith(OTHERS) for name in above)
+            lacks += [f"with {rule}, {name} costs {100 * found[name]:.1f} points" for name in above]
+            seeds = min(len(each) for each in runs.values() if each)
+            lacks += [f"{rule}: fewer than {SEEDS} seeds of attacks by {place}"] if seeds < SEEDS else []
         group = max(mean(run["worst group"] for run in each) for each in runs.values() if each)
         listed.append(f"{100 * found[worst]:.1f} by {worst} (one group {100 * group:.1f})")
     if not listed:
         return None
-    title = "by default" if rule == attacked_shares.RULES[0] else f"with {rule}"
-    return Found(f"points lost {title} at most: {', '.join(listed)}", True, "; ".join(lacks))
+    title = f"with {rule}" if robust else "by default"
+    return Found(f"points lost {title} at most: {', '.join(listed)}", good, "; ".join(lacks))
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
@@ -233,12 +249,14 @@ def backdoors(result: Any) -> Found | None:
     runs = [run for name, case in result.items() if name.startswith("backdoor") for run in case["runs"]]
     if not runs:
         return None
-    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in ("mean", "multi_krum")}
+    methods = ("mean", "multi_krum", "norm_clip")
+    rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in methods}
     worst = {method: max(rate for rate in found if rate is not None) for method, found in rates.items()}
     own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
     text = (
-        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean and "
-        f"{100 * worst['multi_krum']:.1f} % with multi-Krum, inside them {100 * own:.0f} %"
+        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean, "
+        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
+        f"inside them {100 * own:.0f} %"
     )
     return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
 
@@ -394,6 +412,23 @@ def private_accuracy(result: Any) -> Found:
     return Found(f"{name}, accuracy: {listed}", True)
 
 
+def secure_sums(result: Any) -> Found | None:
+    """What came of every pattern of drop-outs of secure sums."""
+    if "patterns" not in result:
+        return None
+    known = result["patterns"]
+    patterns, sums, ended, wrong, shown = (
+        sum(each[key] for each in known.values()) for key in ("patterns", "sums", "ended", "wrong", "shown")
+    )
+    complete = all(each["patterns"] == 5 ** int(n) for n, each in known.items())
+    text = (
+        f"all {patterns:,} patterns of drop-outs of {min(map(int, known))} to {max(map(int, known))} clients: {sums:,} "
+        f"exact sums, {ended:,} not opened as fewer than two thirds stayed, {wrong} wrong, {shown} that show one client"
+    )
+    lacks = "" if complete and max(map(int, known)) >= 8 else "not all patterns of eight clients"
+    return Found(text, sums + ended == patterns and not wrong and not shown, lacks)
+
+
 FIGURES: dict[str, Figure] = {
     "kills at points": Figure("kills", kills_at_points, "kills"),
     "kills at moments": Figure("kills", kills_at_moments, "kills"),
@@ -425,6 +460,7 @@ FIGURES: dict[str, Figure] = {
     "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),
     "adaptive attacks": Figure("adaptive_federations", adaptive_attacks, "adaptive_federations"),
     "changed clients": Figure("drifting_clients", changed_clients, "drifting_clients"),
+    "secure sums": Figure("secure_sums", secure_sums, "secure_sums"),
     "membership": Figure("leaks", membership, "leaks"),
     "label mix": Figure("leaks", label_mix, "leaks"),
     "membership with noise": Figure("leaks", membership_with_noise, "leaks"),

@@ -33,6 +33,7 @@ ALLOWED = {
     },
     "flower": {
         "flower",
+        "compression",
         "files",
         "folder_lock",
         "config",

@@ -95,3 +95,18 @@ def test_a_file_with_only_its_rounds_runs(tmp_path: Path) -> None:
     file.write_text("rounds = 2\n")
     run = fedstrata.run(file, tmp_path / "run", sets=["engine.name=loop"], quiet=True)
     assert run.summary["rounds"] == 2
+
+
+def test_the_help_of_the_command_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from fedstrata.cli import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert not end.code
+heavy = {"torch", "pydantic", "numpy", "rich", "sklearn", "scipy", "pyarrow", "flwr", "ray"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "compare" in told.stdout

@@ -36,7 +36,7 @@ def status(*args: str) -> object:
 
 KNOWN_KEYS = (
     "seed, rounds, label, data, partition, model, local, cohort, server, algorithm, personal, attack, privacy, "
-    "algorithms, engine"
+    "network, algorithms, engine"
 )
 WRONG = {
     "unknown key at the top": ("rouns = 3", "rouns: unknown key; did you mean rounds?"),

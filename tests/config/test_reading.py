@@ -66,6 +66,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "clients": 20,
         "tokens": False,
         "samples": 0,
+        "copies": 1,
         "test": 0.2,
         "validation": 0.0,
         "public": 0,
@@ -91,7 +92,7 @@ def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
         "metric": "accuracy",
         "transform": "none",
     }
-    cohort = {"fraction": 1.0, "sampling": "uniform", "weights": (), "dropout": 0.0}
+    cohort = {"fraction": 1.0, "sampling": "uniform", "weights": (), "dropout": 0.0, "scored": 0}
     assert experiment.cohort.model_dump() == cohort
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()
     engine = {"name": "auto", "device": "auto", "precision": "float32", "workers": 0, "timeout": 600}

@@ -1,26 +1,35 @@
-"""The examples of the page on privacy: a least size of clusters, and the epsilon that is asked for."""
+"""The examples of the page on privacy: a least size of clusters, the epsilon that is asked for, and opened sums."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fedstrata as fs
 from blocks import blocks
 
 
-def test_the_examples_have_the_size_and_the_epsilon_that_they_ask_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_of(word: str) -> Any:
+    """The run of the example with a word."""
+    (example,) = [block for block in blocks("privacy.md") if block.language == "python" and word in block.text]
+    namespace: dict[str, object] = {}
+    exec(compile(example.text, "privacy.md", "exec"), namespace)
+    return namespace["run"]
+
+
+def test_the_example_reaches_its_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sized, noisy = [_run(block.text) for block in blocks("privacy.md") if block.language == "python"]
-    assert all(len(node.members) >= 5 for node in sized.tree)
-    private = noisy.summary["privacy"]
+    private = run_of("epsilon").summary["privacy"]
     assert 7.99 <= private["epsilon"] <= 8.0 and private["sums"] == 4
 
 
-def _run(text: str) -> fs.Run:
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "privacy.md", "exec"), namespace)
-    run: fs.Run = namespace["run"]
-    return run
+def test_the_example_opens_every_sum_without_a_third_of_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rounds = run_of("secure_aggregation").rounds
+    assert [len(record["absent"]) for record in rounds] == [3, 3, 3] and not any(record["events"] for record in rounds)
+
+
+def test_the_example_has_the_size_that_it_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert all(len(node.members) >= 5 for node in run_of("min_cluster").tree)

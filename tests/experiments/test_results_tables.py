@@ -236,9 +236,11 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in TABLES if name not in ("compared", "against", "cost")),  # what is derived is never missing
+        # What is derived is never missing.
+        *(name for name in TABLES if name not in ("compared", "against", "cost", "shares")),
         *(f"compared {name}" for name in COMPARED),
         "against strata",
+        "shares mean",
         "iid hicfl",
     ],
 )

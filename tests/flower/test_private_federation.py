@@ -141,7 +141,7 @@ def test_noise_that_a_device_cannot_demand_is_refused(found: Any) -> None:
     [{"noise_multiplier": -1.0}, {"noise_multiplier": math.nan}, {"clip_norm": 0.0}, {"clip_norm": math.inf}],
     ids=str,
 )
-def test_noise_that_is_none_is_refused_by_devices(wrong: dict[str, float], here: Here) -> None:
+def test_noise_that_is_none_is_refused_by_devices(wrong: dict[str, Any], here: Here) -> None:
     config = run_config(load_experiment(KEYS), here[1], "0" * 16)
     with pytest.raises(InputError, match="the config of a run: expected that"):
         replace(config, **wrong)

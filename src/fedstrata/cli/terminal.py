@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fedstrata.cli.completion import complete_key
 from fedstrata.errors import MachineError
 from fedstrata.quoting import printable
-from fedstrata.records.schema import finite
 from fedstrata.runner.interrupt import Stopped
 
 ExperimentFile = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
@@ -91,6 +87,8 @@ def short(value: Any) -> str:
 
 def say_json(value: Any) -> None:
     """Print a result as JSON."""
+    from fedstrata.records.schema import finite
+
     say(json.dumps(finite(value), indent=1, allow_nan=False))
 
 
@@ -102,6 +100,10 @@ def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: boo
         rows: The cells of each row.
         headed: Whether the aligned lines have the titles above them.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console()
     if console.is_terminal:
         table = Table(*titles)

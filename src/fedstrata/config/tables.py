@@ -13,6 +13,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.clustering import ClientMeasureName
+from fedstrata.compression import CompressionKind
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.aggregation_rules import MEANS, options_of
 from fedstrata.data.options import Memory, ReadOptions
@@ -418,6 +419,26 @@ class PrivacyTable(Table):
         return self
 
 
+class NetworkTable(Table):
+    """How updates travel.
+
+    Attributes:
+        compression: How clients compress their updates: rounded to "bfloat16", or at random to "int8", or the largest
+            numbers only ("top_k"), with error feedback. "none" is float32.
+        share: The share of the numbers of an update that "top_k" sends, rounded up.
+    """
+
+    compression: CompressionKind = "none"
+    share: Annotated[float, Interval(gt=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse a share where nothing uses it."""
+        if self.compression != "top_k":
+            _refuse_unused(self, ("share",), "compression")
+        return self
+
+
 class EngineTable(Table):
     """What computes.
 
@@ -557,7 +578,8 @@ class Experiment(Table):
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
         attack: Clients that send something else than they have trained.
-        privacy: Client-level differential privacy, and secure aggregation.
+        privacy: Client-level differential privacy, secure aggregation, and the least size of clusters.
+        network: How updates travel.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.
         engine: What computes.
@@ -580,6 +602,7 @@ class Experiment(Table):
     personal: PersonalTable = PersonalTable()
     attack: AttackTable = AttackTable()
     privacy: PrivacyTable = PrivacyTable()
+    network: NetworkTable = NetworkTable()
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     engine: EngineTable = EngineTable()
     events: EventsTable = EventsTable()

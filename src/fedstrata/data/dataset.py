@@ -153,18 +153,15 @@ class Dataset:
         """Return a data set in which every sample stands so many times. The inputs are stored once."""
         if copies == 1:
             return self
-        inputs = self.inputs
-        places: Tensor | None = torch.arange(len(self)).repeat(copies)
-        if isinstance(inputs, MappedInputs):
-            inputs = inputs.at(places)
-            places = None
+        positions = torch.arange(len(self)).repeat(copies)
+        mapped = isinstance(self.inputs, MappedInputs)
         return replace(
             self,
-            inputs=inputs,
+            inputs=self.inputs.at(positions) if isinstance(self.inputs, MappedInputs) else self.inputs,
             labels=self.labels.repeat(copies),
             targets=None if self.targets is None else torch.cat([self.targets] * copies),
             columns={name: np.tile(column, copies) for name, column in self.columns.items()},
-            places=places,
+            places=None if mapped else positions,
         )
 
     def stored_rows(self, index: Tensor) -> Tensor:

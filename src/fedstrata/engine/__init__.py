@@ -1,7 +1,7 @@
 """The engines, which simulate clients. No other package computes gradients."""
 
 from fedstrata.engine.client_data import ClientData, SimulationSpec
-from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.client_store import RESIDUAL, ClientStore
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
 from fedstrata.engine.registry import ENGINES, Engine, choose_engine, engine_candidates, resolve_engine
@@ -9,6 +9,7 @@ from fedstrata.engine.vectorized import Vectorized, run_together
 
 __all__ = [
     "ENGINES",
+    "RESIDUAL",
     "ClientData",
     "ClientStore",
     "Engine",

@@ -197,6 +197,10 @@ class ClientData:
         """The classes (s,) of some samples, as the clients that hold them call them; without reading the inputs."""
         return self._relabel[self._owner[index], self._dataset.labels[index]]
 
+    def owners(self, index: Tensor) -> Tensor:
+        """The client that holds each of some samples before any change of data, (s,)."""
+        return self._owner[index]
+
     @property
     def has_classes(self) -> bool:
         """Whether networks learn the class of each sample, and nothing in its place."""

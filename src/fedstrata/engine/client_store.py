@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
+RESIDUAL = 999_999_999
+"""In the place of the number of a tensor: what compression has left out of the updates of a client so far."""
+
 _VERSIONS = 2
 """Rounds of which a tensor is kept, so that an interrupted round can be run again."""
 
@@ -32,9 +35,19 @@ class ClientStore:
         newest = {}
         for tensor, versions in self._kept.get(client, {}).items():
             rounds = [round for round in versions if round < before]
-            if rounds:
+            if rounds and tensor != RESIDUAL:
                 newest[tensor] = versions[max(rounds)]
         return newest if all(bool(values.isfinite().all()) for values in newest.values()) else {}
+
+    def residual(self, client: int, before: int) -> torch.Tensor | None:
+        """What was left out of the updates of a client before a round, (p,); None where nothing was."""
+        versions = self._kept.get(client, {}).get(RESIDUAL, {})
+        rounds = [round for round in versions if round < before]
+        return versions[max(rounds)] if rounds else None
+
+    def write_residual(self, client: int, round: int, values: torch.Tensor) -> None:
+        """Save what was left out of the updates of a client up to a round, (p,), as `write` saves tensors."""
+        self.write(client, round, {RESIDUAL: values})
 
     def spoilt(self, round: int) -> tuple[int, ...]:
         """The clients that saved tensors in a round that are not finite, ascending ids."""

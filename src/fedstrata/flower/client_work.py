@@ -14,6 +14,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from fedstrata.compression import Packed
 from fedstrata.core import CLIENT_STATS, TRAIN, Layout
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
@@ -194,6 +195,13 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
             noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
         )
         report = local.of_report(request.plan, report)
+    compression = config.compressor(layout)
+    packed = dict[str, Packed]()
+    if compression is not None:
+        for name, result in report.results.items():
+            # There is one client on a device.
+            for update in compression.packed(request.plan, name, result, store):
+                packed[name] = update
     end = f"/{request.plan.round}"
     left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
     if left:
@@ -203,7 +211,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     spoilt = any(not bool(values.isfinite().all()) for values in left.values())
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
     if not summed:
-        return write_reply(Reply(report, stored, spoilt), request, layout, config.run)
+        return write_reply(Reply(report, stored, spoilt), request, layout, config.run, compression, packed)
     vector = masked_update(payload, config, device.state, request, layout, report)
     reply = Reply(without_sizes(report), stored, spoilt)
     return write_reply(reply, without_updates(request), layout, config.run) | vector

@@ -167,6 +167,7 @@ class FlowerClients:
         self._clock = clock or Clock()
         module = config.network()
         self._layout = layout_of(module)
+        self._compression = config.compressor(self._layout)
         self._loop = Loop(module, self._layout, no_client_data(config))
 
     def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -311,7 +312,7 @@ class FlowerClients:
             )
             sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
             asked[client] = request if sums is None else without_updates(request)
-            reply = expected_reply(asked[client], self._layout, sizes)
+            reply = expected_reply(asked[client], self._layout, sizes, self._compression)
             expected[client] = reply if sums is None else sums.expected_work(client, reply)
             attempt.traffic.down += content_bytes(content)
         limit = largest(each.limit for each in expected.values())
@@ -339,7 +340,7 @@ class FlowerClients:
                 traffic.absent[client] = one_line(f"its device has lost {', '.join(names)}")
                 attempt.missing.append(client)
             else:
-                reply = read_reply(payload, request, self._layout, bounds)
+                reply = read_reply(payload, request, self._layout, bounds, self._compression)
                 if attempt.sums is not None and len(request.plan.cohort):
                     attempt.sums.take_work(client, payload)
                 attempt.replies[client] = reply

@@ -12,7 +12,7 @@ from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -281,36 +281,47 @@ def largest(limits: Iterable[ReplyLimit]) -> ReplyLimit:
     return ReplyLimit(max((each.bytes for each in found), default=0), max((each.objects for each in found), default=0))
 
 
+class ArrayForm(NamedTuple):
+    """What an array in a reply has to be.
+
+    Attributes:
+        shape: Its shape.
+        dtype: The name of the type of its numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its numbers."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
 @dataclass(frozen=True)
 class ExpectedReply:
     """What a reply may hold, known before it comes. Nothing else of it is decoded.
 
     Attributes:
         records: The names of the records of plain values.
-        arrays: The shapes of the arrays, by the name of their group and their own.
+        arrays: What each array has to be, by the name of its group and its own.
         longest: The number of values that a list in a record may have.
-        dtypes: The type of the numbers of a group, where they are not float32.
     """
 
     records: frozenset[str]
-    arrays: Mapping[str, Mapping[str, tuple[int, ...]]]
+    arrays: Mapping[str, Mapping[str, ArrayForm]]
     longest: int
-    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limit(self) -> ReplyLimit:
         """The limit that every such reply keeps."""
-        shapes = [(self._dtype(name), shape) for name, group in self.arrays.items() for shape in group.values()]
-        sizes = [_HEADER_BYTES + dtype.itemsize * prod(shape) for dtype, shape in shapes]
+        sizes = [_HEADER_BYTES + form.bytes for group in self.arrays.values() for form in group.values()]
         # Each array is an object beside its pieces; a group, a record and the message are objects as well.
         pieces = sum(1 + ceil(size / PIECE_BYTES) for size in sizes)
         records = len(self.records) + len(self.arrays) + 2
         # A value of a list takes up to 20 bytes, and an object names those in it.
         plain = _RECORD_BYTES * records + 20 * self.longest * len(self.records) + 128 * pieces
         return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
-
-    def _dtype(self, group: str) -> np.dtype[Any]:
-        return np.dtype(self.dtypes.get(group, "float32"))
 
     def check(self, content: RecordDict) -> None:
         """Refuse parts that were not asked for, records that are too long, and arrays of another shape.
@@ -328,17 +339,16 @@ class ExpectedReply:
         for record in content.config_records.values():
             _refuse_long_values(record, self.longest)
         for name, group in content.array_records.items():
-            shapes = self.arrays[name.removesuffix(".arrays")]
-            expected = self._dtype(name.removesuffix(".arrays"))
+            forms = self.arrays[name.removesuffix(".arrays")]
             for key, array in group.items():
-                if key not in shapes:
+                if key not in forms:
                     raise InputError(f"expected no tensor {key}: it was not asked for")
                 # The header says what numpy would make room for.
                 shape, dtype, _ = _array_header(key, array)
-                if dtype != expected or shape != shapes[key]:
-                    raise InputError(
-                        f"expected {key} to be torch.{expected} {shapes[key]}, found torch.{dtype} {shape}"
-                    )
+                expected = forms[key]
+                if dtype != np.dtype(expected.dtype) or shape != expected.shape:
+                    wanted = f"torch.{expected.dtype} {expected.shape}"
+                    raise InputError(f"expected {key} to be {wanted}, found torch.{dtype} {shape}")
 
 
 def _refuse_long_values(record: ConfigRecord, longest: int) -> None:

@@ -10,10 +10,12 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, prod
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
+from fedstrata.compression import Compression, CompressionKind, Packed
 from fedstrata.core import (
     CLIENT_STATS,
     SINGULAR_VECTORS,
@@ -28,6 +30,7 @@ from fedstrata.core import (
     Score,
 )
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.engine import RESIDUAL
 from fedstrata.engine.client_stats import own_stat
 from fedstrata.engine.loop import empty_result
 from fedstrata.errors import ContractError, InputError, check_rules
@@ -40,6 +43,7 @@ from fedstrata.flower.payload import (
     OPTIONAL_FLOAT_ROW,
     OPTIONAL_IDS,
     TEXTS,
+    ArrayForm,
     ExpectedReply,
     Payload,
     Schema,
@@ -121,6 +125,8 @@ class RunConfig:
         clip_norm: The largest norm of an update to which a client adds noise.
         noise_multiplier: The standard deviation of this noise, divided by `clip_norm`; 0 is no noise and no clipping.
         sums: The terms of the sums that the server sees in place of updates, if it sees sums alone.
+        compression: How clients compress their updates.
+        compression_share: The share of the numbers of an update that "top_k" sends.
     """
 
     run: str
@@ -136,6 +142,8 @@ class RunConfig:
     clip_norm: float = 1.0
     noise_multiplier: float = 0.0
     sums: SumTerms = field(default_factory=SumTerms)
+    compression: CompressionKind = "none"
+    compression_share: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse noise that is none."""
@@ -154,6 +162,12 @@ class RunConfig:
         """Make the network; its initial weights do not matter, as every request brings those that it needs."""
         kind = NetworkShape(self.samples.shape, self.outputs, self.samples.dtype == "int64")
         return make_network(self.model, kind, 0, json.loads(self.options))
+
+    def compressor(self, layout: Layout) -> Compression | None:
+        """How clients compress their updates; None where they do not."""
+        if self.compression == "none":
+            return None
+        return Compression(layout, self.compression, self.compression_share, self.seed)
 
     @property
     def stat_sizes(self) -> dict[str, int]:
@@ -420,45 +434,84 @@ class _ResultRecord:
     losses: tuple[float, ...]
 
 
+NOTHING_PACKED: Mapping[str, Packed] = MappingProxyType({})
+"""The compressed updates of a client that does not compress them."""
+
 _REPLY_HEAD = Schema(_ReplyHead)
 _RESULT = Schema(_ResultRecord)
 _SCORE = Schema(Score, clients=ONE_INT, correct=ONE_DOUBLE, samples=ONE_INT, loss=ONE_FLOAT)
 
 
-def write_reply(reply: Reply, request: Request, layout: Layout, run: str) -> Payload:
-    """Write a reply, whose chosen candidates are models of the request."""
+def write_reply(
+    reply: Reply,
+    request: Request,
+    layout: Layout,
+    run: str,
+    compression: Compression | None = None,
+    packed: Mapping[str, Packed] = NOTHING_PACKED,
+) -> Payload:
+    """Write a reply, whose chosen candidates are models of the request.
+
+    Args:
+        reply: The reply.
+        request: The request.
+        layout: The layout of the network.
+        run: The name of the run.
+        compression: How the client compresses its updates; None where it does not.
+        packed: The compressed updates, by task.
+    """
     head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.spoilt)
     records: dict[str, ValueRecord] = {"reply": _REPLY_HEAD.write(head)}
     arrays = dict[str, Mapping[str, Tensor]]()
     for name, result in reply.report.results.items():
-        upload = request.plan.tasks[name].upload
+        upload = _sent_as_they_are(request.plan.tasks[name], compression)
         if len(result.sizes):
             losses = tuple(result.losses[0].tolist())
             records[f"result-{name}"] = _RESULT.write(_ResultRecord(int(result.chosen), int(result.sizes), losses))
             if any(upload):
                 arrays[f"update-{name}"] = tensors_of_row(result.updates.values[0], upload, layout)
+            if name in packed:
+                arrays[f"compressed-{name}"] = packed[name]
     records |= {f"score-{name}": _SCORE.write(score) for name, score in reply.report.scores.items()}
     if reply.report.client_stats:
         arrays["client_stats"] = {name: rows.values[0] for name, rows in reply.report.client_stats.items()}
     return Payload(records, arrays)
 
 
-def expected_reply(request: Request, layout: Layout, stat_sizes: Mapping[str, int]) -> ExpectedReply:
+def _sent_as_they_are(task: LocalTask, compression: Compression | None) -> Mask:
+    """The tensors whose updates travel in their own shapes, (l,)."""
+    return task.upload if compression is None else compression.plain(task)
+
+
+def expected_reply(
+    request: Request, layout: Layout, stat_sizes: Mapping[str, int], compression: Compression | None = None
+) -> ExpectedReply:
     """Say what the reply to a request may hold, with the size of each statistic that it asks for."""
     plan = request.plan
-    arrays: dict[str, dict[str, tuple[int, ...]]] = {}
+    arrays: dict[str, dict[str, ArrayForm]] = {}
     for name, task in plan.tasks.items():
-        sent = zip(layout.tensors, task.upload, strict=True)
-        arrays[f"update-{name}"] = {spec.name: spec.shape for spec, inside in sent if inside}
-    arrays["client_stats"] = {name: (stat_sizes[name],) for name in plan.client_stats}
+        sent = zip(layout.tensors, _sent_as_they_are(task, compression), strict=True)
+        arrays[f"update-{name}"] = {spec.name: ArrayForm(spec.shape) for spec, inside in sent if inside}
+        if compression is not None:
+            forms = compression.forms(task).items()
+            arrays[f"compressed-{name}"] = {part: ArrayForm(*form) for part, form in forms}
+    arrays["client_stats"] = {name: ArrayForm((stat_sizes[name],)) for name in plan.client_stats}
     records = {"reply", "missing", "failed"}
     records |= {f"result-{name}" for name in plan.tasks}
     records |= {f"score-{name}" for name in plan.evaluations}
-    longest = max(len(layout.tensors), *(task.candidates.shape[1] for task in plan.tasks.values()), 0)
+    # Beside its tensors, a device keeps what compression leaves out.
+    kept = len(layout.tensors) + (compression is not None)
+    longest = max(kept, *(task.candidates.shape[1] for task in plan.tasks.values()), 0)
     return ExpectedReply(frozenset(records), arrays, longest)
 
 
-def read_reply(payload: Payload, request: Request, layout: Layout, bounds: ReplyBounds) -> Reply:
+def read_reply(
+    payload: Payload,
+    request: Request,
+    layout: Layout,
+    bounds: ReplyBounds,
+    compression: Compression | None = None,
+) -> Reply:
     """Read the reply in a payload that was decoded as `expected_reply` says, in terms of the plan for everyone.
 
     Raises:
@@ -474,14 +527,21 @@ def read_reply(payload: Payload, request: Request, layout: Layout, bounds: Reply
         if found != expected:
             raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
     count = len(layout.tensors)
-    if not all(0 <= tensor < count for tensor in head.stored):
+    if not all(0 <= tensor < count or (compression and tensor == RESIDUAL) for tensor in head.stored):
         raise InputError(f"expected stored to name tensors 0 to {count - 1}, found {list(head.stored)}")
-    results = {name: _read_result(payload, name, request, layout, bounds) for name in plan.tasks}
+    results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
     scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
     return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.spoilt)
 
 
-def _read_result(payload: Payload, name: str, request: Request, layout: Layout, bounds: ReplyBounds) -> Result:
+def _read_result(
+    payload: Payload,
+    name: str,
+    request: Request,
+    layout: Layout,
+    bounds: ReplyBounds,
+    compression: Compression | None,
+) -> Result:
     task = request.plan.tasks[name]
     if f"result-{name}" not in payload.records:
         # A client without a sample in the fold that it was to train on has nothing to say.
@@ -498,7 +558,9 @@ def _read_result(payload: Payload, name: str, request: Request, layout: Layout, 
             f"expected result {name} to have {width} {task.selection_metric}, each of 0 to {most:g}, "
             f"found {list(found.losses)}"
         )
-    row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), task.upload, layout)
+    row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), _sent_as_they_are(task, compression), layout)
+    if compression is not None and any(compression.mask(task)):
+        row[layout.columns(compression.mask(task))] = _unpacked(payload, name, task, compression)
     for spec, span in zip(layout.tensors, layout.spans, strict=True):
         if not bool(row[span].isfinite().all()):
             raise NotFiniteError(f"expected finite numbers in {spec.name}, found others")
@@ -508,6 +570,15 @@ def _read_result(payload: Payload, name: str, request: Request, layout: Layout, 
         sizes=torch.tensor([found.size]),
         losses=torch.tensor([found.losses]),
     )
+
+
+def _unpacked(payload: Payload, name: str, task: LocalTask, compression: Compression) -> Tensor:
+    """The compressed part of an update as the server has it, in the columns that the task compresses, (d,)."""
+    packed = payload.arrays.get(f"compressed-{name}", {})
+    if missing := sorted(compression.forms(task).keys() - packed):
+        raise InputError(f"expected the array {missing[0]}, found none of that name")
+    compression.check(task, packed)
+    return compression.unpack(task, packed)
 
 
 def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBounds) -> Score:

@@ -37,7 +37,15 @@ from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import RunSetup, objective_of, problem_of, rehearse, spreads_units, with_personal_stage
+from fedstrata.runner.build import (
+    RunSetup,
+    compression_of,
+    objective_of,
+    problem_of,
+    rehearse,
+    spreads_units,
+    with_personal_stage,
+)
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
@@ -160,6 +168,8 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         objective=objective_of(experiment),
         reading=experiment.reading,
         spread_units=spreads_units(experiment),
+        compression=experiment.network.compression,
+        compression_share=experiment.network.share,
     )
 
 
@@ -221,6 +231,8 @@ def _run_setup(
         objective=config.objective,
         personal=personal,
         private=private,
+        compression=compression_of(experiment, problem.layout),
+        arrives_unpacked=True,
     )
     return setup, joins
 

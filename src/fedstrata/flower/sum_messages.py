@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstrata.errors import InputError
 from fedstrata.flower.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES, Words
-from fedstrata.flower.payload import ExpectedReply, Payload, Schema
+from fedstrata.flower.payload import ArrayForm, ExpectedReply, Payload, Schema
 from fedstrata.flower.sum_client import PublicKeys
 
 SUM = "query.sum"
@@ -82,13 +82,14 @@ def arrays_of(payload: Payload) -> Mapping[str, Tensor]:
 
 def expected_arrays(arrays: Mapping[str, tuple[int, ...]], dtype: str = "uint8") -> ExpectedReply:
     """What the reply to a step may hold that asks for nothing else."""
-    return ExpectedReply(frozenset({"failed"}), {_PART: arrays}, 1, {_PART: dtype})
+    forms = {name: ArrayForm(shape, dtype) for name, shape in arrays.items()}
+    return ExpectedReply(frozenset({"failed"}), {_PART: forms}, 1)
 
 
 def with_vector(expected: ExpectedReply, length: int, word: int) -> ExpectedReply:
     """What the reply to a request for work may hold with a masked vector."""
-    arrays = {**expected.arrays, _PART: {"vector": (length,)}}
-    return replace(expected, arrays=arrays, dtypes={_PART: f"int{word}"})
+    vector = {"vector": ArrayForm((length,), f"int{word}")}
+    return replace(expected, arrays={**expected.arrays, _PART: vector})
 
 
 def write_arrays(**arrays: Tensor) -> Payload:

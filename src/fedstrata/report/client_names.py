@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fedstrata.quoting import printable
@@ -23,7 +24,7 @@ class ClientNames:
 
     names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether all clients have their id as the name."""
         return all(name == str(client) for client, name in enumerate(self.names))

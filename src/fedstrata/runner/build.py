@@ -13,6 +13,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.attacks import ByzantineClients, Trigger
+from fedstrata.compression import Compression
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST, EngineTable, LocalTable, ServerTable
 from fedstrata.core import (
@@ -91,6 +92,8 @@ class RunSetup:
         trigger: The trigger of their backdoor; None where they have none.
         sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
             devices keep to them.
+        compression: How clients compress their updates; None where they do not.
+        arrives_unpacked: Whether reports are as the server has them already, as those of real devices are.
     """
 
     problem: Problem
@@ -111,6 +114,8 @@ class RunSetup:
     client_noise: LocalPrivacy | None = None
     trigger: Trigger | None = None
     sums: SumTerms = field(default_factory=SumTerms)
+    compression: Compression | None = None
+    arrives_unpacked: bool = False
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -118,10 +123,15 @@ class RunSetup:
         return torch.arange(self.problem.clients)
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
-        """What the server gets of a report, where clients add noise, or some are Byzantine."""
+        """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
         if self.client_noise is not None:
             report = self.client_noise.of_report(plan, report)
-        return report if self.byzantine is None else self.byzantine.corrupt(plan, report)
+        if self.byzantine is not None:
+            report = self.byzantine.corrupt(plan, report)
+        if self.compression is not None and not self.arrives_unpacked:
+            # Nothing else fits into what travels, whoever sends it.
+            report = self.compression.of_report(plan, report, self.clients.store)
+        return report
 
     def summed(self, plan: Plan, report: Report) -> Summed:
         """What the server sees of that, with secure aggregation."""
@@ -204,6 +214,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         client_noise=client_noise(private),
         trigger=trigger,
         sums=sum_terms(experiment, problem, algorithm),
+        compression=compression_of(experiment, problem.layout),
     )
 
 
@@ -270,6 +281,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
         private=private,
         client_noise=client_noise(private),
         sums=sums,
+        compression=compression_of(experiment, problem.layout),
     )
 
 
@@ -506,6 +518,14 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
+
+
+def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
+    """How clients compress their updates; None where they do not, or no updates travel."""
+    table = experiment.network
+    if table.compression == "none" or experiment.algorithm.name == "centralized":
+        return None
+    return Compression(layout, table.compression, table.share, experiment.seed)
 
 
 def training_of(local: LocalTable) -> LocalTraining:

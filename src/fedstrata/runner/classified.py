@@ -72,7 +72,10 @@ def confusion_of(classified: Tensor) -> Confusion | None:
 def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
     """Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
     owners, truth, predicted = classified.numpy().T
-    return {int(client): (truth == predicted)[owners == client] for client in np.unique(owners)}
+    order = np.argsort(owners, kind="stable")
+    clients, starts = np.unique(owners[order], return_index=True)
+    rows = np.split((truth == predicted)[order], starts[1:])
+    return dict(zip(clients.tolist(), rows, strict=True))
 
 
 def _classify(

@@ -18,6 +18,9 @@ MOST_PIXELS = 32
 MOST_VALUES = 4096
 """Values of a mean input at most; of larger ones there is none."""
 
+MOST_NUMBERS = 2**24
+"""Values of the mean inputs of all clients at most. Where they would be more, there are none."""
+
 
 def describe_clients(client_data: ClientData) -> ClientDescriptions:
     """Describe the training data of every client, as it sees them before the first round.
@@ -28,20 +31,25 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     # Where networks learn something else, all samples are of one class.
     classes = client_data.classes if client_data.has_classes else 1
     names = client_data.class_names if client_data.has_classes else ("all samples",)
-    counts = [torch.bincount(_labels(client_data, client), minlength=classes) for client in clients]
-    means = [_mean_input(client_data, client) for client in clients]
+    first = _mean_input(client_data, 0)
+    few = first is not None and first.size * len(client_data) <= MOST_NUMBERS
+    means = [_mean_input(client_data, client) for client in clients] if few else []
     known = [mean for mean in means if mean is not None]
     return ClientDescriptions(
-        class_counts=torch.stack(counts).numpy(),
-        mean_inputs=np.stack(known) if len(known) == len(means) else None,
+        class_counts=_class_counts(client_data, classes),
+        mean_inputs=np.stack(known) if len(known) == len(client_data) else None,
         class_names=names,
         feature_names=client_data.dataset.feature_names,
     )
 
 
-def _labels(client_data: ClientData, client: int) -> torch.Tensor:
-    labels = client_data.labels(client_data.train(client))
-    return labels if client_data.has_classes else torch.zeros_like(labels)
+def _class_counts(client_data: ClientData, classes: int) -> NDArray[np.int64]:
+    """The training samples of each class that every client has, (n, classes)."""
+    n = len(client_data)
+    index = client_data.train(n)
+    labels = client_data.labels(index) if client_data.has_classes else torch.zeros_like(index)
+    counts = torch.bincount(client_data.owners(index) * classes + labels, minlength=n * classes)
+    return np.asarray(counts.reshape(n, classes).numpy())
 
 
 def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | None:

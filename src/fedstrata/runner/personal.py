@@ -96,7 +96,7 @@ def _last_models(state: State, uses: Evaluation, chosen: Mapping[int, int], roun
 def _add(cost: dict[str, float], setup: RunSetup, plan: Plan, reply: PlanReply) -> None:
     """Add what a plan took."""
     stored = partial(setup.clients.store.read, before=plan.round)
-    sent = traffic(setup.problem.layout, plan, reply.report, stored)
+    sent = traffic(setup.problem.layout, plan, reply.report, stored, setup.compression)
     cost["seconds"] += reply.seconds
     cost["bytes_down"] += sent.down + sent.buffers
     cost["bytes_up"] += sent.up

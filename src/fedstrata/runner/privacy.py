@@ -268,6 +268,11 @@ def _refuse_unfit(experiment: Experiment, *, members_known: bool) -> None:
     """Refuse what the accounting does not hold for."""
     if experiment.privacy.kind == "local":
         return
+    if experiment.network.compression == "top_k":
+        raise ExperimentError(
+            "network.compression = 'top_k': expected 'none', 'bfloat16' or 'int8' with privacy.kind = 'central', whose "
+            "accounting is for clients that keep nothing of their earlier updates"
+        )
     rule = experiment.server.aggregation
     if rule not in MEANS:
         raise ExperimentError(

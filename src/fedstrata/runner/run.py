@@ -516,7 +516,7 @@ class _Recorder:
             data = self.setup.client_data.weight(n) if plan.round == 1 else 0
             return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
         stored = partial(self.setup.clients.store.read, before=plan.round)
-        sent = traffic(self.setup.problem.layout, plan, report, stored)
+        sent = traffic(self.setup.problem.layout, plan, report, stored, self.setup.compression)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
 
 

@@ -38,6 +38,12 @@ def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any
             f"server.aggregation = {rule!r}: expected {' or '.join(map(repr, MEANS))} {_ON}, as every other rule "
             "compares single updates; use a mean, or leave secure_aggregation out"
         )
+    compression = experiment.network.compression
+    if compression != "none":
+        raise ExperimentError(
+            f"network.compression = {compression!r}: expected 'none' {_ON}, as masks hide whole numbers of one size; "
+            "leave it out, and choose privacy.sum_bits"
+        )
     probe = experiment.probe
     for key, found in (("gap", probe.gap), ("matrices", probe.matrices), ("unstable_weights", probe.unstable_weights)):
         if found:

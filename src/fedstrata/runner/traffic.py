@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from fedstrata.compression import Compression
 from fedstrata.core import Layout, Mask, Plan, Report
 
 _FLOAT_BYTES = 4
@@ -32,6 +33,7 @@ def traffic(
     plan: Plan,
     report: Report,
     stored: Callable[[int], Collection[int]] | None = None,
+    compression: Compression | None = None,
 ) -> Traffic:
     """Count what a plan sends down and what came back for it; a rejected row was sent and counts.
 
@@ -41,6 +43,7 @@ def traffic(
         report: The report of the clients that answered.
         stored: Returns the tensors that the device of a client had before the round; by default all that the plan
             loads from it. A tensor that is not there yet is received, as the first head of FedPer is.
+        compression: How clients compress their updates; None where they do not.
     """
     down = 0
     up = 0
@@ -62,6 +65,8 @@ def traffic(
     for name, result in report.results.items():
         task = plan.tasks[name]
         parameters, statistics = _bytes(layout, task.upload)
+        if compression is not None:
+            parameters = compression.parameter_bytes(task)
         known = ~result.losses.isnan()
         # A client that trains one of several models sends its choice; where nothing is trained, it sends all losses.
         numbers = known.any(dim=1) if any(task.trainable) else known

@@ -161,9 +161,7 @@ def _participants(
     if not is_split_half_round(state.round + 1):
         return []
     found = [
-        select_participants(
-            problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests), cohort=cohort
-        )
+        select_participants(problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests), cohort=cohort)
         for cluster, known in enumerate(_tests(state, guard))
         if not known.confirmed
     ]
