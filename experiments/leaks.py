@@ -224,7 +224,7 @@ def _by_shadows(keys: Mapping[str, Any], size: int, seed: int) -> tuple[dict[str
 def _cost(setup: RunSetup, models: Tensor, options: Mapping[str, Any] = LINEAR["model"]) -> dict[str, Any]:
     """The mean accuracy of the clients with a model each (n, p), and the epsilon of the run; None without noise."""
     accuracy = mean(_accuracy(setup, model, client, options) for client, model in enumerate(models))
-    return {"accuracy": accuracy, "epsilon": None if setup.private is None else setup.private.epsilon}
+    return {"accuracy": accuracy, "epsilon": None if setup.private is None else setup.private.amount.epsilon}
 
 
 def _accuracy(setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]) -> float:

@@ -55,6 +55,8 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Seconds without progress of a worker: the system cannot wait for much longer at a time."""
 MAX_STEP_SIZE = 1e30
 """Step size of an optimizer: a product with a larger one is no float32 number."""
+MIN_NOISE = 1e-6
+"""The noise multiplier of differential privacy: with less there is no epsilon that means anything."""
 MAX_EPSILON = 1_000
 """The epsilon of differential privacy: a larger one promises nothing."""
 

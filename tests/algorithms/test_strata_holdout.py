@@ -10,6 +10,7 @@ from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, group_updates, start_comparison
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Layout, Rows, TensorSpec
+from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.testing import toy_problem
 
 
@@ -268,6 +269,17 @@ def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
     assert means(3) == [7.0, 4.0, 11.0, 4.0, 4.0]
     assert means(4) == means(7) == [7.0] * 5  # the sides below are held back too, or they would show the rest
     assert means(8) == [0.0] * 5
+
+
+def test_models_of_groups_are_means_of_those_who_were_compared_whatever_share_of_the_clients_that_is() -> None:
+    """Twenty clients, of whom half are drawn: ten were compared, and each of them has sent ones."""
+    groups = sides(*[False] * 4, *[True] * 6)
+    updates = rows(*[[1.0, 1.0]] * 10)
+    layout = Layout((TensorSpec("w", "w", "linear", (2,)),))
+    privacy = CentralPrivacy(layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 10.0)
+    problem = replace(toy_problem(clients=20), layout=layout, privacy=privacy)
+    means = group_updates(problem, updates, torch.arange(10), groups, node=0, round=2)
+    assert torch.allclose(means, torch.ones(3, 2))
 
 
 def personal(gains: list[float], share: int = 2) -> HoldoutComparison:

@@ -5,8 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.core import Layout, Rows, TensorSpec
-from fedstrata.core.private_aggregation import CentralPrivacy, clipped
+from fedstrata.core import (
+    TRAIN,
+    Layout,
+    Report,
+    Result,
+    Rows,
+    ServerOptimizer,
+    TensorSpec,
+    aggregate,
+    fixed_clusters,
+)
+from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clipped, gaussian_noise
+from fedstrata.testing import toy_problem
 
 LAYOUT = Layout((TensorSpec("a.weight", "a", "linear", (2,)), TensorSpec("b.weight", "b", "linear", (1,))))
 QUIET = CentralPrivacy(LAYOUT, (True, True), clip_norm=5.0, noise_multiplier=0.0)
@@ -31,11 +42,25 @@ def test_a_cluster_moves_by_the_sum_of_clipped_updates_over_the_number_of_its_me
 
 
 def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -> None:
-    some = replace(QUIET, share=0.5)
+    some = replace(QUIET, answers=lambda round: 2.0)
     updates = rows(c0=[1.0, 0.0, 0.0])
-    assert some.means(updates, torch.tensor([0]), 1, torch.zeros(4, dtype=torch.int64), "train", 1)[0, 0] == 0.5
+
+    def mean(*everyone: int) -> float:
+        return float(some.means(updates, torch.tensor([0]), 2, torch.tensor(everyone), "train", 1)[0, 0])
+
+    assert mean(0, 0, 0, 0) == 1 / 2
     # Of 4 clients 2 are placed: as many pending ones take part and may belong to the cluster.
-    assert some.means(updates, torch.tensor([0]), 1, torch.tensor([0, 0, -1, -1]), "train", 1)[0, 0] == 0.5
+    assert mean(0, 0, -1, -1) == 1 / 2
+    # 3 of 4 clients are in the cluster: 1.5 of 2 answers are expected of it.
+    assert mean(0, 0, 0, 1) == pytest.approx(1 / 1.5)
+
+
+def test_clients_that_left_are_not_expected() -> None:
+    """Two of four clients have left, and half of the others are drawn: one answer, and its update is the mean."""
+    half = replace(QUIET, answers=lambda round: 1.0)
+    everyone = torch.tensor([0, 0, -1, -1])
+    means = half.means(rows(c0=[1.0, 2.0, 0.0]), torch.tensor([0]), 1, everyone, "train", 1)
+    assert means.tolist() == [[1.0, 2.0, 0.0]]
 
 
 def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:
@@ -43,9 +68,9 @@ def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:
     for scale in (0.1, 1.0, 1e3, 1e30):
         values = scale * torch.randn(4, 3, generator=draw)
         labels = torch.tensor([0, 0, 1, 1])
-        whole = NOISY.sums(Rows(torch.arange(4), values), labels, 2, "train", 1)
-        without = NOISY.sums(Rows(torch.arange(3), values[:3]), labels[:3], 2, "train", 1)
-        assert float((whole - without).norm()) <= NOISY.clip_norm * (1 + 1e-6)
+        whole = QUIET.sums(Rows(torch.arange(4), values), labels, 2, "train", 1)
+        without = QUIET.sums(Rows(torch.arange(3), values[:3]), labels[:3], 2, "train", 1)
+        assert float((whole - without).norm()) <= QUIET.clip_norm * (1 + 1e-6)
 
 
 def test_the_noise_has_the_scale_that_is_accounted_for() -> None:
@@ -61,7 +86,7 @@ def test_the_noise_has_the_scale_that_is_accounted_for() -> None:
     assert float((sums.abs() > 20.0).double().mean()) == pytest.approx(0.0455, abs=0.002)
 
 
-def test_the_noise_depends_on_seed_round_purpose_and_cluster_and_on_nothing_else() -> None:
+def test_the_noise_depends_on_seed_run_round_purpose_and_cluster_and_not_on_the_order_of_clients() -> None:
     updates = rows(c0=[1.0, 2.0, 0.0], c1=[0.0, 1.0, 1.0], c2=[3.0, 0.0, 0.0])
     labels = torch.tensor([0, 1, 1])
 
@@ -70,10 +95,33 @@ def test_the_noise_depends_on_seed_round_purpose_and_cluster_and_on_nothing_else
 
     backwards = Rows(updates.clients.flip(0), updates.values.flip(0))
     assert torch.equal(NOISY.sums(backwards, labels.flip(0), 2, "train", 1), sums())
-    others = [sums(round=2), sums(purpose="body"), sums(replace(NOISY, noise_seed=1))]
+    others = [sums(round=2), sums(purpose="body"), sums(replace(NOISY, noise_seed=NoiseSeed(1)))]
+    others.append(sums(replace(NOISY, noise_seed=NoiseSeed(0, run="another"))))
     assert not any(bool((other == sums()).any()) for other in others)
     noise = sums() - QUIET.sums(updates, labels, 2, "train", 1)
     assert not bool((noise[0] == noise[1]).any())
+
+
+def test_other_numbers_get_other_noise_and_the_same_get_the_same() -> None:
+    """A round that is played again with other clients: the difference of both sums must not be one client's update."""
+    updates = rows(c0=[1.0, 2.0, 0.0], c1=[0.0, 1.0, 1.0])
+    labels = torch.tensor([0, 0])
+    both = NOISY.sums(updates, labels, 1, "train", 1)
+    again = NOISY.sums(updates, labels, 1, "train", 1)
+    one = NOISY.sums(updates.at(torch.tensor([0])), labels[:1], 1, "train", 1)
+    assert torch.equal(both, again)
+    assert bool(((both - one - torch.tensor([[0.0, 1.0, 1.0]])).abs() > 0.01).all())
+
+
+def test_all_bits_of_a_secret_count() -> None:
+    """A generator of torch takes the lowest 32 bits of a seed: these two secrets would have the same noise there."""
+    hidden = torch.zeros(4, dtype=torch.float64)
+
+    def noise(secret: int) -> torch.Tensor:
+        return gaussian_noise(hidden, 1.0, NoiseSeed(secret), purpose="train", round=1, place=0)
+
+    assert torch.equal(noise(7), noise(7))
+    assert not bool((noise(7) == noise(7 + 2**32)).any()) and not bool((noise(7) == noise(7 + 2**127)).any())
 
 
 def test_tensors_that_are_not_uploaded_get_neither_an_update_nor_noise() -> None:
@@ -87,6 +135,25 @@ def test_small_clusters_keep_their_model() -> None:
     updates = rows(c0=[1.0, 0.0, 0.0], c3=[1.0, 0.0, 0.0])
     means = privacy.means(updates, torch.tensor([0, 1]), 3, torch.tensor([0, 0, 0, 1]), "train", 1)
     assert bool((means[0] != 0).all()) and means[1:].tolist() == [[0.0] * 3] * 2
+
+
+def test_a_cluster_that_has_become_too_small_takes_no_step_with_the_old_moments() -> None:
+    """Both clusters move by 1. Then one loses a member, and nobody's update says anything: momentum moves the other."""
+    layout = toy_problem(6).layout
+    everything = (True,) * len(layout.tensors)
+    privacy = CentralPrivacy(layout, everything, clip_norm=100.0, noise_multiplier=0.0, min_cluster=3)
+    problem = replace(toy_problem(6), privacy=privacy, server=ServerOptimizer("momentum", momentum=0.5))
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    state = fixed_clusters(problem, labels, 2, "given")
+
+    def report(value: float) -> Report:
+        updates = Rows(torch.arange(6), torch.full((6, layout.p), value))
+        return Report({TRAIN: Result(updates, labels, torch.ones(6, dtype=torch.int64), torch.zeros(6, 2))})
+
+    first, _ = aggregate(problem, state, report(1.0), labels)
+    second, _ = aggregate(problem, first, report(0.0), torch.tensor([0, 0, 0, 1, 1, -1]))
+    assert torch.allclose(first.models - state.models, torch.tensor(1.0))
+    assert torch.allclose(second.models - first.models, torch.tensor([[0.5], [0.0]]))
 
 
 def test_groups_that_share_clients_share_the_noise_of_their_parts() -> None:

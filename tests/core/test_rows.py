@@ -123,3 +123,12 @@ def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own
     torch.set_num_threads(2)
     monkeypatch.setattr(aggregation, "_STRETCH_COLUMNS", 64)
     assert torch.equal(weighted_mean(updates, weights, labels, 3), whole) and len(pools) == 2
+
+
+def test_rows_of_clients_that_send_nothing_take_no_memory() -> None:
+    """A million rows of a million zeros would take 4 TB."""
+    sent = Rows(torch.arange(1_000_000), rows.unsent_rows(1_000_000, 1_000_000))
+    some = sent.at(torch.tensor([5, 3]))
+    assert some.clients.tolist() == [5, 3] and some.values.shape == (2, 1_000_000) and not some.values.any()
+    assert rows.are_unsent(some.values) and rows.are_unsent(sent.of(torch.arange(2, 900_000)))
+    assert not rows.are_unsent(torch.zeros(3, 4))

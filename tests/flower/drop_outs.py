@@ -13,7 +13,7 @@ from fedstrata.errors import InputError
 from fedstrata.flower.masking import Words, mask
 from fedstrata.flower.sum_client import SumClient
 from fedstrata.flower.sum_server import SumServer
-from fedstrata.privacy import SumTerms
+from fedstrata.privacy.secure_sum import SumTerms
 
 WORD = 32
 LENGTH = 4

@@ -1,5 +1,7 @@
 """Differential privacy on real devices: the noise of the simulator, from seeds that stay where the noise is added."""
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ import torch
 from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load_experiment
-from fedstrata.errors import ExperimentError, RecordError
+from fedstrata.core.private_aggregation import SIMULATED_RUN
+from fedstrata.errors import ExperimentError, InputError, RecordError
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.noise_seed import secret_seed
-from fedstrata.flower.server import drive
+from fedstrata.flower.server import drive, run_config
 from fedstrata.runner.result import Run
 from fedstrata.runner.run import run_experiment
 
@@ -58,10 +61,11 @@ def driven(here: Here, out: Path, resume: bool = False, **changes: Any) -> Run:
 
 
 def known_seeds(here: Here, out: Path) -> None:
-    """Let everybody draw its noise from the seed of the run, as the simulator does."""
+    """Let everybody draw its noise from the seed and the name of a run, as the simulator does."""
     for folder in (out / "network", *(device.state for device in here[0].devices.values())):
         folder.mkdir(parents=True)
         (folder / "noise_seed").write_text(f"{KEYS['seed']:x}")
+    (out / "network" / "run").write_text(SIMULATED_RUN)
 
 
 @pytest.mark.parametrize("kind", PRIVACY)
@@ -111,6 +115,36 @@ def test_a_resumed_federation_goes_on_with_the_same_noise(kind: str, here: Here,
 def test_cohorts_of_a_fixed_size_are_refused_where_clients_come_and_go(here: Here, tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"cohort\.sampling = 'uniform': expected 'poisson'"):
         driven(here, tmp_path / "real", privacy=PRIVACY["central"], cohort={"fraction": 0.5})
+
+
+def test_a_device_can_demand_noise(here: Here, tmp_path: Path) -> None:
+    """One of six devices demands twice the noise of the run: it sends nothing, and is absent."""
+    grid, members = here
+    node, device = next(iter(grid.devices.items()))
+    demanding = Loopback({**grid.devices, node: replace(device, least_noise=0.1)})
+    run = driven((demanding, members), tmp_path / "real", privacy=PRIVACY["local"], rounds=1)
+    assert len(run.rounds[0]["absent"]) == 1
+    traffic = json.loads((tmp_path / "real" / "network" / "rounds.jsonl").read_text().splitlines()[0])
+    assert "of at least 0.1, which this device requires, found 0.05" in json.dumps(traffic["absent"])
+
+
+@pytest.mark.parametrize("found", [-1.0, math.nan, math.inf, "much", True])
+def test_noise_that_a_device_cannot_demand_is_refused(found: Any) -> None:
+    keys = {"client-key": "a", "data": "b", "state-dir": "c"}
+    assert Device.of({**keys, "least-noise": 2}).least_noise == 2.0 and Device.of(keys).least_noise == 0.0
+    with pytest.raises(InputError, match="expected least-noise to be a number of at least 0"):
+        Device.of({**keys, "least-noise": found})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"noise_multiplier": -1.0}, {"noise_multiplier": math.nan}, {"clip_norm": 0.0}, {"clip_norm": math.inf}],
+    ids=str,
+)
+def test_noise_that_is_none_is_refused_by_devices(wrong: dict[str, Any], here: Here) -> None:
+    config = run_config(load_experiment(KEYS), here[1], "0" * 16)
+    with pytest.raises(InputError, match="the config of a run: expected that"):
+        replace(config, **wrong)
 
 
 def test_a_seed_that_was_damaged_is_told_with_its_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from in_process import Federation, Loopback, Ticks, federation, message_of
 
 from fedstrata.config import load_experiment
 from fedstrata.core import TRAIN, Plan, Report
+from fedstrata.core.private_aggregation import SIMULATED_RUN
 from fedstrata.errors import EngineError, InputError
 from fedstrata.flower.client_work import Device, work
 from fedstrata.flower.clients import RoundRules
@@ -93,6 +94,8 @@ def test_noise_of_the_clients_is_added_before_the_sum(here: Federation, tmp_path
     for device in here.devices.values():
         device.state.mkdir(parents=True)
         (device.state / "noise_seed").write_text(f"{KEYS['seed']:x}")
+    (tmp_path / "real" / "network").mkdir(parents=True)
+    (tmp_path / "real" / "network" / "run").write_text(SIMULATED_RUN)
     real = driven(here, tmp_path / "real", **changes)
     simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
     assert torch.equal(real.state.models, simulated.state.models)

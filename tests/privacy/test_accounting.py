@@ -10,7 +10,7 @@ from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy import Exposure, Sampled, epsilon_of, noise_for
+from fedstrata.privacy.accounting import Exposure, Sampled, epsilon_of, noise_for
 
 _LAST_ORDER = 32
 """The largest order of a Rényi divergence that is looked at."""
@@ -69,7 +69,7 @@ def test_poisson_sampling_lowers_epsilon_by_as_much_as_the_loss_on_a_grid_says(
     exposure = Exposure("add_or_remove_one", 0, (Sampled(rounds, 100, 100 * share, fixed=False),))
     found = epsilon_of(exposure, noise, 1e-5)
     assert found == pytest.approx(poisson_epsilon(noise, share, rounds, 1e-5), rel=0.01)
-    assert found < epsilon_of(exposure.without_chance, noise, 1e-5)
+    assert found < epsilon_of(exposure.with_full_participation, noise, 1e-5)
 
 
 def fixed_size_epsilon(noise: float, share: float, rounds: int, delta: float) -> float:
@@ -99,7 +99,7 @@ def test_cohorts_of_a_fixed_size_are_accounted_for_as_their_paper_says(noise: fl
     found = epsilon_of(exposure, noise, 1e-5)
     # One client in the place of another moves a sum twice as far.
     assert found == pytest.approx(fixed_size_epsilon(noise / 2, share, rounds, 1e-5), rel=0.01)
-    assert found < epsilon_of(exposure.without_chance, noise, 1e-5)
+    assert found < epsilon_of(exposure.with_full_participation, noise, 1e-5)
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])

@@ -19,3 +19,12 @@ def test_a_decision_about_a_client_names_it_and_no_other_number() -> None:
     assert sentence("same_direction", None, SITES.in_values(values)).endswith("client Lyon, the reference")
     said = sentence("newcomer_beyond_epsilon", None, SITES.in_values(values))
     assert said.startswith("client Ghent was 1 away")
+
+
+def test_of_many_clients_some_are_listed_and_the_others_counted() -> None:
+    """Every second id is a range of its own, and one range holds many ids."""
+    assert NO_NAMES.listed(range(0, 1000, 2)).endswith(", 396, 398 and 300 more")
+    assert NO_NAMES.listed(range(100_000)) == "0\N{EN DASH}99999"
+    named = ClientNames(tuple(f"site {client}" for client in range(1500)))
+    assert named.listed(range(1500)).endswith(", site 199 and 1,300 more")
+    assert named.listed(range(200)).endswith(", site 199")

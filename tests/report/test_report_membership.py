@@ -4,7 +4,7 @@ import pytest
 from synthetic_run import changed, write
 
 from fedstrata.records.schema import Round
-from fedstrata.report.charts.membership import MOST_NAMED, flow, membership_map
+from fedstrata.report.charts.membership import MOST_NAMED, MOST_ROWS, cluster_charts, flow, membership_map
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 
@@ -87,3 +87,13 @@ def test_clusters_that_were_given_before_the_first_round_were_never_one(records:
 
 def test_clients_that_joined_later_were_absent_before(records: RunRecords) -> None:
     assert "round 2<br>absent to node 1<br>1 client: 2" in texts(with_labels(records, [0, 0], [1, 2, 1]))
+
+
+def test_of_many_clients_evenly_spaced_ones_are_drawn(records: RunRecords) -> None:
+    """A row for every second of 2000 clients, and hover texts that name a few."""
+    crowd = with_labels(records, [0] * 2000, [1, 2] * 1000)
+    drawn = membership_map(crowd)
+    assert len(drawn["data"][0]["z"]) == MOST_ROWS == 1000
+    assert [row[-1] for row in drawn["data"][0]["z"]] == [1] * 500 + [2] * 500
+    assert any("1,000 of the 2,000 clients" in chart.text for chart in cluster_charts(crowd))
+    assert texts(crowd)[1].endswith("1,000 clients: 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 988 more")

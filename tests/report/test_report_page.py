@@ -398,3 +398,13 @@ def test_the_experiment_is_described_by_what_it_names(tmp_path: Path) -> None:
     (folder / "experiment.toml").write_text("", encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps({}))
     assert facts(read(folder)) == [("rounds", "30")]
+
+
+def test_of_many_clients_the_table_has_the_worst(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everyone = page(folder)
+    monkeypatch.setattr("fedstrata.report.page.MOST_ROWS", 5)
+    some = page(folder)
+    assert "The table has the worst 5 of 20 clients" in some and "The table has" not in everyone
+    table = re.compile(r'<table class="sortable">.*?<tbody>(.*?)</tbody>', re.DOTALL)
+    rows = [re.findall("<tr>.*?</tr>", found[1]) for text in (some, everyone) if (found := table.search(text))]
+    assert rows[0] == rows[1][:5] and len(rows[1]) == 20

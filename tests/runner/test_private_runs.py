@@ -9,7 +9,7 @@ import torch
 import fedstrata as fs
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.privacy import coverage
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
@@ -61,7 +61,7 @@ def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
 def test_delta_is_small_beside_the_number_of_clients() -> None:
     few, many = built(CENTRAL).private, built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).private
     assert few is not None and many is not None
-    assert few.delta == many.delta == 1e-5
+    assert few.amount.delta == many.amount.delta == 1e-5
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
@@ -74,6 +74,17 @@ def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tm
     resumed = fs.run({**TABLES, **algorithm, "privacy": privacy}, tmp_path / "half", resume=True, quiet=True)
     assert torch.equal(resumed.state.models, whole.state.models)
     assert not torch.equal(run(tmp_path / "open", {}, **algorithm).state.models, whole.state.models)
+
+
+def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
+    """The rounds that are over had less noise than the same epsilon needs over more rounds."""
+    few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).private for rounds in (2, 4))
+    assert few is not None and many is not None and few.amount.multiplier < many.amount.multiplier
+    run(tmp_path / "run", {"kind": "central", "epsilon": 8.0}, rounds=2)
+    with pytest.raises(
+        RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"
+    ):
+        fs.run(None, tmp_path / "run", sets=["rounds=4"], resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
@@ -99,7 +110,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
         assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
         return
     private = setup.private
-    assert private is not None and private.epsilon > 0
+    assert private is not None and private.amount.epsilon > 0
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
 
@@ -122,7 +133,7 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
     uniform = built(noise, cohort={"fraction": 0.2}).private
     everyone = built(noise).private
     assert poisson is not None and uniform is not None and everyone is not None
-    assert poisson.epsilon < everyone.epsilon
+    assert poisson.amount.epsilon < everyone.amount.epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
     (sampled,) = uniform.exposure.sampled
     assert (sampled.clients, sampled.expected, sampled.fixed) == (10, 2, True)
@@ -135,19 +146,26 @@ def test_clients_that_leave_are_not_drawn_from() -> None:
     assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
 
 
+def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_update() -> None:
+    """A tenth of four clients is one. Hardly any noise is added, and nothing is clipped."""
+    tables = {"data": {"name": "digits", "clients": 4, "samples": 60}, "cohort": {"fraction": 0.1}}
+    private = last_models(built({"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}, **tables), rounds=1)
+    assert torch.allclose(private, last_models(built({}, **tables), rounds=1), atol=1e-3)
+
+
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
-    """Ten rounds have tests in 2, 3, 4, 6 and 9."""
+    """Ten rounds have tests in 2, 3, 4, 6 and 9. After the first, outliers may send an update in every round."""
     private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private
-    assert private is not None and private.exposure.releases == 10 + 5
+    assert private is not None and private.exposure.queries == 10 + 5
     assert not private.coverage.decisions
     local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).private
-    assert local is not None and local.exposure.releases == 10 + 5 * 3
+    assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
 
 
 @pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
     private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
-    assert private is not None and private.exposure.releases == 4
+    assert private is not None and private.exposure.queries == 4
 
 
 @pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])
@@ -159,9 +177,37 @@ def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dic
     assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "oracle", "random_groups"])
+@pytest.mark.parametrize("kind", ["central", "local"])
+def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clusters(name: str, kind: str) -> None:
+    """FedAvg has one model, of which nobody has a choice."""
+    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
+    privacy = {"kind": kind, "noise_multiplier": 0.5}
+    for events, covered in (({}, True), ({"join": [{"round": 2, "clients": [3]}]}, name == "fedavg")):
+        private = built(privacy, **algorithm, events=events).private
+        assert private is not None and private.coverage.decisions == covered
+        assert covered != any("which model a client chooses" in each for each in private.coverage.not_covered)
+
+
+def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
+    def outside(privacy: dict[str, Any], **tables: Any) -> str:
+        private = built(privacy, **tables).private
+        assert private is not None
+        return ", ".join(private.coverage.not_covered)
+
+    best = {"personal": {"method": "best"}}
+    assert "how much of a tuned model" in outside(LOCAL, **best) and "tuned model" not in outside(LOCAL)
+    with pytest.raises(ExperimentError, match=r"personal\.prior = 'cohort': expected 'none'"):
+        built(CENTRAL, **best)
+    assert "tuned model" in outside(CENTRAL, personal={"method": "best", "prior": "none"})
+    beside = {"report": {"baseline": True}}
+    assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
+    assert "the run of FedAvg" not in outside(LOCAL, **beside)  # it is FedAvg itself
+
+
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
-    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-9}, cohort=cohort)
+    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
     assert [record["cohort"] for record in found.rounds] == [[]] * 4
     assert not torch.equal(found.state.models, built({}).problem.fresh(0)[None])
 
@@ -180,6 +226,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "hands on the update of a single client",
     ),
     "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
+    "a delta that promises nothing": (
+        {"privacy": {**CENTRAL, "delta": 0.2}},
+        "privacy.delta = 0.2: expected at most 0.1, one over the number of clients",
+    ),
+    "too little noise": (
+        {"privacy": {"kind": "central", "noise_multiplier": 1e-160}},
+        "privacy.noise_multiplier = 1e-160: expected a number",
+    ),
     "a robust rule": (
         {"privacy": CENTRAL, "server": {"aggregation": "median"}},
         "server.aggregation = 'median': expected 'mean' or 'plain_mean' with privacy.kind = 'central'",

@@ -11,7 +11,7 @@ import torch
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy import FIXED_CLUSTERS
+from fedstrata.privacy.coverage import FIXED_CLUSTERS
 from fedstrata.report.words import event_text
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run

@@ -39,6 +39,7 @@ from fedstrata.limits import (
     MAX_SUM_BITS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
+    MIN_NOISE,
 )
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PERSONAL, PersonalMethod
@@ -395,7 +396,7 @@ class PrivacyTable(Table):
 
     kind: Literal["none", "central", "local"] = "none"
     clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 1.0
-    noise_multiplier: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
+    noise_multiplier: Annotated[float, Interval(ge=MIN_NOISE, le=MAX_STEP_SIZE)] | None = None
     epsilon: Annotated[float, Interval(gt=0, le=MAX_EPSILON)] | None = None
     delta: Annotated[float, Interval(gt=0, lt=1)] | None = None
     min_cluster: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1

@@ -33,6 +33,16 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
 
 
+def unsent_rows(m: int, p: int) -> torch.Tensor:
+    """Rows (m, p) of clients that send nothing: zeros, which take no memory and cannot be written to."""
+    return torch.zeros(1, 1).expand(m, p)
+
+
+def are_unsent(values: torch.Tensor) -> bool:
+    """Whether rows (m, p) are those of clients that send nothing, from `unsent_rows`."""
+    return values.shape[1] > 1 and values.stride(1) == 0
+
+
 def reserve(file: int, size: int, what: str) -> None:
     """Take room on the disk for an empty temporary file, where the system lets one.
 
@@ -111,6 +121,8 @@ def fits(m: int, p: int) -> bool:
 
 def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
+    if are_unsent(values):
+        return unsent_rows(len(places), values.shape[1])
     if fits(len(places), values[:1].numel()):
         return values[places]
     picked = empty_rows(len(places), values.shape[1])

@@ -226,7 +226,8 @@ def aggregate(
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
     answered = torch.isin(torch.arange(len(parents)), label[counted])
     if problem.privacy is not None:
-        answered = torch.ones_like(answered)  # Whether anybody answered is not to be seen.
+        # Whether anybody answered is not to be seen. Clusters that are too small have no update.
+        answered = problem.privacy.large_enough(labels[labels >= 0].bincount(minlength=len(parents)))
     moves, moments = server_step(
         problem.server, problem.layout, state.server, origins, nodes, means, answered, sent_as_values
     )

@@ -21,6 +21,7 @@ from fedstrata.core import (
     Score,
     empty_rows,
 )
+from fedstrata.core.rows import unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
@@ -114,10 +115,7 @@ class Loop:
     def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order. Only what it stores passes from one task to the next."""
         done: dict[str, list[tuple[int, int, int, Tensor]]] = {name: [] for name in plan.tasks}
-        rooms = {
-            name: empty_rows(int((task.candidates >= 0).any(dim=1).sum()), self._layout.p)
-            for name, task in plan.tasks.items()
-        }
+        rooms = {name: self._room(task) for name, task in plan.tasks.items()}
         for row, client in enumerate(plan.cohort.tolist()):
             own = self.store.read(client, before=plan.round)
             stored = dict[int, Tensor]()
@@ -149,14 +147,20 @@ class Loop:
                 own = own | saved
                 stored = stored | saved
                 diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
-                origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
-                rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
+                if any(task.upload):
+                    origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
+                    rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
                 done[name].append((client, taken, len(index), losses))
             if diverged:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
             self.store.write(client, plan.round, stored)
         return {name: self._result(task, done[name], rooms[name]) for name, task in plan.tasks.items()}
+
+    def _room(self, task: LocalTask) -> Tensor:
+        """Room for the updates of a task, (m, p)."""
+        count = int((task.candidates >= 0).any(dim=1).sum())
+        return empty_rows(count, self._layout.p) if any(task.upload) else unsent_rows(count, self._layout.p)
 
     def _choose(
         self,

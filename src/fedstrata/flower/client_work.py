@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedstrata.compression import Packed
 from fedstrata.core import CLIENT_STATS, TRAIN, Layout
+from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
@@ -38,7 +40,7 @@ from fedstrata.flower.sum_messages import asks_for_sum
 from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
-from fedstrata.privacy import LocalPrivacy
+from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.privacy.secure_sum import without_sizes
 from fedstrata.quoting import one_line, without_paths
 
@@ -66,6 +68,7 @@ class Device:
         client_stats: Functions for statistics of the data that the server may ask for, as
             ``"package.module:function"``. Without this list it could have any function of this machine called.
         only_sums: Whether this device sends updates in runs with secure aggregation alone.
+        least_noise: The least noise multiplier of a run to which this device sends updates. 0 is any run.
     """
 
     key: str
@@ -73,13 +76,14 @@ class Device:
     state: Path
     client_stats: tuple[str, ...] = ()
     only_sums: bool = False
+    least_noise: float = 0.0
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Device:
         """Read a node's configuration.
 
         Raises:
-            InputError: When a key is missing or no text.
+            InputError: When a key is missing or has a wrong value.
         """
         for name in ("client-key", "data", "state-dir"):
             if not isinstance(config.get(name), str) or not config[name]:
@@ -93,7 +97,20 @@ class Device:
             raise InputError(
                 f'node configuration: expected secure-aggregation to be "offered" or "required", found {sums!r}'
             )
-        return cls(config["client-key"], Path(config["data"]), Path(config["state-dir"]), stats, sums == "required")
+        return cls(
+            key=config["client-key"],
+            data=Path(config["data"]),
+            state=Path(config["state-dir"]),
+            client_stats=stats,
+            only_sums=sums == "required",
+            least_noise=_least_noise(config.get("least-noise", 0.0)),
+        )
+
+
+def _least_noise(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise InputError(f"node configuration: expected least-noise to be a number of at least 0, found {value!r}")
+    return float(value)
 
 
 def work(message: Message, device: Device) -> Message:
@@ -167,11 +184,16 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
         return Payload({"missing": {"tensors": missing}})
     summed = asks_for_sum(payload)
     _refuse_clear_updates(config, request, device, summed=summed)
+    _refuse_little_noise(config, request, device)
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     if config.noise_multiplier:
-        noise_seed = secret_seed(device.state / _NOISE_SEED)
-        local = LocalPrivacy(layout, config.clip_norm, config.noise_multiplier, noise_seed)
+        local = LocalPrivacy(
+            layout=layout,
+            clip_norm=config.clip_norm,
+            noise_multiplier=config.noise_multiplier,
+            noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
+        )
         report = local.of_report(request.plan, report)
     compression = config.compressor(layout)
     packed = dict[str, Packed]()
@@ -221,6 +243,16 @@ def _refuse_clear_updates(config: RunConfig, request: Request, device: Device, *
         raise InputError("expected updates to be asked for in a sum in a run with secure aggregation, and only there")
     if summed and sent != [TRAIN]:
         raise InputError(f"expected one update, of the task {TRAIN}, found {', '.join(sent) or 'none'}")
+
+
+def _refuse_little_noise(config: RunConfig, request: Request, device: Device) -> None:
+    """Refuse to send an update with less noise than the operator of this node demands."""
+    sent = any(any(task.upload) for task in request.plan.tasks.values())
+    if sent and config.noise_multiplier < device.least_noise:
+        raise InputError(
+            f"expected a run with local noise of a multiplier of at least {device.least_noise:g}, which this device "
+            f"requires, found {config.noise_multiplier:g}"
+        )
 
 
 def _refuse_unknown_stats(request: Request, device: Device) -> None:

@@ -53,8 +53,7 @@ from fedstrata.flower.payload import (
 )
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
-from fedstrata.privacy import SumTerms
-from fedstrata.privacy.secure_sum import without_update
+from fedstrata.privacy.secure_sum import SumTerms, without_update
 
 WORK = "train"
 REGISTER = "query.register"
@@ -145,6 +144,14 @@ class RunConfig:
     sums: SumTerms = field(default_factory=SumTerms)
     compression: CompressionKind = "none"
     compression_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse noise that is none."""
+        rules = {
+            "clip_norm is a number above 0": 0 < self.clip_norm < inf,
+            "noise_multiplier is a number of at least 0": 0 <= self.noise_multiplier < inf,
+        }
+        check_rules("the config of a run", rules, (self.clip_norm, self.noise_multiplier))
 
     @property
     def outputs(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import torch
 from fedstrata import report
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Plan
+from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
 from fedstrata.errors import DataError, ExperimentError, RecordError
@@ -46,7 +47,7 @@ from fedstrata.runner.build import (
     with_personal_stage,
 )
 from fedstrata.runner.membership import membership, sampling_weights
-from fedstrata.runner.privacy import private_run, with_central_privacy
+from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
@@ -117,8 +118,9 @@ def drive(
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
         tell = line.keep
         clock = clock or Clock()
-        config = _with_noise(experiment, run_config(experiment, federation, _run_name(folder)))
-        config = _with_sums(experiment, config)
+        config = run_config(experiment, federation, _run_name(folder))
+        local = _local_privacy(experiment, config)
+        config = _with_sums(experiment, _with_noise(config, local))
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -131,8 +133,8 @@ def drive(
         registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
         save_registry(folder / _REGISTRY_FILE, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
-        noise_seed = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
-        setup, joins = _run_setup(experiment, federation, config, clients, public, noise_seed)
+        secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
+        setup, joins = _run_setup(experiment, federation, config, clients, public, local, secret)
         show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
         steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell, trains_on=False)
 
@@ -177,9 +179,20 @@ def _run_setup(
     config: RunConfig,
     clients: FlowerClients,
     public: torch.Tensor | None,
-    noise_seed: int | None = None,
+    local: PrivateRun | None = None,
+    secret: int | None = None,
 ) -> tuple[RunSetup, dict[int, int]]:
-    """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on."""
+    """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        config: What devices know of the run.
+        clients: The devices.
+        public: The unlabelled samples on the server; None for none.
+        local: The differential privacy of a run in which devices add the noise; None otherwise.
+        secret: The secret seed of a run in which the server adds the noise; None otherwise.
+    """
     samples = federation.samples
     problem = problem_of(experiment, samples.shape, config.outputs)
     truth = torch.tensor(federation.truth) if federation.truth else None
@@ -196,13 +209,14 @@ def _run_setup(
         return [0 if each is None else each[1].train for each in found]
 
     members = replace(membership(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes))
-    if noise_seed is not None:
+    private = local
+    if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
-        members = replace(members, seed=noise_seed)
-    private = private_run(experiment, problem, algorithm, members, noise_seed=noise_seed, members_known=False)
+        members = replace(members, seed=secret)
+    if private is None:
+        noise_seed = None if secret is None else NoiseSeed(secret, config.run)
+        private = private_run(experiment, problem, algorithm, members, noise_seed=noise_seed, members_known=False)
     problem = with_central_privacy(problem, private)
-    if private is not None:
-        private = replace(private, local=None)  # The devices add that noise.
     name, device = resolve_engine("loop", "cpu")
     engine = experiment.engine.model_copy(update={"name": name, "device": device})
     names = _client_names(federation, clients)
@@ -223,14 +237,19 @@ def _run_setup(
     return setup, joins
 
 
-def _with_noise(experiment: Experiment, config: RunConfig) -> RunConfig:
-    """The config of a run with the noise that devices add to their updates, if they do."""
+def _local_privacy(experiment: Experiment, config: RunConfig) -> PrivateRun | None:
+    """The differential privacy of a run in which devices add noise to their updates; None where they do not."""
     if experiment.privacy.kind != "local":
-        return config
+        return None
     problem = problem_of(experiment, config.samples.shape, config.outputs)
-    private = private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
-    assert private is not None
-    return replace(config, clip_norm=private.clip_norm, noise_multiplier=private.noise_multiplier)
+    return private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
+
+
+def _with_noise(config: RunConfig, local: PrivateRun | None) -> RunConfig:
+    """The config of a run with the noise that devices add to their updates, if they do."""
+    if local is None:
+        return config
+    return replace(config, clip_norm=local.mechanism.clip_norm, noise_multiplier=local.amount.multiplier)
 
 
 def _with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:

@@ -31,8 +31,7 @@ from fedstrata.flower.sum_messages import (
     write_sum_request,
 )
 from fedstrata.flower.sum_server import SumServer, signed, word_for
-from fedstrata.privacy import SumTerms
-from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, groups_of, report_of_sums
+from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
 
 
 @dataclass(frozen=True)

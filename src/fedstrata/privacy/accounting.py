@@ -57,12 +57,12 @@ class Exposure:
 
     Attributes:
         adjacency: Which federations must look alike.
-        releases: The number of sums to which it adds, without chance.
+        queries: The number of sums to which it adds for certain.
         sampled: Rounds in which it adds to one more sum if it is drawn.
     """
 
     adjacency: Adjacency
-    releases: int
+    queries: int
     sampled: tuple[Sampled, ...] = ()
 
     @property
@@ -71,9 +71,9 @@ class Exposure:
         return 1.0 if self.adjacency == "add_or_remove_one" else 2.0
 
     @property
-    def without_chance(self) -> Exposure:
+    def with_full_participation(self) -> Exposure:
         """The same as if every client were drawn in every round. It gives away no less."""
-        return replace(self, releases=self.releases + sum(each.rounds for each in self.sampled), sampled=())
+        return replace(self, queries=self.queries + sum(each.rounds for each in self.sampled), sampled=())
 
 
 def epsilon_of(exposure: Exposure, noise_multiplier: float, delta: float) -> float:
@@ -85,12 +85,13 @@ def epsilon_of(exposure: Exposure, noise_multiplier: float, delta: float) -> flo
         delta: The delta that goes with it, in (0, 1).
     """
     noise = noise_multiplier / exposure.sensitivity
-    without_chance = _of_gaussians(exposure.without_chance.releases, noise, delta)
+    epsilon = _of_gaussians(exposure.with_full_participation.queries, noise, delta)
     if not exposure.sampled or noise < _LITTLE_NOISE:
-        return without_chance
-    fixed = any(each.fixed for each in exposure.sampled)
+        return epsilon
     # All are upper bounds. That for cohorts of a fixed size is the larger one if they are most of the clients.
-    return min(without_chance, (_of_fixed_cohorts if fixed else _of_poisson_cohorts)(exposure, noise, delta))
+    if any(each.fixed for each in exposure.sampled):
+        return min(epsilon, _of_fixed_cohorts(exposure, noise, delta))
+    return min(epsilon, _of_poisson_cohorts(exposure, noise, delta))
 
 
 def noise_for(exposure: Exposure, epsilon: float, delta: float) -> float:
@@ -124,14 +125,14 @@ def _smallest(enough: Callable[[float], bool], low: float, high: float) -> float
     return high
 
 
-def _of_gaussians(releases: int, noise: float, delta: float) -> float:
+def _of_gaussians(queries: int, noise: float, delta: float) -> float:
     """The epsilon of some sums with noise. They are as one whose noise is smaller by the root of their number."""
     # Here, as devices load this package in every message, and do not need it.
     from scipy.optimize import brentq
 
-    if not releases:
+    if not queries:
         return 0.0
-    loss = _dp_accounting().pld.privacy_loss_mechanism.GaussianPrivacyLoss(noise / sqrt(releases))
+    loss = _dp_accounting().pld.privacy_loss_mechanism.GaussianPrivacyLoss(noise / sqrt(queries))
 
     def excess(epsilon: float) -> float:
         return float(loss.get_delta_for_epsilon(epsilon)) - delta
@@ -148,8 +149,8 @@ def _of_poisson_cohorts(exposure: Exposure, noise: float, delta: float) -> float
     """The epsilon where clients are drawn independently of each other."""
     library = _dp_accounting()
     accountant = library.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
-    if exposure.releases:
-        accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.releases)))
+    if exposure.queries:
+        accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.queries)))
     for each in exposure.sampled:
         share = min(each.expected / each.clients, 1.0)
         accountant.compose(library.PoissonSampledDpEvent(share, library.GaussianDpEvent(noise)), each.rounds)
@@ -160,8 +161,8 @@ def _of_fixed_cohorts(exposure: Exposure, noise: float, delta: float) -> float:
     """The epsilon where cohorts have a fixed size, and one client's data are replaced."""
     library = _dp_accounting()
     accountant = library.rdp.RdpAccountant(_ORDERS, library.NeighboringRelation.REPLACE_ONE)
-    if exposure.releases:
-        accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.releases)))
+    if exposure.queries:
+        accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.queries)))
     for each in exposure.sampled:
         gaussian = library.GaussianDpEvent(noise)
         event = library.SampledWithoutReplacementDpEvent(each.clients, int(each.expected), gaussian)

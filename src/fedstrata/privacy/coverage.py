@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.core import Plan
 
 _MODELS = "the models of the clusters in every round"
@@ -25,6 +24,11 @@ FIXED_CLUSTERS = (
 )
 """The algorithms whose clusters do not depend on what clients send."""
 
+_GIVEN_CLUSTERS = ("oracle", "random_groups")
+"""Those of them with several models. A client that comes later has the model with the lowest loss on its data."""
+
+_LOSSES = "which model a client chooses where it has a choice, and the losses of these models"
+
 _BY_UPDATES = ("cfl", "layercfl", "hicfl", "fl_hc", "fesem", "fedclust", "flis", "pacfl", "ifca", "strata")
 """Those whose clusters do, and whose models move by noisy means alone."""
 
@@ -42,20 +46,26 @@ class Coverage:
     """What an algorithm gives away, beside one update of each client in each round.
 
     Attributes:
-        more: The further uploads (local noise) or sums (central noise) of a client in a run, at most.
+        further_queries: The further uploads (local noise) or sums (central noise) of a client in a run, at most.
         covered: What epsilon covers, in words.
         not_covered: What it does not cover, in words.
         decisions: Whether it covers who is in which cluster. Clusters that never depend on the data are covered.
     """
 
-    more: int
+    further_queries: int
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
     decisions: bool
 
 
 def coverage_of(
-    kind: Literal["central", "local"], name: str, keys: Mapping[str, Any], plan: Plan, rounds: int
+    kind: Literal["central", "local"],
+    name: str,
+    keys: Mapping[str, Any],
+    plan: Plan,
+    rounds: int,
+    *,
+    newcomers: bool = False,
 ) -> Coverage | str:
     """What epsilon covers in a run of an algorithm; or why it has none, as the end of a sentence.
 
@@ -65,6 +75,7 @@ def coverage_of(
         keys: Its hyper-parameters, with defaults.
         plan: Its first plan.
         rounds: The number of rounds.
+        newcomers: Whether clients may have to be placed after the first round.
     """
     if name in _REFUSED:
         return _REFUSED[name]
@@ -74,7 +85,10 @@ def coverage_of(
         return "clients send values of layers, which no small norm clips"
     if name == "strata" and keys["test_schedule"] != "schedule":
         return "with algorithm.test_schedule = 'stability' the number of tests is not known before the run"
-    return _central(name, keys, rounds) if kind == "central" else _local(name, keys, plan, rounds)
+    found = _central(name, keys, rounds) if kind == "central" else _local(name, keys, plan, rounds)
+    if isinstance(found, Coverage) and newcomers and name in _GIVEN_CLUSTERS:
+        return replace(found, not_covered=(_LOSSES, *found.not_covered), decisions=False)
+    return found
 
 
 def _central(name: str, keys: Mapping[str, Any], rounds: int) -> Coverage | str:
@@ -89,8 +103,10 @@ def _central(name: str, keys: Mapping[str, Any], rounds: int) -> Coverage | str:
         return Coverage(0, (_MODELS,), tuple(outside), decisions=False)
     # A test of the last round is followed by no comparison.
     compared = _split_half_rounds(rounds - 1)
-    covered = (_MODELS, "the models of groups that members compare") if compared else (_MODELS,)
-    return Coverage(compared, covered, tuple(outside), decisions=False)
+    if not compared:
+        return Coverage(0, (_MODELS,), tuple(outside), decisions=False)
+    covered = (_MODELS, "the models of groups that members compare")
+    return Coverage(compared, covered, ("which clients are compared in a test", *outside), decisions=False)
 
 
 def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Coverage | str:
@@ -101,17 +117,34 @@ def _local(name: str, keys: Mapping[str, Any], plan: Plan, rounds: int) -> Cover
         return "with algorithm.layers = 'auto' the number of uploads is not known before the run"
     outside = ["the numbers of samples", "the scores of clients"]
     if name in _BY_UPDATES:
-        outside.append("which model a client chooses where it has a choice, and the losses of these models")
+        outside.append(_LOSSES)
     if plan.client_stats:
         outside.append("statistics of the data that clients send")
-    more = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
+    further_queries = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
     if name == "strata":
-        # The folds of every test, and the longer training of outliers after it.
         folds = 2 if keys["folds"] == 2 else 4
-        more += _split_half_rounds(rounds) * (folds + 1)
-    return Coverage(more, ("every update that a client sends",), tuple(outside), decisions=name in FIXED_CLUSTERS)
+        further_queries += folds * _split_half_rounds(rounds) + _outlier_rounds(rounds)
+    return Coverage(
+        further_queries, ("every update that a client sends",), tuple(outside), decisions=name in FIXED_CLUSTERS
+    )
 
 
 def _split_half_rounds(rounds: int) -> int:
     """The number of rounds of a run in which Strata tests clusters."""
+    # Here, as algorithms load all that they compute with.
+    from fedstrata.algorithms.shared.split_half import is_split_half_round
+
     return sum(map(is_split_half_round, range(1, rounds + 1)))
+
+
+def _outlier_rounds(rounds: int) -> int:
+    """The number of rounds of a run in which a client may send an update as an outlier: after a test, until one came.
+
+    An update that came too late was seen, and the client is asked again.
+    """
+    from fedstrata.algorithms.shared.split_half import is_split_half_round
+    from fedstrata.algorithms.strata.outliers import MAX_SEARCH_ROUNDS
+
+    return sum(
+        any(map(is_split_half_round, range(max(1, round - MAX_SEARCH_ROUNDS), round))) for round in range(1, rounds + 1)
+    )

@@ -1,7 +1,8 @@
 """Noise that every client adds to its update before it sends it: local differential privacy.
 
-The server then needs no trust, and the noise is far larger for the same epsilon. Duchi, Jordan, Wainwright, "Local
-privacy and statistical minimax rates", FOCS 2013.
+The server then sees no update without noise, and the noise is far larger for the same epsilon. It has to follow the
+protocol: its config says how much noise clients add, unless a device demands a least. Duchi, Jordan, Wainwright,
+"Local privacy and statistical minimax rates", FOCS 2013.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
-from fedstrata.core.private_aggregation import clipped
-from fedstrata.lazy_torch import torch
-from fedstrata.randomness import generator
+from fedstrata.core.private_aggregation import NoiseSeed, clipped, gaussian_noise
+from fedstrata.core.rows import empty_rows
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class LocalPrivacy:
         layout: The tensors of the network.
         clip_norm: The largest L2 norm of an update (S).
         noise_multiplier: The standard deviation of the noise of each number, divided by `clip_norm` (z).
-        noise_seed: The seed of the noise. Whoever knows it can take the noise away.
+        noise_seed: The seed of the noise.
     """
 
     layout: Layout
     clip_norm: float
     noise_multiplier: float
-    noise_seed: int
+    noise_seed: NoiseSeed
 
     def of_report(self, plan: Plan, report: Report) -> Report:
         """A report in which all updates are clipped and have noise."""
@@ -41,10 +41,19 @@ class LocalPrivacy:
         if not any(task.upload):
             return result
         columns = self.layout.columns(task.upload)
-        values = result.updates.values.clone()
-        for row, client in enumerate(result.updates.clients.tolist()):
-            draw = generator(self.noise_seed, f"local privacy {name}", round, client)
-            noise = torch.randn(len(columns), generator=draw, dtype=torch.float64)
-            update = clipped(values[row, columns], self.clip_norm)
-            values[row, columns] = (update + self.noise_multiplier * self.clip_norm * noise).float()
-        return replace(result, updates=Rows(result.updates.clients, values))
+        sent = result.updates
+        # Rows that do not fit into memory lie on the disk, and so do those that are made here.
+        values = empty_rows(*sent.values.shape)
+        for row, client in enumerate(sent.clients.tolist()):
+            values[row] = sent.values[row]
+            update = clipped(sent.values[row, columns], self.clip_norm)
+            noise = gaussian_noise(
+                update,
+                self.noise_multiplier * self.clip_norm,
+                self.noise_seed,
+                purpose=f"local {name}",
+                round=round,
+                place=client,
+            )
+            values[row, columns] = (update + noise).float()
+        return replace(result, updates=Rows(sent.clients, values))

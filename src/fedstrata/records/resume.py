@@ -16,6 +16,9 @@ from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoin
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import UnscoredRound, flatten_keys, may_differ, parse_record
 
+_ROUNDS = ("rounds",)
+_EPSILON = ("privacy", "epsilon")
+
 _MAX_SHOWN_KEYS = 5
 """How many of the keys that differ a message names."""
 
@@ -153,6 +156,13 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Fold
     Raises:
         RecordError: When keys differ that results depend on; the text names them.
     """
+    old, new = flatten_keys(before), flatten_keys(now)
+    if new.get(_EPSILON) is not None and new.get(_ROUNDS) != old.get(_ROUNDS):
+        raise RecordError(
+            f"{folder.path}: expected rounds = {_shown(old, _ROUNDS)} as before with privacy.epsilon, whose noise was "
+            f"computed for so many rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with "
+            "privacy.noise_multiplier, which can be extended"
+        )
     differ = differences(before, now)
     if differ:
         more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""
@@ -171,7 +181,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for path in dict.fromkeys([*old, *new]):
         values = (old.get(path), new.get(path))
         same_bits = path == ("engine", "name") and all(value in _EQUAL_ENGINES for value in values)
-        extended = path == ("rounds",) and (new.get(path) or 0) >= (old.get(path) or 0)
+        extended = path == _ROUNDS and (new.get(path) or 0) >= (old.get(path) or 0)
         if values[0] != values[1] and not same_bits and not extended and not may_differ(path):
             differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
     return differ

@@ -10,6 +10,9 @@ from typing import Any
 from fedstrata.quoting import printable
 from fedstrata.report.words import ranges
 
+MOST_LISTED = 200
+"""The number of names, or ranges of ids, after which the other clients are only counted."""
+
 _VALUES_OF_CLIENTS = ("client", "reference")
 """The values of decisions and events that are the id of a client."""
 
@@ -36,12 +39,15 @@ class ClientNames:
     def listed(self, clients: Iterable[int]) -> str:
         """Return the names of some clients: ``Ghent, Lyon``; of clients without names as ranges of ids: ``0-4, 7``.
 
-        Names that hold commas are separated by semicolons.
+        Names that hold commas are separated by semicolons. Of more than `MOST_LISTED` the others are counted.
         """
         if self.plain:
-            return ranges(clients)
-        names = list(map(self.of, clients))
-        return ("; " if any("," in name for name in names) else ", ").join(names)
+            return ranges(clients, MOST_LISTED)
+        everyone = list(clients)
+        names = list(map(self.of, everyone[:MOST_LISTED]))
+        more = len(everyone) - len(names)
+        text = ("; " if any("," in name for name in names) else ", ").join(names)
+        return f"{text} and {more:,} more" if more else text
 
     def in_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a decision, with names in place of ids wherever they are formatted."""

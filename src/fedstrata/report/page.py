@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import chain, pairwise
 from math import inf, isfinite
 from pathlib import Path
@@ -37,6 +37,9 @@ from fedstrata.report.words import (
     size,
     warnings,
 )
+
+MOST_ROWS = 1_000
+"""The number of clients in the table. Of more, it has those with the worst metric."""
 
 _IN_SLIDER = ("unsplit", "all_clients")
 """The sections whose charts are not on the page, because the slider shows them."""
@@ -95,7 +98,8 @@ def render(records: RunRecords) -> str:
         described=found is not None and any(each.text for each in found.listed),
         in_memory=_name(records, "dataset", "data", "name").startswith(IN_MEMORY),
         details=details is not None,
-        clients=client_rows(clusters),
+        clients=client_rows(clusters)[:MOST_ROWS],
+        client_count=len(clusters.node_of),
         events=event_rows(records, clusters.names),
     )
 
@@ -256,6 +260,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     }
     moves = _moves(clusters)
     others = {name: reference.by_client for name, reference in records.references.items()}
+    pending = set(records.last.pending) if records.last else set()
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, value, loss = measured.get(client, (None, None, None))
@@ -263,6 +268,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "client": client,
             "name": clusters.names.of(client),
             "node": node,
+            "pending": client in pending,
             "truth": truth[client] if client < len(truth) else None,
             "samples": samples,
             "value": value,
@@ -281,10 +287,15 @@ def _worst_first(metric: MetricInfo, row: Mapping[str, Any]) -> float:
 
 def _moves(clusters: Clusters) -> Counter[int]:
     """Return how often each client went to a cluster that was not split off from its own."""
+
+    @cache
+    def moved(one: int, two: int) -> bool:
+        return min(one, two) >= 0 and clusters.find_ancestor(two, [one]) is None
+
     moves: Counter[int] = Counter()
     for before, after in pairwise(clusters.records.rounds):
-        for client, (one, two) in enumerate(zip(before.labels, after.labels, strict=False)):
-            moves[client] += min(one, two) >= 0 and clusters.find_ancestor(two, [one]) is None
+        pairs = zip(before.labels, after.labels, strict=False)
+        moves.update(client for client, (one, two) in enumerate(pairs) if moved(one, two))
     return moves
 
 

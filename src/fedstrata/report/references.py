@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import ceil, floor, isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy.stats import binom
+from scipy.special import bdtr, bdtrc
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
@@ -176,7 +176,9 @@ def stands_out(samples: int, value: float, mean: float, clients: int, metric: Me
     """
     if not metric.share_of_samples or metric.gain(value, mean) >= 0 or not 0 <= mean <= 1:
         return False
-    hits = value * samples
-    distribution = binom(samples, mean)
-    chance = distribution.cdf(hits + 1e-9) if metric.larger_is_better else distribution.sf(hits - 1e-9)
+    # By the special functions themselves: the distributions of SciPy take a hundred times as long for one value.
+    if metric.larger_is_better:
+        chance = bdtr(floor(value * samples + 1e-9), samples, mean)
+    else:
+        chance = bdtrc(ceil(value * samples - 1e-9) - 1, samples, mean)
     return bool(chance * clients < OUTLIER_CHANCE)

@@ -220,15 +220,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def ranges(ids: Iterable[int]) -> str:
-    """Return ids with consecutive ones as a range: 0-4, 7."""
+def ranges(ids: Iterable[int], most: int | None = None) -> str:
+    """Return ids with consecutive ones as a range: 0-4, 7.
+
+    Args:
+        ids: The ids.
+        most: The number of ranges after which the other ids are only counted; None for no limit.
+    """
     runs: list[list[int]] = []
     for each in sorted(ids):
         if runs and each == runs[-1][-1] + 1:
             runs[-1].append(each)
         else:
             runs.append([each])
-    return ", ".join(f"{run[0]}{DASH}{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    texts = [f"{run[0]}{DASH}{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs[:most]]
+    more = 0 if most is None else sum(map(len, runs[most:]))
+    return ", ".join(texts) + (f" and {more:,} more" if more else "")
 
 
 def joined(items: Iterable[object]) -> str:

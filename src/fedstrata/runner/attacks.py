@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedstrata.algorithms import ALGORITHMS
 from fedstrata.attacks import (
     ATTACKS,
     BACKDOOR,
@@ -101,6 +102,19 @@ def check_attack(experiment: Experiment) -> None:
             f"events.change: expected none with attack.kind = {table.kind!r}, whose data would change as well; take it "
             "out, or use another attack"
         )
+
+
+def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
+    """What an attack leaves without effect, in a line each."""
+    table = experiment.attack
+    name = experiment.algorithm.name
+    compares = name == "strata" or name not in ALGORITHMS or experiment.personal.method != "none"
+    if table.all_honest or table.losses == "honest" or compares:
+        return ()
+    return (
+        f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {name!r}, whose clients compare no "
+        "models of groups; use algorithm.name = 'strata', or leave it out",
+    )
 
 
 def attack_of(kind: str, strength: float | None) -> InformedAttack | None:

@@ -42,16 +42,22 @@ from fedstrata.models import NetworkShape, layout_of, make_network, portable, ro
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
-from fedstrata.privacy import SumTerms
-from fedstrata.privacy.secure_sum import Summed, summed_report
+from fedstrata.privacy.local import LocalPrivacy
+from fedstrata.privacy.secure_sum import Summed, SumTerms, summed_report
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator, seed_of
 from fedstrata.records import require
 from fedstrata.registry import PortableObject
-from fedstrata.runner.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
+from fedstrata.runner.attacks import (
+    attack_warnings,
+    byzantine_clients,
+    check_attack,
+    with_flipped_labels,
+    with_trigger,
+)
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
-from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
+from fedstrata.runner.privacy import PrivateRun, client_noise, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.secure_sums import sum_terms
 
@@ -81,6 +87,8 @@ class RunSetup:
         personal: How clients make models of their own; None where they do not.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         private: The differential privacy of the run; None where there is none.
+        client_noise: What clients do with updates before they send them, if they do. On real devices it is not here:
+            the devices do it.
         trigger: The trigger of their backdoor; None where they have none.
         sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
             devices keep to them.
@@ -103,6 +111,7 @@ class RunSetup:
     personal: PersonalMethod | None = None
     byzantine: ByzantineClients | None = None
     private: PrivateRun | None = None
+    client_noise: LocalPrivacy | None = None
     trigger: Trigger | None = None
     sums: SumTerms = field(default_factory=SumTerms)
     compression: Compression | None = None
@@ -115,8 +124,8 @@ class RunSetup:
 
     def corrupt(self, plan: Plan, report: Report) -> Report:
         """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
-        if self.private is not None and self.private.local is not None:
-            report = self.private.local.of_report(plan, report)
+        if self.client_noise is not None:
+            report = self.client_noise.of_report(plan, report)
         if self.byzantine is not None:
             report = self.byzantine.corrupt(plan, report)
         if self.compression is not None and not self.arrives_unpacked:
@@ -170,7 +179,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
     dataset = _normalised_by_training(experiment, dataset, partition)
-    warnings = data_warnings(experiment, dataset, partition, own_test)
+    warnings = (*data_warnings(experiment, dataset, partition, own_test), *attack_warnings(experiment))
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, problem.layout, truth)
@@ -202,6 +211,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         personal=personal,
         byzantine=byzantine,
         private=private,
+        client_noise=client_noise(private),
         trigger=trigger,
         sums=sum_terms(experiment, problem, algorithm),
         compression=compression_of(experiment, problem.layout),
@@ -269,6 +279,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
         problem=problem,
         members=members,
         private=private,
+        client_noise=client_noise(private),
         sums=sums,
         compression=compression_of(experiment, problem.layout),
     )

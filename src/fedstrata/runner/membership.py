@@ -43,7 +43,7 @@ def sample_cohort(
         seed: The seed of the run.
         round: The round, counted from 1.
         clients: The ids of those that could take part, ascending, (a,) int64.
-        fraction: The share of the clients that is selected, in (0, 1]; at least one client.
+        fraction: The share of the clients that is selected, in (0, 1]; at least one client, unless `poisson`.
         dropout: The share of the cohort that never answers, in [0, 1).
         weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
             each in proportion to its weight. None is the same chance for all.
@@ -61,13 +61,18 @@ def sample_cohort(
         size = min(size, int((weights > 0).sum()))
         chosen = torch.multinomial(weights.double(), size, generator=draw) if size else torch.arange(0)
     cohort = clients[chosen.sort().values]
-    lost = torch.randperm(size, generator=generator(seed, "dropout", round))[: _round_half_up(dropout * size)]
+    lost = torch.randperm(size, generator=generator(seed, "dropout", round))[: dropouts(size, dropout)]
     return CohortSample(cohort, cohort[lost].sort().values)
 
 
 def cohort_size(clients: int, fraction: float) -> int:
     """The number of clients that are selected of so many: a share of them, and at least one."""
     return min(clients, max(1, _round_half_up(fraction * clients)))
+
+
+def dropouts(size: int, dropout: float) -> int:
+    """The number of clients of a cohort that never answer."""
+    return _round_half_up(dropout * size)
 
 
 def _round_half_up(value: float) -> int:
@@ -121,6 +126,15 @@ class Membership:
         clients = self.active(round)
         weights = None if self.weights is None else self.weights(round)[clients]
         return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights, self.poisson)
+
+    def expected_answers(self, round: int) -> float:
+        """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
+        clients = len(self.active(round))
+        if self.poisson:
+            return self.fraction * clients * (1 - self.dropout)
+        size = cohort_size(clients, self.fraction)
+        # At least one, so that a sum to which nobody adds has a mean.
+        return float(max(1, size - dropouts(size, self.dropout)))
 
     def scoring(self, round: int, *, last: bool) -> torch.Tensor:
         """The ids of the clients that score the models of a round, ascending. After the last round everyone does."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fedstrata.config import Experiment
 from fedstrata.config.tables import PrivacyTable, keys_of_algorithm
-from fedstrata.core import Algorithm, Problem
+from fedstrata.core import Algorithm, Layout, Mask, Plan, Problem
 from fedstrata.core.aggregation_rules import MEANS
-from fedstrata.core.private_aggregation import CentralPrivacy
+from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy import Coverage, Exposure, LocalPrivacy, Sampled, coverage_of, epsilon_of, noise_for
+from fedstrata.privacy.accounting import Exposure, Sampled, epsilon_of, noise_for
+from fedstrata.privacy.coverage import Coverage, coverage_of
+from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.quoting import shown
+from fedstrata.runner.baseline import baseline_of
 from fedstrata.runner.membership import Membership, cohort_size
 
 _LARGEST_DELTA = 1e-5
@@ -32,26 +35,21 @@ class PrivateRun:
     """The differential privacy of a run.
 
     Attributes:
-        kind: Who adds the noise: the server ("central"), or every client ("local").
-        epsilon: What the run reaches.
-        delta: What goes with it.
-        noise_multiplier: The standard deviation of the noise, divided by `clip_norm`.
-        clip_norm: The largest norm of an update.
-        exposure: What was accounted for.
         coverage: What epsilon covers.
-        central: What the server does; None where clients add the noise.
-        local: What clients do; None where the server adds the noise.
+        exposure: What was accounted for.
+        amount: How much noise there is, and what it promises.
+        mechanism: What the server does with updates, or what clients do before they send them.
     """
 
-    kind: str
-    epsilon: float
-    delta: float
-    noise_multiplier: float
-    clip_norm: float
-    exposure: Exposure
     coverage: Coverage
-    central: CentralPrivacy | None
-    local: LocalPrivacy | None
+    exposure: Exposure
+    amount: NoiseAmount
+    mechanism: CentralPrivacy | LocalPrivacy
+
+    @property
+    def kind(self) -> str:
+        """Who adds the noise: the server ("central"), or every client ("local")."""
+        return "central" if isinstance(self.mechanism, CentralPrivacy) else "local"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -60,11 +58,11 @@ class PrivateRun:
             "kind": self.kind,
             "unit": "client",
             "adjacency": self.exposure.adjacency,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "noise_multiplier": self.noise_multiplier,
-            "clip_norm": self.clip_norm,
-            "sums": self.exposure.without_chance.releases,
+            "epsilon": self.amount.epsilon,
+            "delta": self.amount.delta,
+            "noise_multiplier": self.amount.multiplier,
+            "clip_norm": self.mechanism.clip_norm,
+            "sums": self.exposure.with_full_participation.queries,
             "amplified_by_sampling": bool(self.exposure.sampled),
             "covered": list(self.coverage.covered),
             "not_covered": list(self.coverage.not_covered),
@@ -75,10 +73,24 @@ class PrivateRun:
     def line(self) -> str:
         """The same in one line for people."""
         return (
-            f"privacy: epsilon {self.epsilon:.3g} at delta {self.delta:.1g} for any one client (noise multiplier "
-            f"{self.noise_multiplier:.3g}, {self.kind}). Covered: {', '.join(self.coverage.covered)}. Not covered: "
-            f"{', '.join(self.coverage.not_covered)}"
+            f"privacy: epsilon {self.amount.epsilon:.3g} at delta {self.amount.delta:.1g} for any one client (noise "
+            f"multiplier {self.amount.multiplier:.3g}, {self.kind}). Covered: {', '.join(self.coverage.covered)}. "
+            f"Not covered: {', '.join(self.coverage.not_covered)}"
         )
+
+
+class NoiseAmount(NamedTuple):
+    """How much noise a run has, and what it promises.
+
+    Attributes:
+        multiplier: The standard deviation of the noise, divided by the clipping norm.
+        epsilon: What the run reaches.
+        delta: What goes with it.
+    """
+
+    multiplier: float
+    epsilon: float
+    delta: float
 
 
 def private_run(
@@ -87,7 +99,7 @@ def private_run(
     algorithm: Algorithm[Any],
     members: Membership,
     *,
-    noise_seed: int | None = None,
+    noise_seed: NoiseSeed | None = None,
     members_known: bool = True,
 ) -> PrivateRun | None:
     """The differential privacy of an experiment; None where there is none.
@@ -108,54 +120,130 @@ def private_run(
     if table.kind == "none":
         return None
     _refuse_unfit(experiment, members_known=members_known)
-    n = problem.clients
-    # As in a rehearsal, nothing depends on the true groups.
-    first = problem if problem.truth is not None else replace(problem, truth=torch.zeros(n, dtype=torch.int64))
-    plan = algorithm.plan(first, algorithm.init(first), torch.arange(n))
-    keys = keys_of_algorithm(algorithm)
-    coverage = coverage_of(table.kind, experiment.algorithm.name, keys, plan, experiment.rounds)
-    if isinstance(coverage, str):
-        raise ExperimentError(
-            f"privacy.kind = {shown(table.kind)}: expected 'none' with algorithm.name = "
-            f"{shown(experiment.algorithm.name)}: {coverage}"
-        )
-    sent = tuple(any(masks) for masks in zip(*(task.upload for task in plan.tasks.values()), strict=True))
-    for tensor, upload in zip(problem.layout.tensors, sent, strict=True):
-        if upload and tensor.kind == "buffer":
-            raise ExperimentError(
-                f"privacy.kind = {shown(table.kind)}: expected a network without running statistics, found "
-                f"{tensor.name}, which noise would spoil; use group normalisation, or algorithm.name = 'fedbn'"
-            )
+    plan = first_plan(problem, algorithm)
+    coverage = covered_by_epsilon(experiment, plan, keys_of_algorithm(algorithm), members_known=members_known)
+    sent = _sent_tensors(experiment, problem.layout, plan)
     exposure = _exposure(table, coverage, experiment.rounds, members)
-    delta = table.delta if table.delta is not None else min(_LARGEST_DELTA, n**_DELTA_EXPONENT)
-    noise, epsilon = _noise_and_epsilon(exposure, table.noise_multiplier, table.epsilon, delta)
-    seed = problem.seed if noise_seed is None else noise_seed
-    central = CentralPrivacy(
-        layout=problem.layout,
-        released=sent,
-        clip_norm=table.clip_norm,
-        noise_multiplier=noise,
-        share=members.fraction,
-        min_cluster=table.min_cluster,
-        noise_seed=seed,
-    )
-    local = LocalPrivacy(problem.layout, table.clip_norm, noise, seed)
-    return PrivateRun(
-        kind=table.kind,
-        epsilon=epsilon,
-        delta=delta,
-        noise_multiplier=noise,
-        clip_norm=table.clip_norm,
-        exposure=exposure,
-        coverage=coverage,
-        central=central if table.kind == "central" else None,
-        local=local if table.kind == "local" else None,
-    )
+    amount = noise_of_run(table, exposure, problem.clients)
+    seed = NoiseSeed(problem.seed) if noise_seed is None else noise_seed
+    mechanism: CentralPrivacy | LocalPrivacy
+    if table.kind == "central":
+        mechanism = CentralPrivacy(
+            layout=problem.layout,
+            released=sent,
+            clip_norm=table.clip_norm,
+            noise_multiplier=amount.multiplier,
+            answers=members.expected_answers,
+            min_cluster=table.min_cluster,
+            noise_seed=seed,
+        )
+    else:
+        mechanism = LocalPrivacy(
+            layout=problem.layout, clip_norm=table.clip_norm, noise_multiplier=amount.multiplier, noise_seed=seed
+        )
+    return PrivateRun(coverage, exposure, amount, mechanism)
 
 
 def with_central_privacy(problem: Problem, private: PrivateRun | None) -> Problem:
     """The problem of a run in which the server adds noise, if it does."""
-    return problem if private is None else replace(problem, privacy=private.central)
+    if private is None or not isinstance(private.mechanism, CentralPrivacy):
+        return problem
+    return replace(problem, privacy=private.mechanism)
+
+
+def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
+    """What the clients of a run do with updates before they send them, if they do."""
+    if private is None or not isinstance(private.mechanism, LocalPrivacy):
+        return None
+    return private.mechanism
+
+
+def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> Plan:
+    """The first plan of an algorithm, with a cohort of all clients.
+
+    As in a rehearsal, nothing depends on the true groups.
+    """
+    n = problem.clients
+    first = problem if problem.truth is not None else replace(problem, truth=torch.zeros(n, dtype=torch.int64))
+    return algorithm.plan(first, algorithm.init(first), torch.arange(n))
+
+
+def covered_by_epsilon(experiment: Experiment, plan: Plan, keys: Mapping[str, Any], *, members_known: bool) -> Coverage:
+    """What epsilon covers in an experiment.
+
+    Args:
+        experiment: The experiment.
+        plan: The first plan of its algorithm.
+        keys: The hyper-parameters of the algorithm, with defaults.
+        members_known: As in `private_run`.
+
+    Raises:
+        ExperimentError: When the algorithm, or what clients make of its models, has no differential privacy.
+    """
+    kind = experiment.privacy.kind
+    assert kind != "none"
+    events = experiment.events
+    newcomers = bool(events.join or events.change) or not members_known
+    name = experiment.algorithm.name
+    coverage = coverage_of(kind, name, keys, plan, experiment.rounds, newcomers=newcomers)
+    if isinstance(coverage, str):
+        raise ExperimentError(
+            f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = {shown(name)}: {coverage}"
+        )
+    return replace(coverage, not_covered=(*coverage.not_covered, *_outside_of_the_rounds(experiment)))
+
+
+def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
+    """What a run gives away beside the rounds of its algorithm, in words."""
+    # Here, as it loads all that it computes with.
+    from fedstrata.personal.best import Best
+
+    outside = list[str]()
+    method = experiment.personal_of()
+    if isinstance(method, Best):
+        if method.prior == "cohort" and experiment.privacy.kind == "central":
+            raise ExperimentError(
+                "personal.prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps "
+                "of a tuned model would depend on the losses of all others, without noise"
+            )
+        outside.append("the losses by which clients choose how much of a tuned model they keep")
+    elif ":" in experiment.personal.method:
+        outside.append("what clients send for a personal method of your own")
+    if baseline_of(experiment, experiment.engine) is not None:
+        outside.append("the run of FedAvg beside this one (report.baseline), which has an epsilon of its own")
+    return outside
+
+
+def _sent_tensors(experiment: Experiment, layout: Layout, plan: Plan) -> Mask:
+    """The tensors that clients send in some task of a plan, (l,)."""
+    sent = tuple(any(masks) for masks in zip(*(task.upload for task in plan.tasks.values()), strict=True))
+    for tensor, upload in zip(layout.tensors, sent, strict=True):
+        if upload and tensor.kind == "buffer":
+            raise ExperimentError(
+                f"privacy.kind = {shown(experiment.privacy.kind)}: expected a network without running statistics, "
+                f"found {tensor.name}, which noise would spoil; use group normalisation, or algorithm.name = 'fedbn'"
+            )
+    return sent
+
+
+def noise_of_run(table: PrivacyTable, exposure: Exposure, clients: int) -> NoiseAmount:
+    """How much noise a run has, and what it promises.
+
+    Args:
+        table: The keys, of which one of two says how much.
+        exposure: What a client adds to.
+        clients: The number of clients.
+
+    Raises:
+        ExperimentError: When delta promises nothing.
+    """
+    if table.delta is not None and table.delta > 1 / clients:
+        raise ExperimentError(
+            f"privacy.delta = {table.delta:g}: expected at most {1 / clients:.1g}, one over the number of clients; a "
+            "larger one lets all data of some client be published"
+        )
+    delta = table.delta if table.delta is not None else min(_LARGEST_DELTA, clients**_DELTA_EXPONENT)
+    return _amount(exposure, table.noise_multiplier, table.epsilon, delta)
 
 
 def _refuse_unreachable_size(experiment: Experiment) -> None:
@@ -208,32 +296,31 @@ def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, members: Mem
     """What a client adds to over the run."""
     if table.kind == "local":
         # Whoever knows the cohorts knows in which rounds a client sent something.
-        return Exposure("replace_one", rounds + coverage.more)
+        return Exposure("replace_one", rounds + coverage.further_queries)
     drawn = Counter(_cohorts(rounds, members))
-    by_chance = [Sampled(times, *of) for of, times in drawn.items() if of[0] > of[1]]
-    releases = rounds - sum(each.rounds for each in by_chance) + coverage.more
+    by_chance = tuple(replace(one, rounds=times) for one, times in drawn.items() if one.clients > one.expected)
+    queries = rounds - sum(each.rounds for each in by_chance) + coverage.further_queries
     fixed = any(each.fixed for each in by_chance)
-    return Exposure("replace_one" if fixed else "add_or_remove_one", releases, tuple(by_chance))
+    return Exposure("replace_one" if fixed else "add_or_remove_one", queries, by_chance)
 
 
-def _cohorts(rounds: int, members: Membership) -> Iterator[tuple[int, float, bool]]:
-    """From how many clients the cohort of each round is drawn, how many of them, and whether it is always so many."""
+def _cohorts(rounds: int, members: Membership) -> Iterator[Sampled]:
+    """How the cohort of each round is drawn, each as one round."""
     always = not members.joins and not members.leaves
     first = len(members.active(1))
     for round in range(1, rounds + 1):
         clients = first if always else len(members.active(round))
         if members.poisson:
-            yield clients, members.fraction * clients, False
+            yield Sampled(rounds=1, clients=clients, expected=members.fraction * clients, fixed=False)
         else:
-            yield clients, float(cohort_size(clients, members.fraction)), True
+            size = float(cohort_size(clients, members.fraction))
+            yield Sampled(rounds=1, clients=clients, expected=size, fixed=True)
 
 
 @lru_cache(maxsize=32)
-def _noise_and_epsilon(
-    exposure: Exposure, noise: float | None, epsilon: float | None, delta: float
-) -> tuple[float, float]:
-    """The noise multiplier and the epsilon, one of which is given."""
-    if noise is None:
+def _amount(exposure: Exposure, multiplier: float | None, epsilon: float | None, delta: float) -> NoiseAmount:
+    """The amount of noise, of which either the multiplier or epsilon is given."""
+    if multiplier is None:
         assert epsilon is not None
-        noise = noise_for(exposure, epsilon, delta)
-    return noise, epsilon_of(exposure, noise, delta)
+        multiplier = noise_for(exposure, epsilon, delta)
+    return NoiseAmount(multiplier, epsilon_of(exposure, multiplier, delta), delta)

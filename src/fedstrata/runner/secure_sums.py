@@ -11,7 +11,8 @@ from fedstrata.config import Experiment
 from fedstrata.core import TRAIN, Algorithm, Problem
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy import FIXED_CLUSTERS, SumTerms
+from fedstrata.privacy.coverage import FIXED_CLUSTERS
+from fedstrata.privacy.secure_sum import SumTerms
 
 _ON = "with privacy.secure_aggregation = true"
 

@@ -257,10 +257,12 @@ def group_updates(
             own = served == group
             means.append(mean_update(problem, updates.at(inside[group])) if own else means[served])
         return torch.cat(means)
-    # The clients that are in the same groups are a part.
-    unions, parts = groups.inside.unique(dim=1, return_inverse=True)
+    # The clients that are in the same groups are a subset.
+    contained, subsets = groups.inside.unique(dim=1, return_inverse=True)
+    # Nobody else than those who were compared was asked, so that all of them are expected in every cohort.
     members = groups.inside.sum(dim=1)
-    return problem.privacy.means_of_groups(updates, parts[places], unions, members, f"holdout of node {node}", round)
+    purpose = f"holdout of node {node}"
+    return problem.privacy.means_of_groups(updates, subsets[places], contained, members, purpose, round)
 
 
 def _served_by(groups: GroupTree, enough: torch.Tensor) -> list[int]:

@@ -37,7 +37,7 @@ _MAX_SHARE = 0.25
 _STEPS = 50
 """The number of steps that outliers train. After fewer, their model is still much like that of the cluster."""
 
-_MAX_ROUNDS = 10
+MAX_SEARCH_ROUNDS = 10
 """The number of rounds after which a search is given up if no outlier has answered."""
 
 OUTLIER_TASK = "outlier training"
@@ -75,7 +75,7 @@ class OutlierSearch:
 
     def is_given_up(self, round: int) -> bool:
         """Whether the search ends in a round in which no outlier has trained."""
-        return round >= self.round + _MAX_ROUNDS
+        return round >= self.round + MAX_SEARCH_ROUNDS
 
 
 def start_search(layout: Layout, updates: Rows, round: int) -> OutlierSearch | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
+from fedstrata.core.rows import are_unsent, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import Loop, empty_result
@@ -207,10 +208,14 @@ def _merge_rows(parts: Sequence[Rows], order: Tensor) -> Rows:
     """The rows of all parts in an order. Rows of one part are not copied, for they may not fit into memory twice."""
     if len(parts) == 1:
         return parts[0].at(order)
-    values = empty_rows(len(order), parts[0].values.shape[1])
+    clients = torch.cat([part.clients for part in parts])[order]
+    width = parts[0].values.shape[1]
+    if all(are_unsent(part.values) for part in parts):
+        return Rows(clients, unsent_rows(len(order), width))
+    values = empty_rows(len(order), width)
     for part, rows in zip(parts, order.argsort().split([len(part.clients) for part in parts]), strict=True):
         values[rows] = part.values
-    return Rows(torch.cat([part.clients for part in parts])[order], values)
+    return Rows(clients, values)
 
 
 def _order(asked: Tensor, clients: Sequence[Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
+from fedstrata.core.rows import unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
@@ -277,7 +278,8 @@ class _Round:
         """Note the choices of the clients for a task, and make their jobs. Updates are filled in as they come."""
         jobs = list[TrainingJob]()
         for name, task in list(self._plan.tasks.items())[position : position + 1]:
-            updates = landing(self.network.device, len(choices), self.network.layout.p)
+            shape = (len(choices), self.network.layout.p)
+            updates = landing(self.network.device, *shape) if any(task.upload) else unsent_rows(*shape)
             losses = torch.empty(len(choices), task.candidates.shape[1])
             models = list[int]()
             for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
@@ -311,6 +313,8 @@ class _Round:
             self._saved[client] |= saved
         if has_own_end(self._plan, name):
             self._finite[client].append(end.isfinite().all())
+        if not any(task.upload):
+            return
         values = end - start
         if any(task.upload_values):
             values = torch.where(self._column_mask(task.upload_values), end, values)

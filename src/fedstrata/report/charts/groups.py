@@ -58,7 +58,7 @@ def describe_clusters(clusters: Clusters) -> list[Described]:
     found = []
     for node in clusters.finals:
         own = clients_of(clusters, node)
-        others = [client for client in clusters.order if client not in set(own) and clusters.node_of[client] >= 0]
+        others = [client for client in clusters.order if clusters.node_of[client] not in (node, -1)]
         found.append(Described(node, own, _sentence(known, own, others)))
     return found
 

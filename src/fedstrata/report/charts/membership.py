@@ -17,13 +17,16 @@ from fedstrata.report.drawing import (
     round_axis,
 )
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.words import plural
+from fedstrata.report.words import plural, ranges
 
 _ABSENT = -1
 """The node of a client that is not in the federation."""
 
 MOST_NAMED = 30
 """Clusters beyond which their names do not fit beside a chart."""
+
+MOST_ROWS = 1_000
+"""The number of clients that the map of membership has room for. Of more, evenly spaced ones are drawn."""
 
 _MOST_IN_HOVER = 12
 """The number of names that a hover text lists."""
@@ -40,6 +43,8 @@ def cluster_charts(clusters: Clusters) -> list[Chart]:
     count_text = "ARI is the agreement of the clusters with the ground truth: 1 is the same partition, 0 is chance."
     known = any(each.ari is not None for each in clusters.records.rounds)
     member_text = "One row per client, in the order of the final clusters. A split node has a mixture of their colours."
+    if len(clusters.order) > MOST_ROWS:
+        member_text += f" Drawn are {MOST_ROWS:,} of the {len(clusters.order):,} clients, evenly spaced in that order."
     return [
         Chart("flow", "Cluster changes of the clients", flow_text, flow(clusters)),
         Chart("clusters", "Number of clusters", count_text if known else "", cluster_count(clusters.records)),
@@ -74,9 +79,9 @@ def cluster_count(records: RunRecords) -> Figure:
 
 
 def membership_map(clusters: Clusters) -> Figure:
-    """Draw the node of every client in every round, clients in the order of the final clusters."""
+    """Draw the node of every client in every round, clients in the order of the final clusters, at most `MOST_ROWS`."""
     rounds = clusters.records.rounds
-    order = clusters.order
+    order = _evenly_spaced(clusters.order, MOST_ROWS)
     nodes = {label for each in rounds for label in each.labels} or {0}
     width = max(nodes) - min(nodes) + 1
     scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
@@ -111,7 +116,8 @@ def membership_map(clusters: Clusters) -> Figure:
     names = []
     for node in clusters.finals:
         own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]
-        names.append(_name_beside(rounds[-1].round + 0.5, sum(own) / len(own), str(node)))
+        if own:
+            names.append(_name_beside(rounds[-1].round + 0.5, sum(own) / len(own), str(node)))
     drawn = figure(
         [cells, crosses] if pending else [cells],
         100 + min(max(15 * len(order), 120), 640),
@@ -123,6 +129,12 @@ def membership_map(clusters: Clusters) -> Figure:
         showlegend=bool(pending),
     )
     return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": [each.round for each in rounds]}
+
+
+def _evenly_spaced(clients: list[int], most: int) -> list[int]:
+    """Return all clients, or as many as there is room for, evenly spaced."""
+    count = min(len(clients), most)
+    return [clients[place * len(clients) // count] for place in range(count)]
 
 
 def flow(clusters: Clusters) -> Figure:
@@ -180,7 +192,9 @@ def flow(clusters: Clusters) -> Figure:
 
 def _brief_list(clusters: Clusters, clients: list[int]) -> str:
     """Return the names of some clients; of many, the first few, because a hover text has no room for more."""
-    if clusters.names.plain or len(clients) <= _MOST_IN_HOVER:
+    if clusters.names.plain:
+        return clean(ranges(clients, _MOST_IN_HOVER))
+    if len(clients) <= _MOST_IN_HOVER:
         return clean(clusters.names.listed(clients))
     return f"{clean(clusters.names.listed(clients[:_MOST_IN_HOVER]))} and {len(clients) - _MOST_IN_HOVER} more"
 
