@@ -81,6 +81,20 @@ def kills_of_workers(part: str, least: int, result: Any) -> Found | None:
     return Found(text, equal == len(runs), "" if kills >= least else f"fewer than {least} kills")
 
 
+def lost_nodes(result: Any) -> Found | None:
+    """Runs on a cluster of Ray, of which a node was killed or stopped in the middle of a round."""
+    killed, silent = result.get("killed", []), result.get("silent", [])
+    runs = [*killed, *silent]
+    if not runs:
+        return None
+    equal = sum(run["equal"] and run["in_round"] for run in runs)
+    text = (
+        f"{equal} of {len(runs)} runs on a cluster of Ray of which a node was lost in the middle of a round are bit for "
+        f"bit the loop's ({len(killed)} nodes killed, {len(silent)} stopped without a word)"
+    )
+    return Found(text, equal == len(runs), "" if killed and silent else "nodes were not lost in both ways")
+
+
 def mutated_messages(result: Any) -> Found:
     """Replies that were changed at random."""
     found = result["mutated"]
@@ -434,6 +448,7 @@ FIGURES: dict[str, Figure] = {
     "kills at moments": Figure("kills", kills_at_moments, "kills"),
     "kills of workers": Figure("kills", partial(kills_of_workers, "workers", 100), "kills"),
     "kills of Ray's workers": Figure("kills", partial(kills_of_workers, "ray", 50), "kills"),
+    "lost nodes of Ray": Figure("cluster", lost_nodes, "cluster"),
     "mutated messages": Figure("fuzzed_messages", mutated_messages, "fuzzed_messages"),
     "cut messages": Figure("fuzzed_messages", cut_messages, "fuzzed_messages"),
     "delivered messages": Figure("fuzzed_messages", delivered_messages, "fuzzed_messages"),
