@@ -7,9 +7,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/fedstrata run
 
-# Three workers on two cores, as many tests wait for processes and browsers.
+# Four workers on two cores, as many tests wait for processes and browsers.
 test: .venv/installed
-	$(BIN)/pytest -n 3 -m "not deploy"
+	$(BIN)/pytest -n 4 -m "not deploy"
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy

@@ -185,7 +185,7 @@ def test_full_shared_memory_of_ray_is_told_in_one_line(error: str, monkeypatch: 
         Parallel(SITE, Ray(SITE, 1)).run(plain())
 
 
-@pytest.mark.slow
+@pytest.mark.deploy
 def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = tmp_path / "stopped"
     spec = deadly_site(partial(stop, tmp_path / "pid"), stopped)
