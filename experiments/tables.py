@@ -13,6 +13,7 @@ from statistics import mean
 
 from cluster_tables import cluster
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
+from compression_tables import compressed
 from fault_tables import FAULTS
 from instructions import instructions
 from leak_tables import LEAKS
@@ -138,6 +139,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "precision": precision,
     "instructions": instructions,
     "cluster": cluster,
+    "compressed": compressed,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

@@ -89,8 +89,8 @@ def lost_nodes(result: Any) -> Found | None:
         return None
     equal = sum(run["equal"] and run["in_round"] for run in runs)
     text = (
-        f"{equal} of {len(runs)} runs on a cluster of Ray of which a node was lost in the middle of a round are bit for "
-        f"bit the loop's ({len(killed)} nodes killed, {len(silent)} stopped without a word)"
+        f"{equal} of {len(runs)} runs on a cluster of Ray of which a node was lost in the middle of a round are bit "
+        f"for bit the loop's ({len(killed)} nodes killed, {len(silent)} stopped without a word)"
     )
     return Found(text, equal == len(runs), "" if killed and silent else "nodes were not lost in both ways")
 

@@ -132,3 +132,6 @@ def test_rows_of_clients_that_send_nothing_take_no_memory() -> None:
     assert some.clients.tolist() == [5, 3] and some.values.shape == (2, 1_000_000) and not some.values.any()
     assert rows.are_unsent(some.values) and rows.are_unsent(sent.of(torch.arange(2, 900_000)))
     assert not rows.are_unsent(torch.zeros(3, 4))
+    # Rows of equal numbers, which are stored once per row, or once for all of them, are updates.
+    assert not rows.are_unsent(torch.arange(3.0)[:, None].expand(3, 4))
+    assert not rows.are_unsent(torch.ones(1, 1).expand(3, 4))
