@@ -39,7 +39,7 @@ def unsent_rows(m: int, p: int) -> torch.Tensor:
 
 
 def are_unsent(values: torch.Tensor) -> bool:
-    """Whether rows (m, p) are those of clients that send nothing, from `unsent_rows`: one stored zero, shown m p times."""
+    """Whether rows (m, p) are those of clients that send nothing, from `unsent_rows`: a single stored zero."""
     is_one_number = values.numel() > 1 and values.untyped_storage().nbytes() == values.element_size()
     return is_one_number and not values[0, 0].item()
 
