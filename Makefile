@@ -9,7 +9,7 @@ demo: .venv/installed
 
 # Four workers on two cores, as many tests wait for processes and browsers.
 test: .venv/installed
-	$(BIN)/pytest -n 4 -m "not deploy"
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not deploy"
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy

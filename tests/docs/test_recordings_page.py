@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,6 +18,9 @@ from blocks import agree, blocks, run
 from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.runner.build import build_run
+
+# One worker follows the page, for all tests.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("recordings page")]
 
 WINDOW, STEP = 64, 32
 ALGORITHMS = ("fedavg", "local", "ditto", "cfl", "ifca", "layercfl", "strata")
@@ -35,44 +40,71 @@ class Recording(NamedTuple):
         return f"{self.subject}/{self.activity}/{self.trial}"
 
 
+class Step(NamedTuple):
+    """A command of the page.
+
+    Attributes:
+        command: The command.
+        shown: The lines that the page says it prints.
+        status: Its exit status.
+        printed: The lines that it printed.
+    """
+
+    command: str
+    shown: list[str]
+    status: int
+    printed: list[str]
+
+
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in which the files of the page are written, and its commands were given."""
-    with pytest.MonkeyPatch.context() as patch:
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Step]]:
+    """The commands of the page, done in a folder with its files, which stays the current one."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         folder = tmp_path_factory.mktemp("recordings")
         patch.chdir(folder)
         patch.setenv("FEDSTRATA_CACHE", str(folder / "cache"))
-        follow(folder, Unread())
-        yield folder
+        done = list(follow(folder, Printed(out, err)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("FEDSTRATA_CACHE", str(folder / "cache"))
+        yield done
 
 
-class Unread:
-    """In the place of pytest's `capsys`, which lives no longer than one test: what is printed is not looked at."""
+class Printed:
+    """What was printed since it was last asked for, as pytest's `capsys`, which lives no longer than one test."""
+
+    def __init__(self, out: StringIO, err: StringIO) -> None:
+        self._out, self._err = out, err
 
     def readouterr(self) -> SimpleNamespace:
-        return SimpleNamespace(out="", err="")
+        return SimpleNamespace(out=emptied(self._out), err=emptied(self._err))
 
 
-def follow(folder: Path, capsys: Any) -> Iterator[tuple[str, list[str], int, list[str]]]:
-    """Do what the page says. Return of each command what the page shows, its status and what it printed."""
-    done = list[tuple[str, list[str], int, list[str]]]()
+def emptied(text: StringIO) -> str:
+    found = text.getvalue()
+    text.seek(0)
+    text.truncate()
+    return found
+
+
+def follow(folder: Path, capsys: Any) -> Iterator[Step]:
+    """Do what the page says."""
     for block in blocks("recordings.md"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue
         for command, shown in block.commands:
-            done.append((command, shown, *run(command, capsys)))
-    return iter(done)
+            yield Step(command, shown, *run(command, capsys))
 
 
 @pytest.fixture(scope="module")
-def recordings(followed: Path) -> list[Recording]:
+def recordings(steps: list[Step]) -> list[Recording]:
     rows = pq.read_table("people.parquet").to_pylist()
     return [Recording(row["subject"], row["activity"], row["trial"], cut(np.array(row["signal"]))) for row in rows]
 
 
 @pytest.fixture(scope="module")
-def held_out(followed: Path) -> dict[str, set[str]]:
+def held_out(steps: list[Step]) -> dict[str, set[str]]:
     """The trials on which each person is tested, as the library chose them."""
     setup = build_run(load_experiment("motion.toml"))
     data = setup.client_data
@@ -92,17 +124,13 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
-def test_every_block_does_what_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
-    for command, shown, status, printed in follow(tmp_path, capsys):
-        assert status == 0 and agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+def test_every_block_does_what_it_says(steps: list[Step]) -> None:
+    for step in steps:
+        assert step.status == 0 and agree(step.shown, step.printed), f"{step.command} printed\n" + "\n".join(
+            step.printed
+        )
 
 
-@pytest.mark.slow
 def test_clients_are_the_people_with_all_of_their_windows(recordings: list[Recording]) -> None:
     people = sorted({each.subject for each in recordings})
     for algorithm in ALGORITHMS:
@@ -114,7 +142,6 @@ def test_clients_are_the_people_with_all_of_their_windows(recordings: list[Recor
             assert client["train"] + client["test"] == count
 
 
-@pytest.mark.slow
 def test_whole_trials_of_every_activity_are_held_out(
     recordings: list[Recording], held_out: Mapping[str, set[str]]
 ) -> None:
@@ -127,7 +154,6 @@ def test_whole_trials_of_every_activity_are_held_out(
         assert 0.15 < client["test"] / (client["test"] + client["train"]) < 0.3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_recorded_accuracies_are_those_of_the_exported_programs_on_raw_windows(
     algorithm: str, recordings: list[Recording], held_out: Mapping[str, set[str]], tmp_path: Path

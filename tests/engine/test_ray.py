@@ -230,9 +230,8 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-def test_ray_is_the_loop_in_every_bit(workers: int) -> None:
-    engine = Parallel(SITE, Ray(SITE, workers))
+def test_ray_is_the_loop_in_every_bit() -> None:
+    engine = Parallel(SITE, Ray(SITE, 3))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     engine.close()
     assert Ray(SITE).workers >= 1
@@ -256,14 +255,14 @@ def test_a_worker_of_ray_that_dies_changes_no_bit(tmp_path: Path) -> None:
     assert (tmp_path / "died").exists() and same(found, Loop.at(SITE).run(plain()))
 
 
-@pytest.mark.slow
+@pytest.mark.deploy
 def test_work_that_kills_every_worker_of_ray_fails() -> None:
     spec = deadly_site(suicide)
     with pytest.raises(EngineError, match="expected answers from Ray's workers, found WorkerCrashedError"):
         Parallel(spec, Ray(spec, 1)).run(plain())
 
 
-@pytest.mark.slow
+@pytest.mark.deploy
 def test_what_a_task_raises_is_raised_here() -> None:
     spec = deadly_site(partial(fail, KeyError("somewhere")))
     with pytest.raises(UserCodeError, match=r"failed: KeyError: .somewhere") as found:
