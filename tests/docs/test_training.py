@@ -25,10 +25,12 @@ def name(block: Block) -> str:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page; its modules are forgotten afterwards."""
+    """A folder with the files of the page. Modules of these names are set aside, and the page's forgotten afterwards."""
     for block in FILES:
         assert block.file
         (tmp_path / block.file).write_text(block.text)
+        # Another test may have imported a module of this name from elsewhere.
+        monkeypatch.delitem(sys.modules, block.file.removesuffix(".py"), raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
