@@ -35,11 +35,12 @@ check: .venv/installed
 	$(BIN)/pytest -n 2 -m "not slow and not deploy"
 
 # All packages of the environment, with hashes. Versions stay as they are where pyproject.toml admits them; the newest
-# ones are taken with UPGRADE=--upgrade.
+# ones are taken with UPGRADE=--upgrade. The pip that comes with Python 3.11 asks that a version is
+# pinned with the extras that others need of the package.
 UPGRADE ?=
 lock: .venv/installed
 	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  --only-binary :all: --generate-hashes --custom-compile-command "make lock" --quiet $(UPGRADE) \
+	  --only-binary :all: --generate-hashes --no-strip-extras --custom-compile-command "make lock" --quiet $(UPGRADE) \
 	  $(addprefix --find-links ,$(PIP_FIND_LINKS)) --output-file requirements.lock
 
 # Services of advisories know torch by its version alone, not by its build. Without --strict, a package that the service
@@ -58,8 +59,8 @@ sbom: .venv/installed
 licences: .venv/installed
 	$(BIN)/python experiments/licences.py
 
-# The versions of the lock without its hashes, and torch without the build that it names.
-VERSIONS = sed -n 's/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
+# The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
+VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
 
 # Where the file of torch that the lock names cannot be had, HASHES=no takes the same versions from anywhere.
 HASHES ?= yes
