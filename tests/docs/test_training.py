@@ -25,10 +25,11 @@ def name(block: Block) -> str:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page; its modules are forgotten afterwards."""
+    """A folder with the files of the page; its modules are forgotten afterwards, and hide others of their names."""
     for block in FILES:
         assert block.file
         (tmp_path / block.file).write_text(block.text)
+        monkeypatch.delitem(sys.modules, block.file.removesuffix(".py"), raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
