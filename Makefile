@@ -7,20 +7,23 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/fedstrata run
 
-# Four workers on two cores, as many tests wait for processes and browsers.
+# Three workers on two cores, as some tests wait for processes and browsers. A file is done by one worker, which makes
+# once what its tests share; the order of files is that of tests/conftest.py.
+WORKERS := --dist loadfile --no-loadscope-reorder
 test: .venv/installed
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not deploy"
+	$(BIN)/pytest -n 3 $(WORKERS) -m "not deploy"
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
 
-# In an environment that is new each time, as `pip install` makes it, with nothing but what the pages name.
+# In an environment that is new each time, as `pip install` makes it, with nothing but what the pages name and what the
+# tests themselves need.
 FRESH := .fresh/bin
 recipes:
 	rm -rf .fresh
 	$(PYTHON) -m venv .fresh
 	$(VERSIONS) > .fresh/versions.txt
-	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt . pandas optuna pytest
+	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt . pandas optuna hypothesis pytest
 	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
 	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
 
@@ -32,14 +35,15 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not slow and not deploy"
+	$(BIN)/pytest -n 2 $(WORKERS) -m "not slow and not deploy"
 
 # All packages of the environment, with hashes. Versions stay as they are where pyproject.toml admits them; the newest
-# ones are taken with UPGRADE=--upgrade.
+# ones are taken with UPGRADE=--upgrade. The pip that comes with Python 3.11 asks that a version is
+# pinned with the extras that others need of the package.
 UPGRADE ?=
 lock: .venv/installed
 	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  --only-binary :all: --generate-hashes --custom-compile-command "make lock" --quiet $(UPGRADE) \
+	  --only-binary :all: --generate-hashes --no-strip-extras --custom-compile-command "make lock" --quiet $(UPGRADE) \
 	  $(addprefix --find-links ,$(PIP_FIND_LINKS)) --output-file requirements.lock
 
 # Services of advisories know torch by its version alone, not by its build. Without --strict, a package that the service
@@ -58,8 +62,8 @@ sbom: .venv/installed
 licences: .venv/installed
 	$(BIN)/python experiments/licences.py
 
-# The versions of the lock without its hashes, and torch without the build that it names.
-VERSIONS = sed -n 's/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
+# The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
+VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
 
 # Where the file of torch that the lock names cannot be had, HASHES=no takes the same versions from anywhere.
 HASHES ?= yes

@@ -96,7 +96,7 @@ def absent(extra: str) -> set[str]:
 @cache
 def locked() -> dict[str, str]:
     """The version of every package in the lock, by canonical name."""
-    found = re.findall(r"^([\w.-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.findall(r"^([\w.-]+)(?:\[\S+\])?==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     return {canonicalize_name(name): pinned for name, pinned in found}
 
 

@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -14,8 +15,10 @@ settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: one that starts last would leave all but one worker idle."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Files with slow tests come first, then large ones: what starts last would leave all but one worker idle."""
+    tests = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
 
 
 @pytest.fixture(autouse=True)

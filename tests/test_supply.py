@@ -1,8 +1,10 @@
 """The lock has all that `make` installs, each file with its hash; the licences of what the library needs are listed."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import requires
 
 import pytest
 from licences import LOCK, PAGE, absent, extras, is_locked_environment, locked, page, project, reached
@@ -35,11 +37,18 @@ def installed_by_make() -> list[Requirement]:
     return [Requirement(text) for text in asked]
 
 
+def needed_now(requirement: Requirement) -> list[Requirement]:
+    """What an installed package needs here, with the extras that the requirement names."""
+    needs = [Requirement(text) for text in requires(requirement.name) or ()]
+    asked = ["", *requirement.extras]
+    return [each for each in needs if not each.marker or any(each.marker.evaluate({"extra": extra}) for extra in asked)]
+
+
 def test_every_package_of_the_lock_has_one_version_and_hashes_of_its_files() -> None:
     found = dict(entries())
     assert len(found) == len(locked()) == len(list(entries())) > 100
     for requirement, hashes in found.items():
-        assert re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", requirement), requirement
+        assert re.fullmatch(r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==[\w.+!]+", requirement), requirement
         assert hashes and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), requirement
 
 
@@ -52,7 +61,25 @@ def test_the_lock_is_complete() -> None:
     """In its own environment: whatever an installed package needs is in the lock too."""
     if not is_locked_environment():
         pytest.skip("this environment is not that of requirements.lock")
-    assert reached(f"{name}=={pinned}" for name, pinned in locked().items()) <= locked().keys()
+    assert reached(requirement for requirement, _ in entries()) <= locked().keys()
+
+
+def test_the_lock_names_the_extras_that_packages_need_of_each_other() -> None:
+    """In its own environment. An older pip takes no hash of ``coverage`` for ``coverage[toml]``."""
+    if not is_locked_environment():
+        pytest.skip("this environment is not that of requirements.lock")
+    pinned = [Requirement(text) for text, _ in entries()]
+    needed = [wanted for each in pinned for wanted in needed_now(each) if wanted.extras]
+    named = {canonicalize_name(each.name): each.extras for each in pinned}
+    assert needed and [each for each in needed if not each.extras <= named[canonicalize_name(each.name)]] == []
+
+
+def test_constraints_have_the_versions_of_the_lock_and_no_extras() -> None:
+    """A newer pip refuses a constraint with extras."""
+    (script,) = re.findall(r"^VERSIONS = sed -n '(.+)' requirements\.lock$", MAKEFILE, re.MULTILINE)
+    command = ["sed", "-n", script.replace("\\#", "#"), str(LOCK)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found == [f"{name}=={pinned.split('+')[0]}" for name, pinned in locked().items()]
 
 
 def test_torch_is_the_build_without_cuda() -> None:

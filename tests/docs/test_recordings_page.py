@@ -19,8 +19,7 @@ from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.runner.build import build_run
 
-# One worker follows the page, for all tests.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("recordings page")]
+pytestmark = pytest.mark.slow
 
 WINDOW, STEP = 64, 32
 ALGORITHMS = ("fedavg", "local", "ditto", "cfl", "ifca", "layercfl", "strata")

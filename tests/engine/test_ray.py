@@ -1,7 +1,8 @@
+import gc
 import os
 import signal
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,11 +22,19 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Resour
 
 
 @pytest.fixture(scope="module", autouse=True)
-def imported_for_this_machine() -> None:
-    """What Ray binds to is settled when it is imported, so the first engine of the process names no other cluster."""
+def imported_for_this_machine() -> Iterator[None]:
+    """What Ray binds to is settled when it is imported, so the first engine of the process names no other cluster.
+
+    What was started ends with these tests: processes of Ray compute also when nobody asks them to.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         Ray(SITE)
+    yield
+    import ray
+
+    ray.shutdown()
+    gc.collect()  # now, while what Ray leaves to it is ignored
 
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_what_several_algorithms_ask_for_is_done_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Loop, "run", counted)
     twice: dict[str, dict[str, Any]] = {
-        name: {"name": "strata", "alpha": alpha} for name, alpha in (("low", 0.002), ("lower", 0.001))
+        name: {"name": "strata", "alpha": alpha} for name, alpha in (("low", 0.02), ("lower", 0.01))
     }
     list(follow({**KEYS, "rounds": 2}, {**twice, "fedavg": {"name": "fedavg"}}))
     # So few clients have four folds, in the second round.
