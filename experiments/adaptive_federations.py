@@ -112,7 +112,8 @@ def outcome(run: fs.Run) -> dict[str, Any]:
     byzantine = set(run.summary["attack"]["clients"])
     stopped = 0
     for each in run.rounds:
-        left_out = {client for event in each["events"] if event["kind"] == "reversed" for client in event["clients"]}
+        events = [event for event in each["events"] if event["kind"] in ("reversed", "oversized")]
+        left_out = {client for event in events for client in event["clients"]}
         stopped += len(byzantine & {*each["rejected"], *left_out})
     last = run.rounds[-1]["labels"]
     honest = {label for client, label in enumerate(last) if client not in byzantine}

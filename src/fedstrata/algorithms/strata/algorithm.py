@@ -15,9 +15,16 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.directions import no_directions, with_directions
+from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
+from fedstrata.algorithms.shared.split_half import (
+    MIN_FOLD,
+    add_fold_tasks,
+    answering_cohort,
+    next_level,
+    usable_sizes,
+)
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
@@ -36,6 +43,7 @@ from fedstrata.algorithms.strata.outliers import (
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
+    clusters_due,
     clusters_to_test,
     confirmed_groups,
     decisions_of,
@@ -112,6 +120,9 @@ class Strata:
             ``personal.method = "best"``, and else "group".
         direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
             signs, are left out of its mean. With central differential privacy they are not.
+        norm_check: Whether updates that keep being much longer than those of their cluster are left out of its mean,
+            and clients whose updates have suddenly become much longer are offered the models of all clusters. With
+            central differential privacy neither is done.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -123,6 +134,7 @@ class Strata:
     holdout_check: bool = True
     holdout_models: Literal["group", "personal"] | Auto = "auto"
     direction_check: bool = True
+    norm_check: bool = True
 
     def with_personal_models(self) -> Strata:
         """The algorithm for a run with a personal stage."""
@@ -143,12 +155,13 @@ class Strata:
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
             # With central differential privacy, no client may decide whether another one counts.
             directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
+            lengths=no_lengths(n) if self.norm_check and problem.privacy is None else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; in split-half rounds also on folds of its data."""
         state = with_membership_changes(state)
-        plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
+        plan = add_other_candidates(fedavg_plan(problem, state, cohort), state)
         running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
         comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
         plan = add_evaluation_tasks(plan, problem.layout, comparisons)
@@ -158,8 +171,11 @@ class Strata:
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
-        state, directed, reversals = check_directions(problem.layout, with_membership_changes(state), report)
+        state = with_membership_changes(state)
         labels = self.assign(problem, state, report)
+        reassigned = reassigned_clients(state, labels)
+        state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
+        state, report, counted, found = check_updates(problem.layout, state, report)
         participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
 
@@ -179,32 +195,32 @@ class Strata:
         state, confirmed = self._start_comparisons(problem, state, tests)
         splits |= confirmed
 
-        # 4. Split, and average the updates inside the clusters (FedAvg), without those that point backwards.
+        # 4. Split, and average the updates inside the clusters (FedAvg), without those that point backwards or are far too long.
         state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
-        after, diagnostics = aggregate(problem, state, directed, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, state, counted, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
-        reassigned = reassigned_clients(state, labels)
         after = replace(
             after,
             # How a client pointed in the cluster of others says nothing about it among its own.
             directions=state.directions and state.directions.forgetting(reassigned),
+            lengths=state.lengths and state.lengths.forgetting(reassigned),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*reversals, *reassignment_events(state, labels, reassigned), *diagnostics.events),
+            events=(*found, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
-        """Pending clients, and members of open clusters, belong to the model of lowest loss on their training data."""
+        """Whoever may choose belongs to the model of lowest loss on its training data: pending clients are among them."""
         labels = assign_pending(state, report)
         result = report.results[TRAIN]
         clients = result.updates.clients
-        free = (state.labels[clients] >= 0) & open_clusters(state)[state.labels[clients]]
+        free = (state.labels[clients] >= 0) & (open_clusters(state)[state.labels[clients]] | unsettled(state)[clients])
         labels[clients[free]] = result.chosen[free]
         return labels
 
@@ -292,28 +308,43 @@ class Strata:
         return replace(state, clusters=tuple(clusters))
 
 
-def check_directions(
+def check_updates(
     layout: Layout, state: StrataState, report: Report
-) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
-    """Find the clients whose updates keep pointing against those of their cluster.
+) -> tuple[StrataState, Report, Report, tuple[dict[str, Any], ...]]:
+    """Find the clients whose updates keep pointing against those of their cluster, or keep being much longer.
 
     Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
 
     Returns:
-        The state with what is now known of directions; the report, where the updates of the normal training are without
-        those of these clients; and an event where there are some.
+        The state with what is now known of directions and lengths; the report, where the updates by other tasks than
+        the normal training are no longer than others; this report without the updates that are left out of the means;
+        and an event of each kind where there are some.
     """
-    if state.directions is None:
-        return state, report, ()
-    directions = with_directions(state.directions, layout, report, state.labels)
-    state = replace(state, directions=directions)
     result = report.results[TRAIN]
-    gone = directions.left_out[result.updates.clients]
+    clients = result.updates.clients
+    free = unsettled(state)
+    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    left_out = {"reversed": nobody, "oversized": nobody}
+    drifted = nobody
+    if state.directions is not None:
+        state = replace(state, directions=with_directions(state.directions, layout, report, state.labels))
+        left_out["reversed"] = state.directions.left_out
+    if state.lengths is not None:
+        # Whoever has been offered other models has now chosen.
+        chosen = free.index_fill(0, clients, False) ^ free
+        known = state.lengths.settled(chosen)
+        lengths = with_lengths(known, layout, report, state.labels, state.newcomers)
+        state = replace(state, lengths=lengths)
+        left_out["oversized"] = lengths.left_out
+        drifted = lengths.drifted & ~known.drifted
+    kinds = {**left_out, "drifted": drifted}
+    found = {kind: clients[who[clients]] for kind, who in kinds.items()}
+    events = tuple({"kind": kind, "clients": ids.tolist()} for kind, ids in found.items() if len(ids))
+    gone = (left_out["reversed"] | left_out["oversized"])[clients]
+    report = shortened(report, left_out["oversized"])
     if not bool(gone.any()):
-        return state, report, ()
-    event = {"kind": "reversed", "clients": result.updates.clients[gone].tolist()}
-    directed = replace(report, results={**report.results, TRAIN: result.only(~gone)})
-    return state, directed, (event,)
+        return state, report, report, events
+    return state, report, replace(report, results={**report.results, TRAIN: result.only(~gone)}), events
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
@@ -330,13 +361,35 @@ def open_clusters(state: StrataState) -> torch.Tensor:
     return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
 
 
-def add_sibling_candidates(plan: Plan, state: StrataState) -> Plan:
-    """The plan in which members of open clusters may also choose the models of the other clusters of their split."""
+def unsettled(state: StrataState) -> torch.Tensor:
+    """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
+
+    Newcomers of one group find no model of theirs, and each takes some other. The model that most of them have taken
+    becomes theirs in part, so that the others follow. Else each cluster would be tested and split for its few. Nobody
+    chooses in the round in which its cluster is tested. Nor do clients that are too small for any test, as they would
+    be newcomers for ever.
+    """
+    tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
+    small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
+    free = state.newcomers & ~small
+    free = free if state.lengths is None else free | state.lengths.drifted
+    return free & (state.labels >= 0) & ~tested
+
+
+def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
+    """The plan in which members of open clusters, and newcomers, may also choose other models than their cluster's.
+
+    For members of open clusters, these are the models of the other clusters of their split, and for newcomers all.
+    """
     task = plan.tasks[TRAIN]
     rows = list[list[int]]()
+    free = unsettled(state)
     for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
         own = int(state.labels[client])
-        rows.append(row if own < 0 else [own, *_siblings(state, own)])
+        if bool(free[client]):
+            rows.append(list(range(len(state.models))))
+        else:
+            rows.append(row if own < 0 else [own, *_siblings(state, own)])
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
