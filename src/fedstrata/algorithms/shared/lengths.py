@@ -63,7 +63,7 @@ class Lengths:
         logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
         last: The logarithm in the last of these rounds, (n,); nan before the first one.
-        left_out: Whose updates of the last round are not in the mean of their cluster, bool (n,).
+        left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
         drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
         largest_median: The largest median norm of a cluster so far.
     """
@@ -119,11 +119,16 @@ def with_lengths(
     """
     result = report.results[TRAIN]
     ids = result.updates.clients
-    own = (labels[ids] >= 0) & (result.chosen == labels[ids]) & ~newcomers[ids]
+    here = labels[ids]
+    own = (here >= 0) & (result.chosen == here) & ~newcomers[ids]
+    # Whoever goes over to another cluster is not compared there yet, but known.
+    leaving = (here >= 0) & (result.chosen != here) & ~newcomers[ids]
+    left_out = torch.zeros_like(known.left_out)
+    left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
+    after = replace(known, left_out=left_out)
     norms = _norms(layout, result)
-    after = replace(known, left_out=torch.zeros_like(known.left_out))
-    for cluster in labels[ids[own]].unique().tolist():
-        rows = own & (labels[ids] == cluster) & (norms > _TINY)
+    for cluster in here[own].unique().tolist():
+        rows = own & (here == cluster) & (norms > _TINY)
         if int(rows.sum()) >= _MIN_CLIENTS:
             after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
     return after

@@ -204,7 +204,6 @@ class Strata:
             after,
             # How a client pointed in the cluster of others says nothing about it among its own.
             directions=state.directions and state.directions.forgetting(reassigned),
-            lengths=state.lengths and state.lengths.forgetting(reassigned),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
