@@ -1,11 +1,11 @@
 """Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
 
 Whoever scales its update moves the model of its cluster as far as many others together. A limit of norms in a single
-round has to let ten times the median pass, as honest clients sometimes send that. But they do not send it in round after
-round. So the norm of each client is compared with the median of its cluster, and the logarithm of this ratio is
-averaged over rounds. A client with more samples than others makes more steps, so its norm may be larger likewise. And
-as the median falls when a model converges for most of its clients, but not for all, norms are never compared with less
-than a quarter of the largest median so far.
+round has to let ten times the median pass, as honest clients sometimes send that. But they do not send it in one round
+after the other. So the norm of each client is compared with the median of its cluster, and the logarithm of this ratio
+is averaged over rounds. A client with more samples than others makes more steps, so its norm may be larger too. The
+median falls when a model converges for most of its clients, but not for all. So norms are never compared with less than
+a quarter of the largest median so far.
 
 A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
 cluster does not fit its new data.
@@ -138,7 +138,8 @@ def _norms(layout: Layout, result: Result) -> torch.Tensor:
     """The norm of the convolutions and linear layers of each update, (m,)."""
     columns = layout.columns(layout.select("all"))
     updates = result.updates if len(columns) == layout.p else result.updates.only(columns)
-    return torch.linalg.vector_norm(updates.values, dim=1)
+    norms: torch.Tensor = torch.linalg.vector_norm(updates.values, dim=1)
+    return norms
 
 
 def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> Lengths:
@@ -182,7 +183,7 @@ def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tens
 
 
 def shortened(report: Report, clients: torch.Tensor) -> Report:
-    """The report in which the updates of some clients by other tasks than the normal training are no longer than others.
+    """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
 
     So they take part in tests and comparisons of groups like anybody else.
 

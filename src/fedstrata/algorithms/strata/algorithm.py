@@ -15,11 +15,10 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.directions import no_directions, with_directions
-from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
+from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import (
-    MIN_FOLD,
     add_fold_tasks,
     answering_cohort,
     next_level,
@@ -40,10 +39,17 @@ from fedstrata.algorithms.strata.outliers import (
     outlier_decision,
     start_search,
 )
+from fedstrata.algorithms.strata.reassignment import (
+    add_other_candidates,
+    open_clusters,
+    reassigned_clients,
+    reassignment_events,
+    unite_alike,
+    unsettled,
+)
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
-    clusters_due,
     clusters_to_test,
     confirmed_groups,
     decisions_of,
@@ -77,14 +83,10 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""
-
-_MAX_SIBLINGS = 5
-"""The number of other models that a client may choose at most: those of the new clusters next to its own."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -195,7 +197,7 @@ class Strata:
         state, confirmed = self._start_comparisons(problem, state, tests)
         splits |= confirmed
 
-        # 4. Split, and average the updates inside the clusters (FedAvg), without those that point backwards or are far too long.
+        # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
         state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
         after, diagnostics = aggregate(problem, state, counted, parted.labels, parted.parents, decisions)
@@ -215,13 +217,13 @@ class Strata:
         )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
-        """Whoever may choose belongs to the model of lowest loss on its training data: pending clients are among them."""
+        """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""
         labels = assign_pending(state, report)
         result = report.results[TRAIN]
         clients = result.updates.clients
         free = (state.labels[clients] >= 0) & (open_clusters(state)[state.labels[clients]] | unsettled(state)[clients])
         labels[clients[free]] = result.chosen[free]
-        return labels
+        return unite_alike(state, report, labels)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
@@ -310,7 +312,7 @@ class Strata:
 def check_updates(
     layout: Layout, state: StrataState, report: Report
 ) -> tuple[StrataState, Report, Report, tuple[dict[str, Any], ...]]:
-    """Find the clients whose updates keep pointing against those of their cluster, or keep being much longer.
+    """Find the clients whose updates keep pointing against those of their cluster, or are much longer.
 
     Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
 
@@ -319,113 +321,32 @@ def check_updates(
         the normal training are no longer than others; this report without the updates that are left out of the means;
         and an event of each kind where there are some.
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients
-    free = unsettled(state)
+    clients = report.results[TRAIN].updates.clients
+    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
+    lengths = state.lengths
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    left_out = {"reversed": nobody, "oversized": nobody}
-    drifted = nobody
-    if state.directions is not None:
-        state = replace(state, directions=with_directions(state.directions, layout, report, state.labels))
-        left_out["reversed"] = state.directions.left_out
-    if state.lengths is not None:
-        # Whoever has been offered other models has now chosen.
-        chosen = free.index_fill(0, clients, False) ^ free
-        known = state.lengths.settled(chosen)
-        lengths = with_lengths(known, layout, report, state.labels, state.newcomers)
-        state = replace(state, lengths=lengths)
-        left_out["oversized"] = lengths.left_out
-        drifted = lengths.drifted & ~known.drifted
-    kinds = {**left_out, "drifted": drifted}
-    found = {kind: clients[who[clients]] for kind, who in kinds.items()}
-    events = tuple({"kind": kind, "clients": ids.tolist()} for kind, ids in found.items() if len(ids))
-    gone = (left_out["reversed"] | left_out["oversized"])[clients]
-    report = shortened(report, left_out["oversized"])
-    if not bool(gone.any()):
-        return state, report, report, events
-    return state, report, replace(report, results={**report.results, TRAIN: result.only(~gone)}), events
+    long = drifted = nobody
+    if lengths is not None:
+        # Whoever was offered other models has now chosen.
+        chosen = nobody.index_fill(0, clients, True) & unsettled(state)
+        before = lengths.settled(chosen)
+        lengths = with_lengths(before, layout, report, state.labels, state.newcomers)
+        long = lengths.left_out
+        drifted = lengths.drifted & ~before.drifted
+        report = shortened(report, long)
+    backwards = nobody if directions is None else directions.left_out
+    kinds = {"reversed": backwards, "oversized": long, "drifted": drifted}
+    events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
+    gone = (backwards | long)[clients]
+    result = report.results[TRAIN].only(~gone)
+    counted = replace(report, results={**report.results, TRAIN: result}) if bool(gone.any()) else report
+    state = replace(state, directions=directions, lengths=lengths)
+    return state, report, counted, tuple(event for event in events if event["clients"])
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
     """The searches for outliers, by cluster."""
     return {cluster: known.search for cluster, known in enumerate(state.clusters) if known.search is not None}
-
-
-# A test that confirms groups says little about a single client near their border. Its training losses by the models of
-# the new clusters say more. So for some rounds after a split, members may be reassigned to another new cluster.
-
-
-def open_clusters(state: StrataState) -> torch.Tensor:
-    """The clusters whose members may still choose another cluster of their split, bool (k,)."""
-    return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
-
-
-def unsettled(state: StrataState) -> torch.Tensor:
-    """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
-
-    Newcomers of one group find no model of theirs, and each takes some other. The model that most of them have taken
-    becomes theirs in part, so that the others follow. Else each cluster would be tested and split for its few. Nobody
-    chooses in the round in which its cluster is tested. Nor do clients that are too small for any test, as they would
-    be newcomers for ever.
-    """
-    tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
-    small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
-    free = state.newcomers & ~small
-    free = free if state.lengths is None else free | state.lengths.drifted
-    return free & (state.labels >= 0) & ~tested
-
-
-def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
-    """The plan in which members of open clusters, and newcomers, may also choose other models than their cluster's.
-
-    For members of open clusters, these are the models of the other clusters of their split, and for newcomers all.
-    """
-    task = plan.tasks[TRAIN]
-    rows = list[list[int]]()
-    free = unsettled(state)
-    for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
-        own = int(state.labels[client])
-        if bool(free[client]):
-            rows.append(list(range(len(state.models))))
-        else:
-            rows.append(row if own < 0 else [own, *_siblings(state, own)])
-    return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
-
-
-def _siblings(state: StrataState, own: int) -> list[int]:
-    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending."""
-    free = open_clusters(state)
-    if not free[own]:
-        return []
-    parents = [state.tree[node].parent for node in state.nodes.tolist()]
-    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
-    return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
-
-
-def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
-    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
-    return (state.labels >= 0) & (state.labels != labels)
-
-
-def reassignment_events(
-    state: StrataState, labels: torch.Tensor, reassigned: torch.Tensor
-) -> tuple[dict[str, Any], ...]:
-    """An event for every client that was reassigned.
-
-    Args:
-        state: The state before.
-        labels: The cluster of each client now, (n,).
-        reassigned: Who was reassigned, bool (n,).
-    """
-    return tuple(
-        {
-            "kind": "reassign",
-            "client": client,
-            "from": int(state.nodes[state.labels[client]]),
-            "to": int(state.nodes[labels[client]]),
-        }
-        for client in reassigned.nonzero().flatten().tolist()
-    )
 
 
 @dataclasses.dataclass(frozen=True)
