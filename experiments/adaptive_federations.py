@@ -87,7 +87,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "norm_clip": {"algorithm": STRATA, "server": {"aggregation": "norm_clip"}},
     "multi_krum": {"algorithm": STRATA, "server": {"aggregation": "multi_krum"}},
 }
-"""The tables of each method: FedAvg, and Strata without its checks over rounds, with them, and with two rules beside them."""
+"""The tables of each method: FedAvg, and Strata without its checks over rounds, with them, and with two rules."""
 
 ATTACKS: Mapping[str, Mapping[str, Any]] = {
     "sign_flip": {"kind": "sign_flip"},
