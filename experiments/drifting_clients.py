@@ -116,7 +116,7 @@ def outcome(name: str, seed: int) -> dict[str, Any]:
             {"round": each["round"], "client": event["client"]}
             for each in run.rounds[CHANGE - 1 :]
             for event in each["events"]
-            if event["kind"] == "reassign"
+            if event["kind"] == "reassign" and event["client"] not in CHANGED
         ],
         "splits": [each["round"] for each in run.rounds if any(event["kind"] == "split" for event in each["events"])],
     }

@@ -1,9 +1,11 @@
-"""How far the norms of honest clients lie apart: what the limits of `fedstrata.runner.validation` must let through.
+"""How far the norms of honest clients lie apart: what `fedstrata.runner.validation` and Strata must let through.
 
     python experiments/honest_norms.py [NAME...]
 
 Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
-compared with, and how many answers were rejected, which has to be none.
+compared with, and how many answers were rejected, which has to be none. Strata averages such ratios over rounds
+(`fedstrata.algorithms.shared.lengths`): for clients that have trained the same model, the largest mean ratio, how many
+updates Strata would have left out, and of how many clients it would have said that their data changed.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.core import Layout, Plan, Report
+from fedstrata.algorithms.shared.lengths import no_lengths, with_lengths
+from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, measure_norms, validate
 
@@ -65,24 +69,38 @@ def main() -> None:
     """Run the federations that are named, by default all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
-    print("| federation | largest norm beside the median | rejected |\n| --- | --- | --- |")
+    print("| federation | largest norm beside the median | rejected | largest mean | left out | changed |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for name in parser.parse_args().names or RUNS:
-        ratio, rejected = look(name)
-        print(f"| {name} | {ratio:.1f} | {rejected} |", flush=True)
+        ratio, rejected, mean, left_out, changed = look(name)
+        print(f"| {name} | {ratio:.1f} | {rejected} | {mean:.1f} | {left_out} | {changed} |", flush=True)
 
 
-def look(name: str) -> tuple[float, int]:
-    """The largest ratio of a norm to its median in one of the runs, and the number of rejected answers."""
+def look(name: str) -> tuple[float, int, float, int, int]:
+    """The largest ratio of a norm to its median in one of the runs, and the number of rejected answers.
+
+    And the largest mean ratio over rounds, the updates that it would leave out, and the clients whose data it would say
+    have changed.
+    """
     experiment = BASE
     for changes in RUNS[name]:
         experiment = merged(experiment, changes)
-    largest = 0.0
+    largest = mean = 0.0
+    left_out = changed = 0
+    lengths = no_lengths(experiment["data"]["clients"])
 
     def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
-        nonlocal largest
+        nonlocal largest, mean, left_out, changed, lengths
         for norms in measure_norms(layout, plan, report):
             ratios = norms.values / norms.medians
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
+        result = report.results[TRAIN]
+        labels = torch.full(lengths.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
+        lengths = with_lengths(lengths, layout, report, labels, torch.zeros_like(lengths.drifted))
+        mean = max(mean, float(lengths.means.max().exp()))
+        left_out += int(lengths.left_out.sum())
+        changed += int(lengths.drifted.sum())
+        lengths = lengths.settled(lengths.drifted)
         return validate(layout, plan, report, compared=compared)
 
     with TemporaryDirectory() as scratch:
@@ -91,7 +109,7 @@ def look(name: str) -> tuple[float, int]:
             summary = fs.run(experiment, Path(scratch) / "run", quiet=True).summary
         finally:
             rounds.validate = validate  # type: ignore[attr-defined]  # as it was
-    return largest, summary["rejected"]
+    return largest, summary["rejected"], mean, left_out, changed
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def _measured(study: str, cases: Iterable[str]) -> Iterator[tuple[str, Sequence[
 
 ADAPTIVE_TITLES = {
     **RULE_TITLES,
-    "mean, no check of directions": "mean, without the check of directions",
+    "mean, no checks": "mean, without checks over rounds",
     "norm_clip": "norm clipping",
 }
 

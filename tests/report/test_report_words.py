@@ -53,6 +53,8 @@ def test_every_threshold_and_every_measure_is_explained() -> None:
         ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
         ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
         ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
+        ({"kind": "oversized", "clients": [1]}, "much longer than those of the cluster; they are not in its mean"),
+        ({"kind": "drifted", "clients": [1]}, "as when data change; all models are offered in the next round"),
         ({"kind": "join", "clients": [1]}, ""),
     ],
 )

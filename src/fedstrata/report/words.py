@@ -292,6 +292,8 @@ def event_text(event: Mapping[str, Any]) -> str:
         "rejected": _rejection_text,
         "diverged": _divergence_text,
         "reversed": _reversal_text,
+        "oversized": _excess_text,
+        "drifted": _drift_text,
         "no_sum": _no_sum_text,
         "cut_updates": _cut_updates_text,
     }
@@ -324,6 +326,16 @@ def _rejection_text(event: Mapping[str, Any]) -> str:
 def _reversal_text(event: Mapping[str, Any]) -> str:
     """Return why updates are not in the mean of their cluster."""
     return "the updates of the last rounds point against those of the cluster; they are not in its mean"
+
+
+def _excess_text(event: Mapping[str, Any]) -> str:
+    """Return why updates are not in the mean of their cluster."""
+    return "the updates of the last rounds are much longer than those of the cluster; they are not in its mean"
+
+
+def _drift_text(event: Mapping[str, Any]) -> str:
+    """Return why clients are offered the models of all clusters."""
+    return "updates have suddenly become much longer, as when data change; all models are offered in the next round"
 
 
 def _no_sum_text(event: Mapping[str, Any]) -> str:

@@ -16,8 +16,14 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.directions import no_directions, with_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
+from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
+from fedstrata.algorithms.shared.split_half import (
+    add_fold_tasks,
+    answering_cohort,
+    next_level,
+    usable_sizes,
+)
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
@@ -32,6 +38,14 @@ from fedstrata.algorithms.strata.outliers import (
     compare_outliers,
     outlier_decision,
     start_search,
+)
+from fedstrata.algorithms.strata.reassignment import (
+    add_other_candidates,
+    open_clusters,
+    reassigned_clients,
+    reassignment_events,
+    unite_alike,
+    unsettled,
 )
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
@@ -69,14 +83,10 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""
-
-_MAX_SIBLINGS = 5
-"""The number of other models that a client may choose at most: those of the new clusters next to its own."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -112,6 +122,9 @@ class Strata:
             ``personal.method = "best"``, and else "group".
         direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
             signs, are left out of its mean. With central differential privacy they are not.
+        norm_check: Whether updates that keep being much longer than those of their cluster are left out of its mean,
+            and clients whose updates have suddenly become much longer are offered the models of all clusters. With
+            central differential privacy neither is done.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -123,6 +136,7 @@ class Strata:
     holdout_check: bool = True
     holdout_models: Literal["group", "personal"] | Auto = "auto"
     direction_check: bool = True
+    norm_check: bool = True
 
     def with_personal_models(self) -> Strata:
         """The algorithm for a run with a personal stage."""
@@ -143,12 +157,13 @@ class Strata:
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
             # With central differential privacy, no client may decide whether another one counts.
             directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
+            lengths=no_lengths(n) if self.norm_check and problem.privacy is None else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; in split-half rounds also on folds of its data."""
         state = with_membership_changes(state)
-        plan = add_sibling_candidates(fedavg_plan(problem, state, cohort), state)
+        plan = add_other_candidates(fedavg_plan(problem, state, cohort), state)
         running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
         comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
         plan = add_evaluation_tasks(plan, problem.layout, comparisons)
@@ -158,8 +173,11 @@ class Strata:
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
         before = state
-        state, directed, reversals = check_directions(problem.layout, with_membership_changes(state), report)
+        state = with_membership_changes(state)
         labels = self.assign(problem, state, report)
+        reassigned = reassigned_clients(state, labels)
+        state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
+        state, report, counted, found = check_updates(problem.layout, state, report)
         participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
 
@@ -179,12 +197,11 @@ class Strata:
         state, confirmed = self._start_comparisons(problem, state, tests)
         splits |= confirmed
 
-        # 4. Split, and average the updates inside the clusters (FedAvg), without those that point backwards.
+        # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
         state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
-        after, diagnostics = aggregate(problem, state, directed, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, state, counted, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
-        reassigned = reassigned_clients(state, labels)
         after = replace(
             after,
             # How a client pointed in the cluster of others says nothing about it among its own.
@@ -194,19 +211,19 @@ class Strata:
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*reversals, *reassignment_events(state, labels, reassigned), *diagnostics.events),
+            events=(*found, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
-        """Pending clients, and members of open clusters, belong to the model of lowest loss on their training data."""
+        """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""
         labels = assign_pending(state, report)
         result = report.results[TRAIN]
         clients = result.updates.clients
-        free = (state.labels[clients] >= 0) & open_clusters(state)[state.labels[clients]]
+        free = (state.labels[clients] >= 0) & (open_clusters(state)[state.labels[clients]] | unsettled(state)[clients])
         labels[clients[free]] = result.chosen[free]
-        return labels
+        return unite_alike(state, report, labels)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
@@ -292,88 +309,44 @@ class Strata:
         return replace(state, clusters=tuple(clusters))
 
 
-def check_directions(
+def check_updates(
     layout: Layout, state: StrataState, report: Report
-) -> tuple[StrataState, Report, tuple[dict[str, Any], ...]]:
-    """Find the clients whose updates keep pointing against those of their cluster.
+) -> tuple[StrataState, Report, Report, tuple[dict[str, Any], ...]]:
+    """Find the clients whose updates keep pointing against those of their cluster, or are much longer.
 
     Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
 
     Returns:
-        The state with what is now known of directions; the report, where the updates of the normal training are without
-        those of these clients; and an event where there are some.
+        The state with what is now known of directions and lengths; the report, where the updates by other tasks than
+        the normal training are no longer than others; this report without the updates that are left out of the means;
+        and an event of each kind where there are some.
     """
-    if state.directions is None:
-        return state, report, ()
-    directions = with_directions(state.directions, layout, report, state.labels)
-    state = replace(state, directions=directions)
-    result = report.results[TRAIN]
-    gone = directions.left_out[result.updates.clients]
-    if not bool(gone.any()):
-        return state, report, ()
-    event = {"kind": "reversed", "clients": result.updates.clients[gone].tolist()}
-    directed = replace(report, results={**report.results, TRAIN: result.only(~gone)})
-    return state, directed, (event,)
+    clients = report.results[TRAIN].updates.clients
+    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
+    lengths = state.lengths
+    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    long = drifted = nobody
+    if lengths is not None:
+        # Whoever was offered other models has now chosen.
+        chosen = nobody.index_fill(0, clients, True) & unsettled(state)
+        before = lengths.settled(chosen)
+        lengths = with_lengths(before, layout, report, state.labels, state.newcomers)
+        long = lengths.left_out
+        drifted = lengths.drifted & ~before.drifted
+        report = shortened(report, long)
+    backwards = nobody if directions is None else directions.left_out
+    kinds = {"reversed": backwards, "oversized": long, "drifted": drifted}
+    events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
+    gone = (backwards | long)[clients]
+    result = report.results[TRAIN].only(~gone)
+    counted = replace(report, results={**report.results, TRAIN: result}) if bool(gone.any()) else report
+    state = replace(state, directions=directions, lengths=lengths)
+    return state, report, counted, tuple(event for event in events if event["clients"])
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
     """The searches for outliers, by cluster."""
     return {cluster: known.search for cluster, known in enumerate(state.clusters) if known.search is not None}
-
-
-# A test that confirms groups says little about a single client near their border. Its training losses by the models of
-# the new clusters say more. So for some rounds after a split, members may be reassigned to another new cluster.
-
-
-def open_clusters(state: StrataState) -> torch.Tensor:
-    """The clusters whose members may still choose another cluster of their split, bool (k,)."""
-    return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
-
-
-def add_sibling_candidates(plan: Plan, state: StrataState) -> Plan:
-    """The plan in which members of open clusters may also choose the models of the other clusters of their split."""
-    task = plan.tasks[TRAIN]
-    rows = list[list[int]]()
-    for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
-        own = int(state.labels[client])
-        rows.append(row if own < 0 else [own, *_siblings(state, own)])
-    return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
-
-
-def _siblings(state: StrataState, own: int) -> list[int]:
-    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending."""
-    free = open_clusters(state)
-    if not free[own]:
-        return []
-    parents = [state.tree[node].parent for node in state.nodes.tolist()]
-    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
-    return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
-
-
-def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
-    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
-    return (state.labels >= 0) & (state.labels != labels)
-
-
-def reassignment_events(
-    state: StrataState, labels: torch.Tensor, reassigned: torch.Tensor
-) -> tuple[dict[str, Any], ...]:
-    """An event for every client that was reassigned.
-
-    Args:
-        state: The state before.
-        labels: The cluster of each client now, (n,).
-        reassigned: Who was reassigned, bool (n,).
-    """
-    return tuple(
-        {
-            "kind": "reassign",
-            "client": client,
-            "from": int(state.nodes[state.labels[client]]),
-            "to": int(state.nodes[labels[client]]),
-        }
-        for client in reassigned.nonzero().flatten().tolist()
-    )
 
 
 @dataclasses.dataclass(frozen=True)

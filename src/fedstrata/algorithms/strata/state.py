@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.directions import Directions
+from fedstrata.algorithms.shared.lengths import Lengths
 from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
@@ -127,6 +128,7 @@ class StrataState(State):
         pending_after_split: Who is pending because its cluster was split without it, bool (n,).
         monitor: The stability of the clients; None where the schedule alone says when to test.
         directions: How the updates of each client have pointed so far; None where nobody checks it.
+        lengths: How long the updates of each client have been so far; None where nobody checks it.
     """
 
     clusters: tuple[ClusterState, ...]
@@ -136,6 +138,7 @@ class StrataState(State):
     pending_after_split: torch.Tensor
     monitor: StabilityMonitor | None
     directions: Directions | None
+    lengths: Lengths | None = None
 
 
 def monitor_round(
@@ -169,6 +172,7 @@ def with_membership_changes(state: StrataState) -> StrataState:
         side_tests=torch.where(arrived, 0, state.side_tests),
         newcomers=state.newcomers | arrived,
         directions=state.directions and state.directions.forgetting(arrived),
+        lengths=state.lengths and state.lengths.forgetting(arrived),
     )
 
 

@@ -1,0 +1,211 @@
+"""Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
+
+Whoever scales its update moves the model of its cluster as far as many others together. A limit of norms in a single
+round has to let ten times the median pass, as honest clients sometimes send that. But they do not send it in one round
+after the other. So the norm of each client is compared with the median of its cluster, and the logarithm of this ratio
+is averaged over rounds. A client with more samples than others makes more steps, so its norm may be larger too. The
+median falls when a model converges for most of its clients, but not for all. So norms are never compared with less than
+a quarter of the largest median so far.
+
+A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
+cluster does not fit its new data.
+
+Clipping at a norm: Sun, Kairouz, Suresh, McMahan, "Can you really backdoor federated learning?", 2019. Modified
+z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import log
+
+from fedstrata.core import TRAIN, Layout, Report, Result
+from fedstrata.lazy_torch import torch
+
+_DECAY = 0.9
+"""The weight of a round, relative to the next one: the last ten rounds or so count."""
+
+_DOUBT = 0.5
+"""The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many."""
+
+_LARGEST_RATIO = 2.5
+"""The mean ratio above which a client is left out."""
+
+_LEAST_SHARE = 0.25
+"""Norms are compared with at least this share of the largest median so far."""
+
+_LARGEST_Z_SCORE = 3.5
+"""The modified z-score that the mean must exceed as well: the cut that Iglewicz and Hoaglin recommend."""
+
+_LARGEST_JUMP = 3.0
+"""The data of a client have changed if its ratio is so many times its mean ratio before, in two rounds one after the
+other."""
+
+_JUMP_ROUNDS = 3
+"""The least number of rounds before a jump."""
+
+_MIN_CLIENTS = 3
+"""Norms are compared if at least so many clients of a cluster answer."""
+
+_NORMAL_MAD = 0.6745
+"""The median absolute deviation of a normal distribution whose standard deviation is 1."""
+
+_TINY = 1e-30
+"""A smaller norm is that of an update of zeros."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long the updates of each client have been so far, beside those of its cluster.
+
+    Attributes:
+        logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
+        weights: The sum of these weights, (n,); 0 before the first upload.
+        last: The logarithm in the last of these rounds, (n,); nan before the first one.
+        left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
+        drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
+        largest_median: The largest median norm of a cluster so far.
+    """
+
+    logs: torch.Tensor
+    weights: torch.Tensor
+    last: torch.Tensor
+    left_out: torch.Tensor
+    drifted: torch.Tensor
+    largest_median: float = 0.0
+
+    @property
+    def means(self) -> torch.Tensor:
+        """The mean logarithm of each client, (n,), drawn towards 0 where there are few rounds."""
+        return self.logs / (self.weights + _DOUBT)
+
+    def forgetting(self, clients: torch.Tensor) -> Lengths:
+        """The same without what is known of some clients, bool (n,)."""
+        return replace(
+            self,
+            logs=torch.where(clients, 0.0, self.logs),
+            weights=torch.where(clients, 0.0, self.weights),
+            last=torch.where(clients, torch.nan, self.last),
+            left_out=self.left_out & ~clients,
+            drifted=self.drifted & ~clients,
+        )
+
+    def settled(self, clients: torch.Tensor) -> Lengths:
+        """The same when some clients have chosen a cluster, bool (n,)."""
+        return replace(self, drifted=self.drifted & ~clients)
+
+
+def no_lengths(clients: int) -> Lengths:
+    """What is known before the first round, of n clients."""
+    nobody = torch.zeros(clients, dtype=torch.bool)
+    return Lengths(torch.zeros(clients), torch.zeros(clients), torch.full((clients,), torch.nan), nobody, nobody)
+
+
+def with_lengths(
+    known: Lengths, layout: Layout, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
+) -> Lengths:
+    """What is known after a round.
+
+    Convolutions and linear layers are compared, of the members that have trained the model of their cluster. Newcomers
+    are not compared: the model need not fit them yet.
+
+    Args:
+        known: What was known before.
+        layout: The layout of the network.
+        report: The report of the round.
+        labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
+        newcomers: Who is a newcomer, bool (n,).
+    """
+    result = report.results[TRAIN]
+    ids = result.updates.clients
+    here = labels[ids]
+    own = (here >= 0) & (result.chosen == here) & ~newcomers[ids]
+    # Whoever goes over to another cluster is not compared there yet, but known.
+    leaving = (here >= 0) & (result.chosen != here) & ~newcomers[ids]
+    left_out = torch.zeros_like(known.left_out)
+    left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
+    after = replace(known, left_out=left_out)
+    norms = _norms(layout, result)
+    for cluster in here[own].unique().tolist():
+        rows = own & (here == cluster) & (norms > _TINY)
+        if int(rows.sum()) >= _MIN_CLIENTS:
+            after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
+    return after
+
+
+def _norms(layout: Layout, result: Result) -> torch.Tensor:
+    """The norm of the convolutions and linear layers of each update, (m,)."""
+    columns = layout.columns(layout.select("all"))
+    updates = result.updates if len(columns) == layout.p else result.updates.only(columns)
+    norms: torch.Tensor = torch.linalg.vector_norm(updates.values, dim=1)
+    return norms
+
+
+def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> Lengths:
+    """What is known after the updates of the members of one cluster, by their norms and numbers of samples, (m,)."""
+    median = float(norms.median())
+    largest = max(median, known.largest_median)
+    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0)
+    logs = (norms / (max(median, _LEAST_SHARE * largest) * excused)).log()
+    jumped = _jumped(known, ids, logs)
+    after = replace(
+        known,
+        logs=known.logs.index_put((ids,), _DECAY * known.logs[ids] + logs),
+        weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
+        last=known.last.index_put((ids,), logs),
+        left_out=known.left_out.index_put((ids,), _too_long(known, ids, logs)),
+        largest_median=largest,
+    )
+    # What a client has sent before says nothing about its new data.
+    forgotten = torch.zeros_like(known.drifted).index_put((ids,), jumped)
+    return replace(after.forgetting(forgotten), left_out=after.left_out, drifted=after.drifted | forgotten)
+
+
+def _too_long(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
+    """Whose mean is too large with the logarithms of one more round, bool (m,); nobody where it is half of them."""
+    means = (_DECAY * known.logs[ids] + logs) / (_DECAY * known.weights[ids] + 1.0 + _DOUBT)
+    above = means - means.median()
+    scores = _NORMAL_MAD * above / above.abs().median().clamp(min=_TINY)
+    found = (means > log(_LARGEST_RATIO)) & (scores > _LARGEST_Z_SCORE)
+    return found if 2 * int(found.sum()) < len(ids) else torch.zeros_like(found)
+
+
+def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
+    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, bool (m,)."""
+    last = known.last[ids]
+    weights = (known.weights[ids] - 1.0) / _DECAY
+    before = (known.logs[ids] - last) / _DECAY / weights.clamp(min=1.0)
+    least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
+    enough = weights > least - 1e-4  # float32 loses some digits
+    high = logs.minimum(last)
+    return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
+
+
+def shortened(report: Report, clients: torch.Tensor) -> Report:
+    """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
+
+    So they take part in tests and comparisons of groups like anybody else.
+
+    Args:
+        report: The report.
+        clients: Whose updates have the median norm of the others in their task at most, bool (n,).
+    """
+    if not bool(clients.any()):
+        return report
+    results: Mapping[str, Result] = {
+        name: result if name == TRAIN else _shortened(result, clients[result.updates.clients])
+        for name, result in report.results.items()
+    }
+    return replace(report, results=results)
+
+
+def _shortened(result: Result, rows: torch.Tensor) -> Result:
+    """A result in which some rows, bool (m,), have the median norm of the others at most."""
+    norms = torch.linalg.vector_norm(result.updates.values, dim=1)
+    others = norms[~rows & (norms > _TINY)]
+    if not len(others) or not bool(rows.any()):
+        return result
+    factors = torch.where(rows, others.median() / norms.clamp(min=_TINY), 1.0).clamp(max=1.0)
+    values = torch.where(rows[:, None], result.updates.values * factors[:, None], result.updates.values)
+    return replace(result, updates=replace(result.updates, values=values))

@@ -1,0 +1,140 @@
+"""Who may choose another cluster than its own in a round, and who goes over to it.
+
+A test that confirms groups says little about a single client near their border. Its training losses by the models of
+the new clusters say more. So for some rounds after a split, members may be reassigned to another new cluster. Clients
+that are new, or whose data seem to have changed, may choose among all clusters.
+
+Nor does a test say anything about two groups that were on different sides of an earlier split: nobody has compared
+them. If the sides cut through a true group, it has two clusters. Their models serve each other's members nearly as well
+as their own, and those of all other new clusters do not. Then the smaller cluster goes over to the larger one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fedstrata.algorithms.shared.split_half import MIN_FOLD
+from fedstrata.algorithms.strata.split_tests import clusters_due
+from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.core import TRAIN, Plan, Report
+from fedstrata.core.standard_round import padded_candidates
+from fedstrata.lazy_torch import torch
+
+_MAX_SIBLINGS = 5
+"""The number of other models that a client may choose at most: those of the new clusters next to its own."""
+
+_ALIKE_SHARE = 0.25
+"""Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
+that of any third one. Of clusters of the same group it was an eighth, of any others at least a half."""
+
+_MOST = 0.75
+"""The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
+
+
+def open_clusters(state: StrataState) -> torch.Tensor:
+    """The clusters whose members may still choose another cluster of their split, bool (k,)."""
+    return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
+
+
+def unsettled(state: StrataState) -> torch.Tensor:
+    """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
+
+    Newcomers of one group find no model of theirs, and each takes some other. The model that most of them have taken
+    becomes theirs in part, so that the others follow. Else each cluster would be tested and split for its few. Nobody
+    chooses in the round in which its cluster is tested. Nor do clients that are too small for any test, as they would
+    be newcomers for ever.
+    """
+    tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
+    small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
+    free = state.newcomers & ~small
+    free = free if state.lengths is None else free | state.lengths.drifted
+    return free & (state.labels >= 0) & ~tested
+
+
+def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
+    """The plan in which members of open clusters, and newcomers, may also choose other models than their cluster's.
+
+    For members of open clusters, these are the models of the other clusters of their split, and for newcomers all.
+    """
+    task = plan.tasks[TRAIN]
+    rows = list[list[int]]()
+    free = unsettled(state)
+    for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
+        own = int(state.labels[client])
+        if bool(free[client]):
+            rows.append(list(range(len(state.models))))
+        else:
+            rows.append(row if own < 0 else [own, *_siblings(state, own)])
+    return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
+
+
+def _siblings(state: StrataState, own: int) -> list[int]:
+    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending."""
+    free = open_clusters(state)
+    if not free[own]:
+        return []
+    parents = [state.tree[node].parent for node in state.nodes.tolist()]
+    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
+    return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
+
+
+def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
+    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
+    return (state.labels >= 0) & (state.labels != labels)
+
+
+def reassignment_events(
+    state: StrataState, labels: torch.Tensor, reassigned: torch.Tensor
+) -> tuple[dict[str, Any], ...]:
+    """An event for every client that was reassigned.
+
+    Args:
+        state: The state before.
+        labels: The cluster of each client now, (n,).
+        reassigned: Who was reassigned, bool (n,).
+    """
+    return tuple(
+        {
+            "kind": "reassign",
+            "client": client,
+            "from": int(state.nodes[state.labels[client]]),
+            "to": int(state.nodes[labels[client]]),
+        }
+        for client in reassigned.nonzero().flatten().tolist()
+    )
+
+
+def unite_alike(state: StrataState, report: Report, labels: torch.Tensor) -> torch.Tensor:
+    """The cluster of each client, (n,), if new clusters whose models suit each other's members are one again.
+
+    Args:
+        state: The state before the round.
+        report: Its result of the task `TRAIN` has the losses of members by the models of the new clusters.
+        labels: What the clients chose, (n,). Only those who stay in their cluster say whether it is like another one.
+    """
+    alike = _alike_clusters(state, report, labels)
+    sizes = labels[labels >= 0].bincount(minlength=len(state.models)).tolist()
+    labels = labels.clone()
+    united = set[int]()
+    for pair in sorted(pair for pair in alike if pair == tuple(sorted(pair)) and pair[::-1] in alike):
+        if not united & set(pair):
+            small, large = sorted(pair, key=lambda cluster: (sizes[cluster], -cluster))
+            labels[labels == small] = large
+            united |= set(pair)
+    return labels
+
+
+def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) -> set[tuple[int, int]]:
+    """The pairs of open clusters of which the second one has a model that suits most members of the first."""
+    result = report.results[TRAIN]
+    free = unsettled(state)
+    votes = dict[tuple[int, int], list[bool]]()
+    for client, losses in zip(result.updates.clients.tolist(), result.losses.tolist(), strict=True):
+        own = int(state.labels[client])
+        others = _siblings(state, own) if own >= 0 and own == int(labels[client]) and not free[client] else []
+        excess = {other: loss - losses[0] for other, loss in zip(others, losses[1:], strict=False)}
+        for other in others if len(others) > 1 else ():
+            third = min(value for each, value in excess.items() if each != other)
+            votes.setdefault((own, other), []).append(excess[other] < _ALIKE_SHARE * third)
+    return {pair for pair, cast in votes.items() if sum(cast) >= _MOST * len(cast)}

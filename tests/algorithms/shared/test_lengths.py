@@ -1,0 +1,149 @@
+"""Clients whose updates are much longer than others: mean ratios by hand, who is left out, and whose data changed."""
+
+from math import exp, log, nan, sqrt
+
+import pytest
+import torch
+
+from fedstrata.algorithms.shared.lengths import Lengths, no_lengths, shortened, with_lengths
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+
+FIVE = torch.zeros(5, dtype=torch.int64)
+NOBODY = torch.zeros(5, dtype=torch.bool)
+LAYOUT = Layout((TensorSpec("head.weight", "head", "linear", (2,)),))
+
+
+def report_of(norms: list[float], sizes: list[int] | None = None, chosen: list[int] | None = None) -> Report:
+    """A round in which the first clients have sent updates along x, (m, 2).
+
+    Args:
+        norms: The norm of each update.
+        sizes: The samples of each client, by default as many.
+        chosen: Whose models they have trained, by default that of the first cluster.
+    """
+    m = len(norms)
+    values = torch.tensor([[norm, 0.0] for norm in norms])
+    models = torch.tensor(chosen or [0] * m)
+    return Report(
+        {TRAIN: Result(Rows(torch.arange(m), values), models, torch.tensor(sizes or [1] * m), torch.zeros(m, 1))}
+    )
+
+
+def after_rounds(*rounds: list[float], known: Lengths | None = None, **keys: list[int]) -> Lengths:
+    """What is known of five clients of one cluster after some rounds, by the norms of their updates."""
+    known = known or no_lengths(5)
+    for norms in rounds:
+        known = with_lengths(known, LAYOUT, report_of(norms, **keys), FIVE, NOBODY)
+    return known
+
+
+def ratios(known: Lengths) -> list[float]:
+    """The mean ratio of each client."""
+    return [exp(mean) for mean in known.means.tolist()]
+
+
+def test_the_mean_ratio_is_that_of_logarithms_with_half_a_round_of_no_difference() -> None:
+    """A client of ratio 8 has 8 ^ (1 / 1.5) = 4 after a round, and 8 ^ (1.9 / 2.4) = 5.19 after two."""
+    assert ratios(after_rounds([2.0, 2.0, 2.0, 2.0, 16.0])) == pytest.approx([1.0] * 4 + [4.0])
+    assert ratios(after_rounds(*[[2.0, 2.0, 2.0, 2.0, 16.0]] * 2))[4] == pytest.approx(8 ** (1.9 / 2.4))
+
+
+def test_who_keeps_sending_far_longer_updates_is_left_out_and_comes_back_when_it_stops() -> None:
+    long = after_rounds(*[[1.0, 1.1, 0.9, 1.0, 5.0]] * 3)
+    assert long.left_out.tolist() == [False] * 4 + [True]
+    # A weight of 0.9 + 0.81 + 0.729 of log 5 in 3.939 is a ratio of 2.71, and a round later 2.195 in 4.595 is 2.16.
+    back = [after_rounds(*[[1.0, 1.1, 0.9, 1.0, 1.0]] * rounds, known=long) for rounds in (1, 2)]
+    assert [ratios(each)[4] for each in back] == pytest.approx([2.71, 2.16], abs=0.005)
+    assert [bool(each.left_out[4]) for each in back] == [True, False]
+
+
+def test_one_round_of_three_times_the_median_is_not_enough() -> None:
+    """3 ^ (1 / 1.5) = 2.08 is not above 2.5; after a second one 3 ^ (1.9 / 2.4) = 2.39, after a third 2.53."""
+    rounds = [[1.0, 1.0, 1.0, 1.0, 3.0]] * 3
+    assert [bool(after_rounds(*rounds[:count]).left_out[4]) for count in (1, 2, 3)] == [False, False, True]
+
+
+def test_who_has_more_samples_may_send_longer_updates() -> None:
+    sizes = [10, 10, 10, 10, 50]
+    assert ratios(after_rounds([1.0, 1.0, 1.0, 1.0, 5.0], sizes=sizes)) == pytest.approx([1.0] * 5)
+    assert not after_rounds(*[[1.0, 1.0, 1.0, 1.0, 5.0]] * 5, sizes=sizes).left_out.any()
+
+
+def test_the_largest_median_bounds_what_norms_are_compared_with() -> None:
+    """The median falls from 1 to 0.1, and a client goes on with 1: that is 4 times a quarter of 1, and not 10 times."""
+    known = after_rounds([1.0] * 5, [0.1, 0.1, 0.1, 0.1, 1.0])
+    assert known.largest_median == 1.0
+    assert known.last.tolist() == pytest.approx([log(0.4)] * 4 + [log(4.0)])
+
+
+def test_norms_that_lie_far_apart_are_no_reason_to_leave_anybody_out() -> None:
+    """From 1/9 to 9 times the median, of five clients: the score of the longest is 0.6745 * log 9 / log 3 = 1.35."""
+    assert not after_rounds(*[[1 / 9, 1 / 3, 1.0, 3.0, 9.0]] * 4).left_out.any()
+
+
+def test_half_of_a_cluster_is_never_left_out_and_two_clients_are_not_compared() -> None:
+    four = with_lengths(no_lengths(4), LAYOUT, report_of([1.0, 1.0, 9.0, 9.0]), FIVE[:4], NOBODY[:4])
+    assert not four.left_out.any() and four.weights.tolist() == [1.0] * 4
+    two = with_lengths(no_lengths(2), LAYOUT, report_of([1.0, 9.0]), FIVE[:2], NOBODY[:2])
+    assert two.weights.tolist() == [0.0, 0.0]
+
+
+def test_newcomers_pending_clients_and_updates_of_zero_are_not_compared() -> None:
+    labels = torch.tensor([0, 0, 0, 0, -1])
+    new = torch.tensor([True, False, False, False, False])
+    known = with_lengths(no_lengths(5), LAYOUT, report_of([9.0, 1.0, 1.0, 1.0, 9.0]), labels, new)
+    assert known.weights.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert after_rounds([1.0, 1.0, 1.0, 1.0, 0.0]).weights.tolist() == [1.0] * 4 + [0.0]
+
+
+def test_who_goes_over_to_another_cluster_is_still_known_there() -> None:
+    long = after_rounds(*[[1.0, 1.0, 1.0, 1.0, 5.0]] * 3)
+    moved = with_lengths(long, LAYOUT, report_of([1.0] * 5, chosen=[1, 0, 0, 0, 1]), FIVE, NOBODY)
+    assert moved.left_out.tolist() == [False] * 4 + [True]
+
+
+def test_a_jump_in_two_rounds_after_three_is_a_change_of_data() -> None:
+    calm = [[1.0, 1.1, 0.9, 1.0, 1.2]] * 3
+    jump = [1.0, 1.1, 0.9, 1.0, 6.0]
+    assert not after_rounds(*calm, jump).drifted.any()
+    found = after_rounds(*calm, jump, jump)
+    assert found.drifted.tolist() == [False] * 4 + [True]
+    assert found.weights[4] == 0.0 and found.last[4].isnan()  # its old data say nothing about it
+    assert not found.settled(torch.arange(5) == 4).drifted.any()
+    assert not after_rounds(*calm[:2], jump, jump).drifted.any()  # two rounds before it are too few
+
+
+@pytest.mark.parametrize("factor", [2.9, 3.1])
+def test_a_jump_is_three_times_what_was_usual(factor: float) -> None:
+    """Three times what it has sent before, and three times what the others send."""
+    calm = [[1.0, 1.0, 1.0, 1.0, 1.5]] * 4
+    high = [1.0, 1.0, 1.0, 1.0, 1.5 * factor]
+    assert bool(after_rounds(*calm, high, high).drifted[4]) == (factor > 3)
+    small = [[1.0, 1.0, 1.0, 1.0, 0.5]] * 4
+    assert not after_rounds(*small, *[[1.0, 1.0, 1.0, 1.0, 0.5 * factor]] * 2).drifted.any()
+
+
+def test_forgetting_a_client_forgets_all_of_it() -> None:
+    known = after_rounds(*[[1.0, 1.0, 1.0, 1.0, 5.0]] * 3).forgetting(torch.arange(5) == 4)
+    assert (float(known.logs[4]), float(known.weights[4]), bool(known.left_out[4])) == (0.0, 0.0, False)
+    assert known.last.tolist() == pytest.approx([0.0] * 4 + [nan], nan_ok=True)
+
+
+def test_in_other_tasks_long_updates_are_shortened_to_the_median_of_the_others() -> None:
+    """Norms 5, 1 and 3: the median of the others is the lower of 1 and 3."""
+    values = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 3.0]])
+    result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
+    report = Report({TRAIN: result, "test A of 2": result})
+    changed = shortened(report, torch.tensor([True, False, False]))
+    assert changed.results[TRAIN].updates.values.equal(values)
+    assert changed.results["test A of 2"].updates.values.tolist() == [pytest.approx([0.6, 0.8]), [1.0, 0.0], [0.0, 3.0]]
+    assert shortened(report, torch.zeros(3).bool()) is report
+
+
+def test_normalisation_layers_and_buffers_say_nothing() -> None:
+    """Two weights of norm sqrt(2), beside a running variance of any size."""
+    layout = Layout((*LAYOUT.tensors, TensorSpec("norm.running_var", "norm", "buffer", (1,))))
+    values = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 99.0]])
+    result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
+    known = with_lengths(no_lengths(3), layout, Report({TRAIN: result}), FIVE[:3], NOBODY[:3])
+    assert known.largest_median == pytest.approx(sqrt(2)) and known.last.tolist() == [0.0] * 3
