@@ -49,9 +49,10 @@ from fedstrata.records.schema import (
     MatrixName,
     Scores,
     Summary,
-    finite,
     parse_record,
     parse_rounds,
+    to_indented_json,
+    to_json,
 )
 
 _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
@@ -118,7 +119,7 @@ class RoundLog:
         # Both are read from the file at the first use, so before this line is in it.
         written = self._hash
         before = self._membership
-        line = json.dumps(finite(shortened(record, before)), allow_nan=False) + "\n"
+        line = to_json(shortened(record, before)) + "\n"
         append_line(self._path, line)
         written.update(line.encode())
         self._membership = Membership.of(record)
@@ -373,8 +374,7 @@ class Folder:
         return summary
 
     def _write_json(self, name: str, value: Any) -> None:
-        text = json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
-        replace_file(self.path / name, text.encode())
+        replace_file(self.path / name, (to_indented_json(value) + "\n").encode())
 
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
         replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", _parquet(table))

@@ -333,10 +333,10 @@ def open_clusters(state: StrataState) -> torch.Tensor:
 def add_sibling_candidates(plan: Plan, state: StrataState) -> Plan:
     """The plan in which members of open clusters may also choose the models of the other clusters of their split."""
     task = plan.tasks[TRAIN]
-    rows = list[list[int]]()
-    for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
-        own = int(state.labels[client])
-        rows.append(row if own < 0 else [own, *_siblings(state, own)])
+    clusters = state.labels[plan.cohort].tolist()
+    siblings = {own: _siblings(state, own) for own in set(clusters) if own >= 0}
+    pairs = zip(clusters, task.candidates.tolist(), strict=True)
+    rows = [row if own < 0 else [own, *siblings[own]] for own, row in pairs]
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
