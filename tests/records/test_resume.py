@@ -263,3 +263,23 @@ def test_a_run_is_not_begun_where_one_is_already(broken: Path) -> None:
     with pytest.raises(InputError, match="expected no run in this folder, found one; resume it"):
         run_experiment(load_experiment(broken / "experiment.toml"), broken, quiet=True)
     assert left(broken) == before
+
+
+def test_a_run_of_many_clients_whose_lines_have_changes_goes_on_like_an_unbroken_one(tmp_path: Path) -> None:
+    many = {
+        "data": {"name": "digits", "clients": 1100, "samples": 2, "copies": 2},
+        "cohort": {"fraction": 0.02, "scored": 20},
+    }
+    whole = fs.run(EXPERIMENT | many, tmp_path / "whole", quiet=True)
+    fs.run(EXPERIMENT | many | {"rounds": 3}, tmp_path / "run", quiet=True)
+    run = fs.run(None, tmp_path / "run", resume=True, quiet=True, sets=["rounds=5"])
+    lines, expected = left(tmp_path / "run")[1], left(tmp_path / "whole")[1]
+    # The last round of the shorter run scored all clients; its record is the only one that differs.
+    assert [line for line in lines if line["round"] != 3] == [line for line in expected if line["round"] != 3]
+    assert "labels" in lines[0] and all("labels_changed" in line for line in lines[1:])
+    assert any(line.get("pending_changed") for line in lines)
+    assert [record["labels"] for record in run.rounds] == [record["labels"] for record in whole.rounds]
+    assert [record["pending"] for record in run.rounds] == [record["pending"] for record in whole.rounds]
+    assert fs.load(run.folder).labels == whole.labels
+    models = [path.read_bytes() for path in sorted(whole.folder.glob("models/*"))]
+    assert [path.read_bytes() for path in sorted(run.folder.glob("models/*"))] == models
