@@ -119,14 +119,14 @@ DAMAGED: dict[str, Any] = {
 def test_damaged_changes_are_refused(rows: Any) -> None:
     records = split_run()
     line = {**shortened(records[1], Membership.of(records[0])), "labels_changed": rows}
-    with pytest.raises(ValueError, match="in labels_changed; expected a value"):
+    with pytest.raises(ValueError, match="a row in labels_changed that is not a value"):
         completed(line, Membership.of(records[0]))
 
 
 def test_a_client_waits_or_not() -> None:
     records = split_run()
     line = {**shortened(records[1], Membership.of(records[0])), "pending_changed": [[2, 0, 0]]}
-    with pytest.raises(ValueError, match="in pending_changed"):
+    with pytest.raises(ValueError, match="a row in pending_changed"):
         completed(line, Membership.of(records[0]))
 
 

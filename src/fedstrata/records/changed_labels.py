@@ -125,7 +125,7 @@ def _check(rows: Any, n: int, largest: int, name: str) -> None:
     for row in rows if isinstance(rows, list) else [rows]:
         numbers = isinstance(row, list) and len(row) == 3 and all(type(number) is int for number in row)
         if not numbers or not smallest <= row[0] <= largest or not following <= row[1] <= row[2] < n:
-            raise ValueError(f"has {row!r:.80} in {name}; expected a value, and the first and last of {n} clients")
+            raise ValueError(f"has a row in {name} that is not a value, and the first and last of {n} clients")
         following = row[2] + 1
 
 
