@@ -7,8 +7,6 @@ import json
 import outcomes
 from outcomes import MISSING, table
 
-FRESH, RESUMED = "fresh", "resumed"
-
 
 def many_clients() -> str:
     """The bytes of a round, and the time until the first round of a new run and of one that goes on."""
@@ -20,12 +18,13 @@ def many_clients() -> str:
             f"{one['line'] / 1e3:,.0f}",
             f"{one['files'] / 1e3:,.0f}",
             f"{one['replaced'] / 1e6:,.1f}",
-            *(f"{one[f'cpu_{start}']:.1f} ({one[f'seconds_{start}']:.0f})" for start in (FRESH, RESUMED)),
+            f"{one['cpu_fresh']:.1f}",
+            f"{one['cpu_resumed']:.1f}",
         )
         for one in found
     ]
     return table(
-        "clients | KB of a line | KB of the files of a round | MB that a round replaces | seconds to the first round: "
-        "fresh | resumed",
+        "clients | KB of a line | KB of the files of a round | MB that a round replaces | s until the first round, "
+        "new | s until the first round, resumed",
         rows or [(MISSING, "", "", "", "", "")],
     )
