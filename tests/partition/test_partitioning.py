@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -295,5 +296,6 @@ def test_positions_that_do_not_ascend_are_found_in_every_split() -> None:
         for split in ("train", "test"):
             parts = list(getattr(made, split))
             for wrong in (parts[client][::-1], parts[client] - parts[client][0] - 1, np.repeat(parts[client][:1], 2)):
+                changes: dict[str, Any] = {split: (*parts[:client], wrong, *parts[client + 1 :])}
                 with pytest.raises(PartitionError, match="positions ascend from 0"):
-                    replace(made, **{split: (*parts[:client], wrong, *parts[client + 1 :])})
+                    replace(made, **changes)
