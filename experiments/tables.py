@@ -17,6 +17,7 @@ from compression_tables import compressed
 from fault_tables import FAULTS
 from instructions import instructions
 from leak_tables import LEAKS
+from many_clients_tables import many_clients
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from proofs import PROOFS
 from rank_picture import write_picture
@@ -140,6 +141,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "instructions": instructions,
     "cluster": cluster,
     "compressed": compressed,
+    "many_clients": many_clients,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

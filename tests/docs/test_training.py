@@ -25,7 +25,7 @@ def name(block: Block) -> str:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page. Modules of these names are set aside, and the page's forgotten afterwards."""
+    """A folder with the files of the page; its modules are forgotten afterwards, and hide others of their names."""
     for block in FILES:
         assert block.file
         (tmp_path / block.file).write_text(block.text)

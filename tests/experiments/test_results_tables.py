@@ -6,6 +6,7 @@ from typing import Any
 import outcomes
 import pytest
 from comparisons import BFLOAT16, COMPARED, against, compared, identical, precision, preclustered, scouted, tuned
+from many_clients_tables import many_clients
 from outcomes import MISSING, acted, beside, counted, lower_than, paired, results, spread
 from tables import TABLES, filled
 
@@ -252,3 +253,10 @@ def test_nothing_is_made_up_where_nothing_was_run(folder: Path, name: str) -> No
     # The first column says what a row is about, with the values of keys.
     figures = [cell for row in rows(shown.partition("-->\n")[2].partition("<!--")[0]) for cell in row[1:]]
     assert not any(re.search(r"\d\.\d\d", cell) for cell in figures)
+
+
+def test_the_table_of_many_clients_has_a_row_for_each_number_of_them(folder: Path) -> None:
+    assert rows(many_clients())[0][0] == MISSING
+    one = {"clients": 100_000, "line": 9_400.0, "files": 120_600.0, "replaced": 6_540_000}
+    (folder / "many_clients_records.json").write_text(json.dumps([one | {"cpu_fresh": 8.04, "cpu_resumed": 8.26}]))
+    assert rows(many_clients()) == [["100,000", "9", "121", "6.5", "8.0", "8.3"]]

@@ -293,8 +293,26 @@ def _fields() -> list[Case]:
 
         return Case(f"a round without {name}", write)
 
+    def changed(name: str, rows: Any, key: str = "labels") -> Case:
+        def write(run: Path) -> None:
+            path = run / "rounds.jsonl"
+            found = [json.loads(line) for line in path.read_text().splitlines()]
+            del found[1][key]
+            found[1][f"{key}_changed"] = rows
+            path.write_text("".join(json.dumps(each) + "\n" for each in found))
+
+        return Case(f"a round with changes of {key} that are {name}", write)
+
+    nested: list[Any] = []
+    for _ in range(800):
+        nested = [nested]
     split = {"kind": "split", "node": 0, "into": [1, 2], "layer": None, "why": ""}
     return [
+        *(changed(name, rows) for name, rows in (("a text", "0"), ("no rows", [0, 1, 2]), ("800 brackets", nested))),
+        changed("of a client that is not there", [[0, 10**6, 10**6]]),
+        changed("of all clients there can be", [[0, 0, 2**31 - 1]]),
+        changed("the same client a million times", [[0, 0, 0]] * 10**6),
+        changed("neither here nor there", [[2, 0, 0]], "pending"),
         *(record(f"{name} is an object in a list", **{name: [{"a": [1]}]}) for name in FIELDS),
         *(lacking(name) for name in ("round", "labels", "events")),
         record("labels are of other nodes", labels=[10**6, -1, 77, 2**31 - 1]),

@@ -1,10 +1,12 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedstrata.errors import PartitionError
 from fedstrata.partition import Partition, hold_out, partition_samples, scheme_from
+from fedstrata.partition.partitioning import holdout_rng
 from fedstrata.partition.scheme import IntArray, class_counts
 from fedstrata.partition.ungrouped import IID, Natural
 
@@ -275,3 +277,25 @@ def test_every_class_gives_the_whole_units_in_its_share_however_long_they_are() 
         chosen = np.unique(units[held])
         assert np.isin(np.arange(4), chosen // 5).all()
         assert len(np.intersect1d(chosen, units[~held])) == 0
+
+
+def test_clients_that_are_split_together_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = partition_of("dirichlet", clients=7, alpha=0.5)
+    monkeypatch.setattr("fedstrata.partition.partitioning._CLIENTS_AT_ONCE", 3)
+    again = partition_of("dirichlet", clients=7, alpha=0.5)
+    for client in range(7):
+        own = np.sort(np.concatenate([made.train[client], made.test[client]]))
+        held = hold_out(LABELS[own], 0.2, holdout_rng(7, client))
+        assert own[held].tolist() == made.test[client].tolist() == again.test[client].tolist()
+        assert own[~held].tolist() == made.train[client].tolist() == again.train[client].tolist()
+
+
+def test_positions_that_do_not_ascend_are_found_in_every_split() -> None:
+    made = partition_of("iid", clients=3)
+    for client in range(3):
+        for split in ("train", "test"):
+            parts = list(getattr(made, split))
+            for wrong in (parts[client][::-1], parts[client] - parts[client][0] - 1, np.repeat(parts[client][:1], 2)):
+                changes: dict[str, Any] = {split: (*parts[:client], wrong, *parts[client + 1 :])}
+                with pytest.raises(PartitionError, match="positions ascend from 0"):
+                    replace(made, **changes)

@@ -55,8 +55,12 @@ def purity(labels: Numbers, truth: Numbers) -> float:
         ValueError: When the lengths differ or there is no client.
     """
     found, true = _both(labels, truth)
-    majority = sum(int(np.bincount(true[found == cluster]).max()) for cluster in np.unique(found))
-    return majority / len(found)
+    # The clients of each pair of a cluster and a true group: with many waiting clients there are many clusters.
+    groups = int(true.max()) + 1
+    pairs, sizes = np.unique(found * groups + true, return_counts=True)
+    clusters = pairs // groups
+    largest = np.maximum.reduceat(sizes, np.flatnonzero(np.diff(clusters, prepend=-1)))
+    return int(largest.sum()) / len(found)
 
 
 def bipartition_accuracy(second: Numbers, truth: Numbers) -> float:

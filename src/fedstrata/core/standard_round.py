@@ -82,18 +82,17 @@ def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
     Returns:
         The indices of the models, (m, c), padded with -1.
     """
-    rows = list[list[int]]()
-    for client in clients.tolist():
-        label = int(state.labels[client])
-        node = int(state.waiting[client])
-        rows.append([label] if label >= 0 else leaves_below(state, node))
+    labels = state.labels[clients].tolist()
+    nodes = state.waiting[clients].tolist()
+    leaves = {node: leaves_below(state, node) for node in set(nodes) if node >= 0}
+    rows = [[label] if label >= 0 else leaves[node] for label, node in zip(labels, nodes, strict=True)]
     return padded_candidates(rows)
 
 
 def padded_candidates(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     """Some models for each client as candidates, (m, c) with c > 0, padded with -1."""
     width = max([1, *map(len, rows)])
-    padded = [[*row, *[-1] * (width - len(row))] for row in rows]
+    padded = [row if len(row) == width else [*row, *[-1] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), width)
 
 

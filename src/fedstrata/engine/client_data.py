@@ -80,11 +80,11 @@ class ClientData:
         self._validation = [torch.from_numpy(index) for index in partition.validation]
         self._turns = torch.from_numpy(partition.turns)
         self._relabel = torch.from_numpy(partition.relabel)
-        self._owner = torch.full((len(dataset),), -1)
-        for client, (train, test) in enumerate(zip(self._train, self._test, strict=True)):
-            self._owner[train] = self._owner[test] = client
-        for client, index in enumerate(self._validation):
-            self._owner[index] = client
+        owner = np.full(len(dataset), -1, dtype=np.int64)
+        for splits in (partition.train, partition.test, partition.validation):
+            if len(splits):
+                owner[np.concatenate(splits)] = np.repeat(np.arange(len(splits)), [len(index) for index in splits])
+        self._owner = torch.from_numpy(owner)
 
     def __len__(self) -> int:
         """The number of clients, n. The id n stands for the data of all clients together."""

@@ -21,7 +21,7 @@ from fedstrata.core import State
 from fedstrata.core.state import StateT
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
-from fedstrata.records.schema import finite
+from fedstrata.records.schema import to_json
 
 _logger = logging.getLogger(__name__)
 
@@ -89,12 +89,12 @@ def save(
     plain = {
         "format": _FORMAT,
         "state": _encode(state, "state", tensors),
-        "record": finite(record),
         "experiment": experiment or {},
         "versions": versions or {},
         "lines": lines,
     }
     metadata = {name: json.dumps(value, default=dict) for name, value in plain.items()}
+    metadata["record"] = to_json(record)
     content = to_bytes({name: values.contiguous() for name, values in tensors.items()}, metadata)
     path = place / f"{state.round:05d}.safetensors"
     # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.
@@ -221,6 +221,9 @@ def _encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: _encode(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple):
+        # The clients of a cluster are ids alone, and they may be very many.
+        if all(type(item) is int for item in value):
+            return list(value)
         return [_encode(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
     return value
 
@@ -251,6 +254,8 @@ def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: st
         return kind(**{key: _decode(hints[key], item, tensors, f"{name}.{key}") for key, item in plain.items()})
     if origin is tuple:
         _expect(name, plain, list)
+        if inner[0] is int and all(type(item) is int for item in plain):
+            return tuple(plain)
         return tuple(_decode(inner[0], item, tensors, name) for item in plain)
     if inner and isinstance(origin, type) and issubclass(origin, Mapping):
         _expect(name, plain, dict)

@@ -6,7 +6,6 @@ cluster's has them in ``models/personal.safetensors``, which only the user may r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from fedstrata.errors import RecordError
 from fedstrata.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record, to_indented_json
 
 _FOLDER = "models"
 _CLIENTS = "clients.json"
@@ -71,7 +70,7 @@ def write_client_models(folder: Path, record: ClientModelsRecord, personal: Mapp
         replace_file(models / _PERSONAL, save(tensors), private=True)
     else:
         remove_file(models / _PERSONAL)
-    replace_file(models / _CLIENTS, (json.dumps(record.model_dump(), indent=1) + "\n").encode())
+    replace_file(models / _CLIENTS, (to_indented_json(record.model_dump()) + "\n").encode())
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from fedstrata.files import (
     subfolder,
 )
 from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
+from fedstrata.records.changed_labels import Membership, shortened
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
@@ -48,9 +49,10 @@ from fedstrata.records.schema import (
     MatrixName,
     Scores,
     Summary,
-    finite,
     parse_record,
     parse_rounds,
+    to_indented_json,
+    to_json,
 )
 
 _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
@@ -110,13 +112,17 @@ class RoundLog:
         kept = b"".join(self.lines()[:rounds])
         replace_file(self._path, kept)
         self._hash = hashlib.sha256(kept)
+        self.__dict__.pop("_membership", None)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the line of a round; it is on the disk afterwards."""
-        line = json.dumps(finite(record), allow_nan=False) + "\n"
-        written = self._hash  # Read from the file at the first use, so before this line is in it.
+        # Both are read from the file at the first use, so before this line is in it.
+        written = self._hash
+        before = self._membership
+        line = to_json(shortened(record, before)) + "\n"
         append_line(self._path, line)
         written.update(line.encode())
+        self._membership = Membership.of(record)
 
     @property
     def digest(self) -> str:
@@ -126,6 +132,12 @@ class RoundLog:
     @cached_property
     def _hash(self) -> Any:
         return hashlib.sha256(b"".join(self.lines()))
+
+    @cached_property
+    def _membership(self) -> Membership | None:
+        """Who is in which cluster in the last line."""
+        records = self.records()
+        return Membership.of(records[-1]) if records else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,8 +374,7 @@ class Folder:
         return summary
 
     def _write_json(self, name: str, value: Any) -> None:
-        text = json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
-        replace_file(self.path / name, text.encode())
+        replace_file(self.path / name, (to_indented_json(value) + "\n").encode())
 
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
         replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", _parquet(table))

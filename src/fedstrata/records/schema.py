@@ -6,17 +6,19 @@ hold what they should. Importing this imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from json import JSONEncoder
 from math import isfinite
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
 from numpy import float32, float64, int64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 
 from fedstrata.files import parse_json
 from fedstrata.limits import Share
+from fedstrata.records.changed_labels import CheckedIds, Membership, completed
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -84,6 +86,15 @@ LARGE = 1e100
 Count = Annotated[int, Interval(ge=0, le=10**18)]
 Id = Annotated[int, Interval(ge=-1, lt=2**31)]
 """The id of a client or of a tree node; -1 stands for none."""
+
+
+def _unless_checked(ids: Any, check: Callable[[Any], Any]) -> Any:
+    """Check ids that come from a file, and not those that were made from checked ones."""
+    return ids if isinstance(ids, CheckedIds) else check(ids)
+
+
+Labels = Annotated[list[Id], WrapValidator(_unless_checked)]
+Clients = Annotated[list[Annotated[Id, Ge(0)]], WrapValidator(_unless_checked)]
 
 Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
@@ -236,8 +247,8 @@ class UnscoredRound(Record):
     round: Annotated[int, Interval(ge=1, lt=2**31)]
     seconds: Seconds | None
     clusters: Count
-    labels: list[Id]
-    pending: list[Annotated[Id, Ge(0)]]
+    labels: Labels
+    pending: Clients
     bytes_down: Count
     bytes_up: Count
     cohort: list[Annotated[Id, Ge(0)]]
@@ -263,7 +274,7 @@ class UnscoredRound(Record):
 
 
 class Round(UnscoredRound):
-    """A line of ``rounds.jsonl``. An unknown number is null."""
+    """A line of ``rounds.jsonl`` with whole lists (`fedstrata.records.changed_labels`). An unknown number is null."""
 
     acc_client: Number | None
     acc_weighted: Number | None
@@ -405,13 +416,33 @@ def parse_record(value: Any, kind: type[_R]) -> _R:
         raise ValueError(f"has {found} for {name}") from None
 
 
+def parse_round(value: Any, before: Round | None) -> tuple[dict[str, Any], Round]:
+    """Return the JSON value of a line of ``rounds.jsonl`` with whole lists, and as a record.
+
+    Args:
+        value: The value.
+        before: The record in the line before; None for the first line.
+
+    Raises:
+        ValueError: When it is no such record; as `parse_record`.
+    """
+    if isinstance(value, dict):
+        known = None if before is None else Membership(before.round, before.labels, before.pending)
+        value = completed(value, known)
+    found = parse_record(value, Round)
+    return value, found
+
+
 def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     """Return the records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
+
+    Lines of many clients have changes in place of whole lists; the records have the lists.
 
     Raises:
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
-    records = []
+    records = list[dict[str, Any]]()
+    last: Round | None = None
     for number, line in enumerate(lines, start=1):
         place = f"line {number} of rounds.jsonl"
         try:
@@ -419,11 +450,11 @@ def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"{place} is not JSON ({error})") from None
         try:
-            parse_record(record, Round)
+            record, last = parse_round(record, last)
         except ValueError as error:
             raise ValueError(f"{place} {error}") from None
-        if record["round"] != number:
-            raise ValueError(f"{place} is of round {record['round']}")
+        if last.round != number:
+            raise ValueError(f"{place} is of round {last.round}")
         records.append(record)
     return records
 
@@ -435,6 +466,38 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON in one line, as `finite` makes it."""
+    try:
+        return JSONEncoder(allow_nan=False).encode(value)
+    except (TypeError, ValueError):  # It has mappings of another kind, or numbers that are not finite.
+        return JSONEncoder(allow_nan=False).encode(finite(value))
+
+
+def to_indented_json(value: Any, depth: int = 1) -> str:
+    """Return a value as JSON in lines that are indented by one space a level, as `finite` makes it.
+
+    It is the text that ``json.dumps`` writes with an indent, which takes many times as long: with one, it does not use
+    its code in C. Keys are texts.
+    """
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        return to_json(value)
+    line = "\n" + depth * " "
+    end = "\n" + (depth - 1) * " "
+    items = value.values() if isinstance(value, Mapping) else value
+    if not any(isinstance(item, Mapping | list | tuple) for item in items):
+        try:
+            text = JSONEncoder(separators=("," + line, ": "), allow_nan=False).encode(value)
+            return text[0] + line + text[1:-1] + end + text[-1]
+        except (TypeError, ValueError):
+            pass
+    parts = [to_indented_json(item, depth + 1) for item in items]
+    if isinstance(value, Mapping):
+        parts = [f"{to_json(str(key))}: {part}" for key, part in zip(value, parts, strict=True)]
+        return "{" + line + ("," + line).join(parts) + end + "}"
+    return "[" + line + ("," + line).join(parts) + end + "]"
 
 
 def flatten_keys(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

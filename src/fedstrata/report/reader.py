@@ -41,6 +41,7 @@ from fedstrata.records.schema import (
     Summary,
     TreeNode,
     parse_record,
+    parse_round,
 )
 from fedstrata.report.paired import RightSamples, read_right_samples
 from fedstrata.report.references import Reference, read_references
@@ -228,7 +229,7 @@ def read_rounds(folder: Path, notes: list[str]) -> tuple[Round, ...]:
                     notes.append(f"The last line of rounds.jsonl is cut off, so {missing} is missing from this page.")
                     break
                 try:
-                    rounds.append(parse_record(record, Round))
+                    rounds.append(parse_round(record, rounds[-1] if rounds else None)[1])
                 except ValueError as error:
                     raise RecordError(f"{place} {error}; the folder is damaged or of another version") from None
                 if len(rounds) > 1 and rounds[-1].round <= rounds[-2].round:

@@ -58,14 +58,16 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     For members of open clusters, these are the models of the other clusters of their split, and for newcomers all.
     """
     task = plan.tasks[TRAIN]
+    clusters = state.labels[plan.cohort].tolist()
+    free = unsettled(state)[plan.cohort].tolist()
+    everything = list(range(len(state.models)))
+    siblings = {own: _siblings(state, own) for own in set(clusters) if own >= 0}
     rows = list[list[int]]()
-    free = unsettled(state)
-    for client, row in zip(plan.cohort.tolist(), task.candidates.tolist(), strict=True):
-        own = int(state.labels[client])
-        if bool(free[client]):
-            rows.append(list(range(len(state.models))))
+    for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
+        if is_free:
+            rows.append(everything)
         else:
-            rows.append(row if own < 0 else [own, *_siblings(state, own)])
+            rows.append(row if own < 0 else [own, *siblings[own]])
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
