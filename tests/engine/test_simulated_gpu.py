@@ -137,6 +137,21 @@ def test_a_round_of_training_never_waits_for_the_device(values: bool) -> None:
     assert type(report.results["train"].updates.values) is Tensor
 
 
+@pytest.mark.parametrize("federations", [1, 2])
+def test_a_recorded_step_is_started_by_one_copy_and_one_replay(federations: int) -> None:
+    """Its samples are read inside the recording, whoever owns them."""
+    with SimulatedGPU(values=False) as gpu:
+        engines = [twins(network(), dataset(80, seed), [20, 20])[1] for seed in range(federations)]
+        layout = engines[0].trainers.network.layout
+        plan = plan_of(row_of(network(), layout)[None], fit_of(layout, [[0]] * 2))
+        for _ in range(2):
+            before = len(gpu.notes)
+            run_together([(engine, plan) for engine in engines])
+    started = [note.kind for note in gpu.notes[before:] if not note.recorded]
+    first, last = started.index("replay"), len(started) - started[::-1].index("replay")
+    assert started[first:last] == ["replay", *["kernel", "replay"] * 7]  # 2 epochs of 4 steps
+
+
 def test_a_round_is_only_waited_for_where_scores_are_read() -> None:
     with SimulatedGPU() as gpu:
         _, engine, layout = twins(network(), dataset(80), SIZES)

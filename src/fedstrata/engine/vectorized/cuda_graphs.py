@@ -60,9 +60,10 @@ class Replay:
             function: A function that changes tensors in place.
             inputs: The tensors that are copied to where they were when the function was recorded.
         """
-        self._calls[key] += 1
-        if self._calls[key] > _WARM_UP_CALLS and key not in self._recorded and len(self._recorded) < _MAX_RECORDINGS:
-            self._keep(key, function, inputs)
+        if self._record is not None and key not in self._recorded and len(self._recorded) < _MAX_RECORDINGS:
+            self._calls[key] += 1
+            if self._calls[key] > _WARM_UP_CALLS:
+                self._keep(key, function, inputs)
         if key not in self._recorded:
             function(*inputs)
             return

@@ -234,14 +234,12 @@ class Trainer:
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
         epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
         apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
+        sources = [tuple(jobs[row].source for row in step.clients) for step in epoch]
         for number in range(table.shape[1]):
-            for step, rows in zip(epoch, apart, strict=True):
+            for step, rows, owners in zip(epoch, apart, sources, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
-                inputs, labels = read_samples(
-                    [jobs[row].source for row in step.clients], table[clients, number, columns]
-                )
-                self._advance(stack, rows, inputs, labels)
+                self._advance(stack, rows, owners, table[clients, number, columns])
         return starts, self._ends(stack, starts)
 
     def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[TrainingJob]) -> None:
@@ -275,21 +273,29 @@ class Trainer:
                 ends[:, spans[place]] = tensor.flatten(1)
         return ends
 
-    def _advance(self, stack: Stack, rows: Tensor | None, inputs: Tensor, labels: Tensor) -> None:
-        """One step of the first clients of a stack, or of some rows of it."""
-        g, b = labels.shape
+    def _advance(self, stack: Stack, rows: Tensor | None, sources: tuple[SampleSource, ...], index: Tensor) -> None:
+        """One step of the first clients of a stack, or of some rows of it.
+
+        Args:
+            stack: The stack.
+            rows: The rows, (g,); None for the first ones.
+            sources: The source of each client's samples, (g,). A recorded step reads from the same ones for ever.
+            index: The samples of the step, (g, b).
+        """
+        g, b = index.shape
         if rows is None:
-            self._replay(("first", g, b), partial(self._step, stack.first(g)), inputs, labels)
+            self._replay(("first", b, sources), partial(self._step, stack.first(g), sources), index)
             return
         aside = self._aside.first(g)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             torch.index_select(all, 0, rows, out=own)
-        self._replay(("aside", g, b), partial(self._step, aside), inputs, labels)
+        self._replay(("aside", b, sources), partial(self._step, aside, sources), index)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             all.index_copy_(0, rows, own)
 
-    def _step(self, stack: Stack, inputs: Tensor, labels: Tensor) -> None:
+    def _step(self, stack: Stack, sources: Sequence[SampleSource], index: Tensor) -> None:
         """One step of every client of a stack, in place. All tensors that it touches stay where they are."""
+        inputs, labels = read_samples(sources, index)
         leaf = stack.moving.detach().requires_grad_()
         parts = zip(leaf.split(self._widths, dim=1), self._shapes, strict=True)
         tensors = [*(part.view(len(leaf), *shape) for part, shape in parts), *stack.fixed]
