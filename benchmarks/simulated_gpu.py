@@ -54,6 +54,8 @@ _SELECTING = {"embedding", "gather", "index", "index_select"}
 """Operations that read as much of their first argument as they write."""
 _WRITING = {"copy_", "fill_", "index_copy_", "zero_"}
 """Operations that write their first argument without reading it."""
+_IN_PLACE_ONLY = {"_fused_adam_", "_fused_adamw_"}
+"""Operations without results, which torch cannot do without values."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,7 @@ class SimulatedGPU(TorchDispatchMode):
             return 0
         if self._recording is not None:
             self._recording.before(func, args, kwargs)
-        found = func(*args, **kwargs)
+        found = None if name in _IN_PLACE_ONLY and not self._values else func(*args, **kwargs)
         if self._recording is not None:
             self._recording.after(func, args, kwargs, found)
         if name not in _NO_KERNEL and not _is_view(func):

@@ -11,6 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.optim.adam import adam
 
 from fedstrata.core import LocalTask, Plan
 from fedstrata.engine.loop import training_orders
@@ -190,6 +191,7 @@ class Trainer:
         self._decoupled = task.training.optimizer == "adamw"
         self._clip_norm = task.training.clip_norm
         self._proximal = bool(task.prox_weight)
+        self._accelerated = self._device.type != "cpu"
         # On the device, so that a recorded step reads what they are by then.
         self._lr = torch.zeros((), device=self._device)
         self._prox_weight = torch.zeros((), device=self._device)
@@ -203,7 +205,9 @@ class Trainer:
         fixed = [room(g, *slots[place].shape) for place in self._fixed]
         fixed += [room(g, dtype=torch.int64) for _ in self._network.salts]
         wide = 2 if self._adam else int(bool(self._momentum))
-        moments = [room(g, width) for _ in range(wide)] + [room(g, 1, dtype=torch.float64)] * self._adam
+        # On an accelerator torch's own Adam counts in float32.
+        count = room(g, 1, dtype=torch.float32 if self._accelerated else torch.float64)
+        moments = [room(g, width) for _ in range(wide)] + [count] * self._adam
         self._stack = Stack(room(g, width), tuple(fixed), room(g, width * self._proximal), tuple(moments))
         self._aside = self._stack.each(torch.empty_like)
         self._replay = Replay(recorder(self._device))
@@ -313,6 +317,9 @@ class Trainer:
         if self._clip_norm:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
             gradient.mul_((self._clip_norm / (norm + CLIP_EPSILON)).clamp_(max=1.0))
+        if self._adam and self._accelerated:
+            self._adam_at_once(stack, gradient)
+            return
         if self._decoupled:
             stack.moving.mul_(1 - self._lr * self._weight_decay)
         elif self._weight_decay:
@@ -331,4 +338,28 @@ class Trainer:
         if self._momentum:
             (velocity,) = stack.moments
             gradient = velocity.mul_(self._momentum).add_(gradient)
-        stack.moving.sub_(gradient * self._lr)
+        if self._accelerated:
+            stack.moving.addcmul_(gradient, self._lr, value=-1)
+        else:
+            stack.moving.sub_(gradient * self._lr)
+
+    def _adam_at_once(self, stack: Stack, gradient: Tensor) -> None:
+        """Move along gradients (g, q) by Adam or AdamW in one pass over memory, for which the CPU has other bits."""
+        mean, square, count = (list(moment) for moment in stack.moments)
+        adam(
+            list(stack.moving),
+            list(gradient),
+            mean,
+            square,
+            [],
+            count,
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._lr,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            maximize=False,
+            decoupled_weight_decay=self._decoupled,
+        )
