@@ -247,6 +247,23 @@ def test_several_federations_on_a_device_are_as_each_alone() -> None:
     assert_close(found[1], slow.run(replace(two, round=3)))
 
 
+def test_personal_tensors_are_waited_for_once_for_each_client() -> None:
+    with SimulatedGPU() as gpu:
+        loop, engine, layout = twins(network(), dataset(80), SIZES)
+        start = row_of(network(), layout)
+        models = torch.stack([start, torch.full_like(start, torch.inf)])
+        own = layout.everything
+        plan = plan_of(models, fit_of(layout, [[1], [0], [0], [0], [0]], load_local=own, save_local=own))
+        for _ in range(3):
+            before = len(gpu.notes)
+            engine.run(plan)
+    loop.run(plan)
+    assert engine.store.spoilt(1) == loop.store.spoilt(1) == (0,)
+    assert all(values.untyped_storage().nbytes() == values.nbytes for values in engine.store.tensors().values())
+    blocking = [note for note in gpu.notes[before:] if note.blocking and note.kind != "record"]
+    assert [note.kind for note in blocking] == ["to host"] * 6  # of 5 clients, and whether they are finite
+
+
 class Curious(nn.Linear):
     """A network that looks at its values, which no recording can do."""
 
