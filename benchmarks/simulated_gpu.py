@@ -419,7 +419,16 @@ def _cost(func: Any, name: str, args: Any, kwargs: Any, found: Any) -> dict[str,
         written = _size(given[-1]) if name == "index_copy_" else written
     elif "out" in kwargs:
         read -= _size(kwargs["out"])
-    formula = flop_registry.get(func._overloadpacket)
-    flops = int(formula(*args, **kwargs, out_val=found)) if formula else 0
+    flops = _flops(func, args, kwargs, found)
     half = bool(flops) and given[0].dtype in (torch.bfloat16, torch.float16)
     return {"bytes": read + written, "flops": flops, "half": half}
+
+
+def _flops(func: Any, args: Any, kwargs: Any, found: Any) -> int:
+    """The floating-point operations of a product or a convolution; 0 for all else."""
+    if func._overloadpacket is aten.convolution_backward:
+        # Torch's formula takes no notice of groups.
+        gradient, _, weight, *_, wanted = args
+        return sum(wanted[:2]) * 2 * gradient.numel() * weight[0].numel()
+    formula = flop_registry.get(func._overloadpacket)
+    return int(formula(*args, **kwargs, out_val=found)) if formula else 0

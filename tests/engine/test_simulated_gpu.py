@@ -264,6 +264,19 @@ def test_personal_tensors_are_waited_for_once_for_each_client() -> None:
     assert [note.kind for note in blocking] == ["to host"] * 6  # of 5 clients, and whether they are finite
 
 
+def test_copies_of_weights_do_not_count_as_samples_on_a_device() -> None:
+    """Four samples of a wide layer seemed to keep its weights, so that few clients were trained together."""
+    module = nn.Sequential(nn.Conv2d(1, 100, 3), nn.Conv2d(100, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    images = torch.zeros(1, 1, 6, 6)
+    with SimulatedGPU():
+        network = twins(module, dataset(20), [8])[1].trainers.network
+        sample, copies = network.step_bytes(images.to("cuda"))
+    assert copies == 4 * 100 * 4 * 9  # the weights of the second convolution, with channels first
+    assert sample == 4 * (16 * 9 + 4 * 900 + 16)  # the patches of both convolutions, and what the linear layer reads
+    plain = Vectorized(module, layout_of(module), ClientData(dataset(20), partition_of([8]), seed=0)).trainers.network
+    assert plain.step_bytes(images)[1] == 0
+
+
 class Curious(nn.Linear):
     """A network that looks at its values, which no recording can do."""
 
@@ -279,7 +292,7 @@ def test_a_network_that_looks_at_its_values_is_trained_without_recordings() -> N
         loop, engine, layout = twins(module, dataset(40), [20])
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]], training=LocalTraining(batch=5, lr=0.1)), round=round)
-            engine.trainers.network._sample_bytes[1, 6, 6] = 1  # one client: torch would refuse two
+            engine.trainers.network._step_bytes[1, 6, 6] = 1, 0  # one client: torch would refuse two
             found = engine.run(plan)
     assert_close(found, loop.run(plan))
     assert {note.kind for note in gpu.notes} >= {"wait"} and "replay" not in {note.kind for note in gpu.notes}
@@ -319,3 +332,15 @@ def test_a_recording_does_nothing_until_it_is_replayed_and_may_not_wait() -> Non
         with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             total.sum().item()
     assert [note.kind for note in gpu.notes if note.recorded] == ["kernel"] * 6
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_operations_and_bytes_of_convolutions_are_counted_by_hand(groups: int) -> None:
+    images, weight = torch.ones(3, 4, 5, 5), torch.ones(6, 4 // groups, 3, 3)
+    with SimulatedGPU() as gpu:
+        there = weight.to("cuda").requires_grad_()
+        found = nn.functional.conv2d(images.to("cuda"), there, groups=groups)
+        torch.autograd.grad(found.sum(), [there])
+    forward, backward = (note for note in gpu.notes if note.flops)
+    assert forward.flops == backward.flops == 2 * (3 * 6 * 3 * 3) * (4 // groups * 3 * 3)  # no gradient of images
+    assert forward.bytes == 4 * (images.numel() + weight.numel() + found.numel())

@@ -221,9 +221,10 @@ class Trainer:
         """The number of clients that fit into memory together, at least one."""
         inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
         batch = jobs[0].batch or max(job.samples for job in jobs)
-        sample = 2 * inputs.nbytes + 2 * self._network.bytes_per_sample(inputs)
+        kept, copies = self._network.step_bytes(inputs)
+        sample = 2 * inputs.nbytes + 2 * kept
         rows = 6 + 2 * (self._proximal + len(self._stack.moments))
-        return max(1, self._network.memory // (4 * rows * self._network.layout.p + batch * sample))
+        return max(1, self._network.memory // (4 * rows * self._network.layout.p + 2 * copies + batch * sample))
 
     def run(self, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
         """Train jobs, sorted as for `epoch_steps`; where they started and where they ended, (g, p) each."""
