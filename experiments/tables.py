@@ -15,6 +15,7 @@ from cluster_tables import cluster
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
 from compression_tables import compressed
 from fault_tables import FAULTS
+from gpu_tables import gpu
 from instructions import instructions
 from leak_tables import LEAKS
 from outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
@@ -140,6 +141,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "instructions": instructions,
     "cluster": cluster,
     "compressed": compressed,
+    "gpu": gpu,
     **FAULTS,
     **PROOFS,
     **RANKINGS,
