@@ -429,6 +429,6 @@ def _flops(func: Any, args: Any, kwargs: Any, found: Any) -> int:
     if func._overloadpacket is aten.convolution_backward:
         # Torch's formula takes no notice of groups.
         gradient, _, weight, *_, wanted = args
-        return sum(wanted[:2]) * 2 * gradient.numel() * weight[0].numel()
+        return int(sum(wanted[:2]) * 2 * gradient.numel() * weight[0].numel())
     formula = flop_registry.get(func._overloadpacket)
     return int(formula(*args, **kwargs, out_val=found)) if formula else 0
