@@ -15,6 +15,7 @@ from cluster_tables import cluster
 from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
 from compression_tables import compressed
 from fault_tables import FAULTS
+from gpu_tables import gpu
 from instructions import instructions
 from leak_tables import LEAKS
 from many_clients_tables import many_clients
@@ -142,6 +143,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "cluster": cluster,
     "compressed": compressed,
     "many_clients": many_clients,
+    "gpu": gpu,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -60,9 +60,10 @@ class Replay:
             function: A function that changes tensors in place.
             inputs: The tensors that are copied to where they were when the function was recorded.
         """
-        self._calls[key] += 1
-        if self._calls[key] > _WARM_UP_CALLS and key not in self._recorded and len(self._recorded) < _MAX_RECORDINGS:
-            self._keep(key, function, inputs)
+        if self._record is not None and key not in self._recorded and len(self._recorded) < _MAX_RECORDINGS:
+            self._calls[key] += 1
+            if self._calls[key] > _WARM_UP_CALLS:
+                self._keep(key, function, inputs)
         if key not in self._recorded:
             function(*inputs)
             return
@@ -162,3 +163,13 @@ def landing(device: torch.device, m: int, p: int) -> Tensor:
     """
     pinned = device.type == "cuda" and fits(m, p)
     return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
+
+
+def download(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of one type in the computer's own memory. On a device they are waited for once, not one by one."""
+    if device.type == "cpu" or not tensors:
+        return list(tensors)
+    found = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = found.split([tensor.numel() for tensor in tensors])
+    # Each has memory of its own: who keeps one does not keep all.
+    return [part.view(tensor.shape).clone() for part, tensor in zip(parts, tensors, strict=True)]

@@ -18,7 +18,7 @@ from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source
-from fedstrata.engine.vectorized.cuda_graphs import landing, session, upload
+from fedstrata.engine.vectorized.cuda_graphs import download, landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
@@ -328,9 +328,11 @@ class _Round:
         Args:
             found: The correct samples and the mean loss of everyone in `evaluated`, and then of other plans.
         """
+        flags = download([flag for own in self._finite.values() for flag in own], self.network.device)
+        finite = iter(map(bool, flags))
         for client, saved in self._saved.items():
-            values = {tensor: each.cpu() for tensor, each in saved.items()}
-            if not all(map(bool, self._finite[client])):
+            values = dict(zip(saved, download(list(saved.values()), self.network.device), strict=True))
+            if not all([next(finite) for _ in self._finite[client]]):
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
             self._store.write(client, self._plan.round, values)

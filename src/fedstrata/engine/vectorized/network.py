@@ -67,7 +67,7 @@ class Network:
         self._bfloat16 = precision == "bfloat16"
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
-        self._sample_bytes = dict[tuple[int, ...], int]()
+        self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()
 
     def logits(self, names: Sequence[str], tensors: Sequence[Tensor], inputs: Tensor, train: bool) -> Tensor:
         """Logits (g, b, classes) float32 of g clients. Training writes new values of buffers into `tensors`.
@@ -106,11 +106,15 @@ class Network:
             samples: The number of samples of each model.
             inputs: At least one sample, (s, ...).
         """
-        sample = inputs[:1].nbytes + self.bytes_per_sample(inputs)
-        return max(1, self.memory // (8 * self.layout.p + samples * sample))
+        kept, copies = self.step_bytes(inputs)
+        sample = inputs[:1].nbytes + kept
+        return max(1, self.memory // (8 * self.layout.p + copies + samples * sample))
 
-    def bytes_per_sample(self, inputs: Tensor) -> int:
-        """Bytes that a training step keeps for every sample, weights aside, measured in a step of two clients.
+    def step_bytes(self, inputs: Tensor) -> tuple[int, int]:
+        """Bytes that a training step keeps for every sample, and for every client besides its weights.
+
+        On an accelerator, copies of weights in another order or precision are told from what grows with the samples. On
+        the CPU they count as samples do: another number of clients at a time might have other bits.
 
         Args:
             inputs: At least one sample, (s, ...).
@@ -119,30 +123,40 @@ class Network:
             ModelError: When the network cannot be computed for several clients at once.
         """
         shape = tuple(inputs.shape[1:])
-        if shape not in self._sample_bytes:
-            names = self.names
-            state = self._module.state_dict()
-            tensors = [torch.stack([state[name]] * 2) for name in names]
-            for tensor, slot in zip(tensors, self.layout.tensors, strict=False):
-                tensor.requires_grad_(slot.kind != "buffer")
-            weights = {_place(tensor) for tensor in tensors}
-            kept = dict[int, int]()
+        if shape not in self._step_bytes:
+            kept = self._kept(inputs, 2)
+            if self.device.type == "cpu":
+                self._step_bytes[shape] = kept // 4, 0
+            else:
+                sample = (self._kept(inputs, 4) - kept) // 4
+                self._step_bytes[shape] = sample, max(0, kept - 4 * sample) // 2
+        return self._step_bytes[shape]
 
-            def note(saved: Tensor) -> Tensor:
-                kept[_place(saved)] = saved.untyped_storage().nbytes()
-                return saved
+    def _kept(self, inputs: Tensor, b: int) -> int:
+        """Bytes that a step of two clients with b samples each keeps, weights aside."""
+        names = self.names
+        state = self._module.state_dict()
+        tensors = [torch.stack([state[name]] * 2) for name in names]
+        for tensor, slot in zip(tensors, self.layout.tensors, strict=False):
+            tensor.requires_grad_(slot.kind != "buffer")
+        weights = {_place(tensor) for tensor in tensors}
+        kept = dict[int, int]()
 
-            try:
-                with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-                    self.logits(names, tensors, inputs[:1].expand(4, *shape).unflatten(0, (2, 2)), train=True)
-            except RuntimeError as error:
-                reason = str(error).splitlines()[0]
-                raise ModelError(
-                    f"engine.name = 'batched': {type(self._module).__name__} cannot be computed for several clients at "
-                    f"once ({reason}); use loop or processes"
-                ) from error
-            self._sample_bytes[shape] = sum(size for place, size in kept.items() if place not in weights) // 4
-        return self._sample_bytes[shape]
+        def note(saved: Tensor) -> Tensor:
+            kept[_place(saved)] = saved.untyped_storage().nbytes()
+            return saved
+
+        samples = inputs[:1].expand(2 * b, *inputs.shape[1:]).unflatten(0, (2, b))
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+                self.logits(names, tensors, samples, train=True)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise ModelError(
+                f"engine.name = 'batched': {type(self._module).__name__} cannot be computed for several clients at "
+                f"once ({reason}); use loop or processes"
+            ) from error
+        return sum(size for place, size in kept.items() if place not in weights)
 
 
 def _described(module: nn.Module) -> list[object]:

@@ -11,6 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.optim.adam import adam
 
 from fedstrata.core import LocalTask, Plan
 from fedstrata.engine.loop import training_orders
@@ -190,6 +191,7 @@ class Trainer:
         self._decoupled = task.training.optimizer == "adamw"
         self._clip_norm = task.training.clip_norm
         self._proximal = bool(task.prox_weight)
+        self._accelerated = self._device.type != "cpu"
         # On the device, so that a recorded step reads what they are by then.
         self._lr = torch.zeros((), device=self._device)
         self._prox_weight = torch.zeros((), device=self._device)
@@ -203,7 +205,9 @@ class Trainer:
         fixed = [room(g, *slots[place].shape) for place in self._fixed]
         fixed += [room(g, dtype=torch.int64) for _ in self._network.salts]
         wide = 2 if self._adam else int(bool(self._momentum))
-        moments = [room(g, width) for _ in range(wide)] + [room(g, 1, dtype=torch.float64)] * self._adam
+        # On an accelerator torch's own Adam counts in float32.
+        count = room(g, 1, dtype=torch.float32 if self._accelerated else torch.float64)
+        moments = [room(g, width) for _ in range(wide)] + [count] * self._adam
         self._stack = Stack(room(g, width), tuple(fixed), room(g, width * self._proximal), tuple(moments))
         self._aside = self._stack.each(torch.empty_like)
         self._replay = Replay(recorder(self._device))
@@ -217,9 +221,10 @@ class Trainer:
         """The number of clients that fit into memory together, at least one."""
         inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
         batch = jobs[0].batch or max(job.samples for job in jobs)
-        sample = 2 * inputs.nbytes + 2 * self._network.bytes_per_sample(inputs)
+        kept, copies = self._network.step_bytes(inputs)
+        sample = 2 * inputs.nbytes + 2 * kept
         rows = 6 + 2 * (self._proximal + len(self._stack.moments))
-        return max(1, self._network.memory // (4 * rows * self._network.layout.p + batch * sample))
+        return max(1, self._network.memory // (4 * rows * self._network.layout.p + 2 * copies + batch * sample))
 
     def run(self, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
         """Train jobs, sorted as for `epoch_steps`; where they started and where they ended, (g, p) each."""
@@ -234,14 +239,12 @@ class Trainer:
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
         epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
         apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
+        sources = [tuple(jobs[row].source for row in step.clients) for step in epoch]
         for number in range(table.shape[1]):
-            for step, rows in zip(epoch, apart, strict=True):
+            for step, rows, owners in zip(epoch, apart, sources, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
-                inputs, labels = read_samples(
-                    [jobs[row].source for row in step.clients], table[clients, number, columns]
-                )
-                self._advance(stack, rows, inputs, labels)
+                self._advance(stack, rows, owners, table[clients, number, columns])
         return starts, self._ends(stack, starts)
 
     def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[TrainingJob]) -> None:
@@ -275,21 +278,29 @@ class Trainer:
                 ends[:, spans[place]] = tensor.flatten(1)
         return ends
 
-    def _advance(self, stack: Stack, rows: Tensor | None, inputs: Tensor, labels: Tensor) -> None:
-        """One step of the first clients of a stack, or of some rows of it."""
-        g, b = labels.shape
+    def _advance(self, stack: Stack, rows: Tensor | None, sources: tuple[SampleSource, ...], index: Tensor) -> None:
+        """One step of the first clients of a stack, or of some rows of it.
+
+        Args:
+            stack: The stack.
+            rows: The rows, (g,); None for the first ones.
+            sources: The source of each client's samples, (g,). A recorded step reads from the same ones for ever.
+            index: The samples of the step, (g, b).
+        """
+        g, b = index.shape
         if rows is None:
-            self._replay(("first", g, b), partial(self._step, stack.first(g)), inputs, labels)
+            self._replay(("first", b, sources), partial(self._step, stack.first(g), sources), index)
             return
         aside = self._aside.first(g)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             torch.index_select(all, 0, rows, out=own)
-        self._replay(("aside", g, b), partial(self._step, aside), inputs, labels)
+        self._replay(("aside", b, sources), partial(self._step, aside, sources), index)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             all.index_copy_(0, rows, own)
 
-    def _step(self, stack: Stack, inputs: Tensor, labels: Tensor) -> None:
+    def _step(self, stack: Stack, sources: Sequence[SampleSource], index: Tensor) -> None:
         """One step of every client of a stack, in place. All tensors that it touches stay where they are."""
+        inputs, labels = read_samples(sources, index)
         leaf = stack.moving.detach().requires_grad_()
         parts = zip(leaf.split(self._widths, dim=1), self._shapes, strict=True)
         tensors = [*(part.view(len(leaf), *shape) for part, shape in parts), *stack.fixed]
@@ -307,6 +318,9 @@ class Trainer:
         if self._clip_norm:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
             gradient.mul_((self._clip_norm / (norm + CLIP_EPSILON)).clamp_(max=1.0))
+        if self._adam and self._accelerated:
+            self._adam_at_once(stack, gradient)
+            return
         if self._decoupled:
             stack.moving.mul_(1 - self._lr * self._weight_decay)
         elif self._weight_decay:
@@ -325,4 +339,28 @@ class Trainer:
         if self._momentum:
             (velocity,) = stack.moments
             gradient = velocity.mul_(self._momentum).add_(gradient)
-        stack.moving.sub_(gradient * self._lr)
+        if self._accelerated:
+            stack.moving.addcmul_(gradient, self._lr, value=-1)
+        else:
+            stack.moving.sub_(gradient * self._lr)
+
+    def _adam_at_once(self, stack: Stack, gradient: Tensor) -> None:
+        """Move along gradients (g, q) by Adam or AdamW in one pass over memory, for which the CPU has other bits."""
+        mean, square, count = (list(moment) for moment in stack.moments)
+        adam(
+            list(stack.moving),
+            list(gradient),
+            mean,
+            square,
+            [],
+            count,
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._lr,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            maximize=False,
+            decoupled_weight_decay=self._decoupled,
+        )

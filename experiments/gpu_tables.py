@@ -1,0 +1,102 @@
+"""The tables of docs/speed.md about GPUs: what the benchmark jobs would ask of one, and the least time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import outcomes
+from outcomes import MISSING, table
+
+Job = Mapping[str, Any]
+
+
+def _jobs() -> list[Job]:
+    """What `benchmarks/gpu_budget.py` wrote; none while it has not been run."""
+    path = outcomes.RESULTS / "gpu_budget.json"
+    return list(json.loads(path.read_text()).values()) if path.exists() else []
+
+
+def counts() -> str:
+    """What one round of each job asks of a GPU."""
+    rows = list[tuple[str, ...]]()
+    for job in _jobs():
+        found = job["counts"]
+        rows.append(
+            (
+                job["title"],
+                f"{found['steps']}",
+                f"{found['step_kernels']:.0f}",
+                f"{found['step_starts']:.0f}",
+                f"{found['starts']:,}",
+                f"{found['waits']}",
+                f"{found['bytes'] / 1e9:,.0f}",
+                f"{found['flops'] / 1e12:.2f}",
+                f"{found['to_device'] / 1e6:.1f}",
+                f"{found['to_host'] / 1e6:,.1f}",
+            )
+        )
+    head = (
+        "job | steps | kernels of a step | starts of a step | starts of the round | waits | GB of kernels | TFLOP | "
+        "MB to the GPU | MB from it"
+    )
+    return table(head, rows or [(MISSING,)])
+
+
+def times() -> str:
+    """The times that bound one round of each job, in milliseconds."""
+    rows = list[tuple[str, ...]]()
+    for job in _jobs():
+        parts = (job["host without recordings"], job["host"], *job["bytes"].values(), *job["products"].values())
+        least = [_range(job, precisions["float32"], 1000) for precisions in job["kernels"].values()]
+        most = dict.fromkeys(_most(job, card) for card in job["bytes"])
+        cells = (*(_number(1000 * each) for each in (*parts, job["bus"])), *least, ", ".join(most))
+        rows.append((job["title"], *cells))
+    head = (
+        "job | starts without recordings | starts | bytes, H100 | bytes, H200 | products, float32 | products, TF32 | "
+        "products, bfloat16 | bus | least time, H100 | least time, H200 | most of it"
+    )
+    return table(head, rows or [(MISSING,)])
+
+
+def whole() -> str:
+    """The least seconds of all rounds of each job."""
+    rows = list[tuple[str, ...]]()
+    for job in _jobs():
+        found = [
+            _range(job, precisions[name], job["rounds"])
+            for name in ("float32", "TF32")
+            for precisions in job["kernels"].values()
+        ]
+        rows.append((job["title"], f"{job['rounds']:,}", *found, _number(job["rounds"] * job["server"])))
+    head = "job | rounds | H100 | H200 | H100 with TF32 | H200 with TF32 | server, on one core of a CPU"
+    return table(head, rows or [(MISSING,)])
+
+
+def _range(job: Job, kernels: Sequence[float], times: int) -> str:
+    """The least time of a round, so many times, with all and with nothing found in the cache."""
+    return " to ".join(_number(times * max(job["host"], seconds + job["bus"])) for seconds in kernels)
+
+
+def _most(job: Job, card: str) -> str:
+    """What takes most of the least time of a round, in float32."""
+    shares = {
+        "starts": job["host"],
+        "bytes": job["bytes"][card],
+        "products": job["products"]["float32"],
+        "bus": job["bus"],
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+_PARTS: Mapping[str, Callable[[], str]] = {"counts": counts, "times": times, "whole": whole}
+
+
+def gpu(part: str) -> str:
+    """One of the tables."""
+    return _PARTS[part]()
