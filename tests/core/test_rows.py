@@ -65,7 +65,7 @@ def test_large_rows_are_there_whatever_the_system_offers(missing: str, monkeypat
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     class Refusing(mmap.mmap):
-        madvise = refuse  # type: ignore[assignment]  # it always fails
+        madvise = refuse
 
     monkeypatch.setattr(rows, "_LARGE", 0)
     if missing == "the advice":
