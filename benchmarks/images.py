@@ -8,14 +8,14 @@ import torch
 from fedstrata import data
 
 
-def noise(samples: int) -> data.Dataset:
-    """So many images of CIFAR-10's shape, in ten classes."""
+def noise(samples: int, shape: tuple[int, int, int] = (3, 32, 32)) -> data.Dataset:
+    """So many images, of CIFAR-10's shape unless another one is given, in ten classes."""
     rng = np.random.default_rng(0)
     return data.Dataset(
         name="noise",
-        inputs=torch.from_numpy(rng.integers(0, 256, (samples, 3, 32, 32), dtype=np.uint8)),
+        inputs=torch.from_numpy(rng.integers(0, 256, (samples, *shape), dtype=np.uint8)),
         labels=torch.from_numpy(rng.integers(0, 10, samples)),
         classes=10,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.25, 0.25, 0.25),
+        mean=(0.5,) * shape[0],
+        std=(0.25,) * shape[0],
     )

@@ -1,4 +1,5 @@
 import errno
+import mmap
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,34 @@ def test_rows_that_fit_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert empty_rows(3, 4).shape == (3, 4)
     with pytest.raises(TypeError):
         empty_rows(3, 5)
+
+
+def test_large_rows_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_LARGE", 4 * 3 * 4)
+    room = empty_rows(3, 4)
+    assert room.shape == (3, 4) and room.dtype == torch.float32 and room.is_contiguous()
+    other = empty_rows(3, 4)
+    room.copy_(torch.arange(12.0).view(3, 4))
+    other.fill_(7)
+    del other
+    assert room.sum() == 66
+
+
+@pytest.mark.parametrize("missing", ["the advice", "pages of this size", "memory"])
+def test_large_rows_are_there_whatever_the_system_offers(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    class Refusing(mmap.mmap):
+        madvise = refuse
+
+    monkeypatch.setattr(rows, "_LARGE", 0)
+    if missing == "the advice":
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    else:
+        monkeypatch.setattr(mmap, "mmap", Refusing if missing == "pages of this size" else refuse)
+    room = empty_rows(3, 4)
+    assert room.fill_(2).sum() == 24
 
 
 def test_a_full_disk_is_told_before_anything_is_written(cramped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

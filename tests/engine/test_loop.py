@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Evaluation, LocalTraining
 from fedstrata.data import Dataset
-from fedstrata.engine import ClientData, Loop
+from fedstrata.engine import ClientData, Loop, client_data
 from fedstrata.errors import ContractError
 from fedstrata.models import layout_of, load_row, make, row_of
 from fedstrata.randomness import generator
@@ -367,3 +367,22 @@ def test_only_those_that_are_asked_tell_about_their_data() -> None:
     assert torch.equal(everyone.of(torch.tensor([2])), facts["entropy"].values)
     with pytest.raises(ContractError, match=r"expected a statistic of .+ found 'age'"):
         engine.run(replace(plan, client_stats={"age": torch.tensor([True, False])}))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count"), [(7840, 16), (7841, 4), (2**14, 16), (2**14 + 16, 4), (2**23, 2), (2**25, 1), (0, 4)]
+)
+def test_small_batches_of_whole_lines_of_the_cache_are_normalised_many_at_a_time(numbers: int, count: int) -> None:
+    assert client_data._batches_at_once(numbers) == count
+
+
+def test_batches_are_the_same_however_many_are_normalised_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ClientData(dataset(60), partition_of([30, 22], turns=[1, 3]), seed=0)
+    index = torch.arange(52).flip(0)
+    found = []
+    for many in (4, 16):
+        monkeypatch.setattr(client_data, "_SMALL_BATCHES_AT_ONCE", many)
+        found.append(list(data.batches(index, 4)))
+    for (inputs, targets), (others, other_targets) in zip(*found, strict=True):
+        assert torch.equal(inputs, others) and inputs.stride() == others.stride()
+        assert torch.equal(targets, other_targets)

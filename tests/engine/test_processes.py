@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from forty import (
     CLIENTS,
+    MODELS,
     SITE,
     check,
     deadly_site,
@@ -354,3 +355,16 @@ def test_processes_end_with_a_parent_that_was_killed() -> None:
         watched = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
         parent.kill()
     assert len(watched) == 1 and all(map(ended, watched))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reports_stay_as_they_are_when_others_come(workers: int) -> None:
+    """The answer of a single worker is not copied, and workers write to the memory of earlier answers again."""
+    loop, parallel = Loop.at(SITE), Parallel(SITE, Processes(SITE, workers))
+    plans = [plain(MODELS * factor) for factor in (1.0, 0.5, 2.0, -1.0)]
+    held = [parallel.run(plan) for plan in plans[:2]]
+    for plan in plans * 2:
+        assert same(parallel.run(plan), loop.run(plan))
+    for plan, report in zip(plans, held, strict=False):
+        assert same(report, loop.run(plan))
+    parallel.close()

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from small import fit_of, plan_of
 
 from fedstrata.engine import Loop, Parallel
-from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage, pack, unpack
+from fedstrata.engine.parallel import messages
+from fedstrata.engine.parallel.messages import Lender, ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from fedstrata.errors import ResourceError
 from turns import same
+
+needs_memory_files = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is lent as files of Linux")
 
 
 class Here:
@@ -136,3 +139,52 @@ def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypa
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(ResourceError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
         SharedMessage(torch.arange(3))
+
+
+def file_of(message: SharedMessage) -> int:
+    """The file in which a message lies."""
+    return os.fstat(message._handle).st_ino
+
+
+@needs_memory_files
+def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told() -> None:
+    lender, unread = Lender(), list[int]()
+    with line() as (here, there):
+        first = SharedMessage(torch.arange(4.0), lender)
+        first.send(here)
+        found, _ = ReceivedMessage(there).open(unread)
+        part = found[2:]
+        del found
+        assert not unread
+        second = SharedMessage(torch.ones(4), lender)
+        assert file_of(second) != file_of(first) and part.tolist() == [2, 3]
+        del part
+        assert unread == [0]
+        second.send(here, given_back=unread)
+        told = ReceivedMessage(there)
+        told.open()
+        assert told.given_back == (0,)
+        lender.take_back(told.given_back)
+        third = SharedMessage((torch.zeros(1), torch.full((9,), 7.0)), lender)
+        assert file_of(third) == file_of(first)
+        third.send(here)
+        assert same(ReceivedMessage(there).open()[0], (torch.zeros(1), torch.full((9,), 7.0)))
+
+
+@needs_memory_files
+def test_little_memory_is_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender = Lender()
+    before = len(os.listdir("/proc/self/fd"))
+    sent = [SharedMessage(torch.zeros(4), lender) for _ in range(6)]
+    first, second, third, fourth = sent[2:]
+    del sent
+    # The memory of the last four may still be given back; a message has it open as well.
+    assert len(os.listdir("/proc/self/fd")) == before + 8
+    lender.take_back([0, 1, 2, 3])
+    assert file_of(SharedMessage(torch.zeros(4), lender)) == file_of(first)
+    assert file_of(SharedMessage(torch.zeros(4), lender)) not in map(file_of, (first, second, third, fourth))
+    monkeypatch.setattr(messages, "_MAX_KEPT", 8)
+    lender.take_back([4])
+    assert file_of(SharedMessage(torch.zeros(4), lender)) != file_of(third)
+    del lender, first, second, third, fourth
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -19,7 +19,16 @@ from fedstrata.objective import Objective
 from fedstrata.randomness import seed_of
 
 _BATCHES_AT_ONCE = 4
-"""Batches that are normalised together, if they have no more numbers than the next line says."""
+"""Batches that are normalised together, if they have no more numbers than `_NUMBERS_AT_ONCE`."""
+
+_SMALL_BATCHES_AT_ONCE = 16
+"""The same for batches so small that this many have no more numbers than `_NUMBERS_IN_CACHE`."""
+
+_NUMBERS_IN_CACHE = 2**18
+"""Numbers that stay in a processor's cache until they are read: 1 MB of float32."""
+
+_NUMBERS_IN_LINE = 16
+"""Numbers in a line of the cache: 64 bytes of float32, where the memory of a tensor begins."""
 
 _NUMBERS_AT_ONCE = 2**24
 """Numbers that are normalised together: 64 MB of float32. A batch is never divided."""
@@ -160,9 +169,7 @@ class ClientData:
             index: The samples.
             size: The samples of a batch; 0 is all at once. The last batch may be shorter.
         """
-        # A few batches at a time: what was just normalised is still in the processor's cache when it is read.
-        fitting = _NUMBERS_AT_ONCE // max(1, size * prod(self._dataset.shape))
-        for part in index.split(max(1, min(_BATCHES_AT_ONCE, fitting)) * size or len(index)):
+        for part in index.split(_batches_at_once(size * prod(self._dataset.shape)) * size or len(index)):
             inputs, targets = self.samples(part)
             yield from zip(inputs.split(size or len(index)), targets.split(size or len(index)), strict=True)
 
@@ -244,6 +251,19 @@ class ClientData:
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))
         return other if round >= since else client
+
+
+def _batches_at_once(numbers: int) -> int:
+    """The batches that are normalised together where each has so many numbers, at least one.
+
+    They are few: what was just normalised is still in the processor's cache when it is read.
+    """
+    small = 0 < numbers <= _NUMBERS_IN_CACHE // _SMALL_BATCHES_AT_ONCE
+    # How a product is rounded may depend on where in a line of the cache a batch begins. Batches of whole lines begin
+    # at the start of one, however many of them are taken together.
+    whole_lines = numbers % _NUMBERS_IN_LINE == 0
+    count = _SMALL_BATCHES_AT_ONCE if small and whole_lines else _BATCHES_AT_ONCE
+    return max(1, min(count, _NUMBERS_AT_ONCE // max(1, numbers)))
 
 
 @dataclass(frozen=True)

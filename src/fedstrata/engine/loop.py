@@ -26,7 +26,8 @@ from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import repeatable, seed_device
-from fedstrata.engine.optimizer import stepper
+from fedstrata.engine.optimizer import Gradients, stepper
+from fedstrata.engine.plain_networks import plain_network
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.metrics import mistakes
@@ -149,7 +150,10 @@ class Loop:
                 diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
                 if any(task.upload):
                     origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
-                    rooms[name][len(done[name])] = torch.where(self._columns(task.upload), end - origin, 0.0)
+                    update = torch.sub(end, origin, out=rooms[name][len(done[name])])
+                    if not all(task.upload):
+                        # Not by a product: what is not sent may not be finite.
+                        update.copy_(torch.where(self._columns(task.upload), update, 0.0))
                 done[name].append((client, taken, len(index), losses))
             if diverged:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
@@ -205,6 +209,7 @@ class Loop:
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
+        gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)
         seed_device(self._device, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
@@ -212,12 +217,28 @@ class Loop:
             for inputs, targets in self._batches(visited, task.training.samples_per_step(len(index))):
                 if len(targets) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
-                seen = self._objective.transformed(inputs)
-                # Left after every step: autocast keeps what it made of weights, which then move.
-                with self._autocast():
-                    loss = self._objective.loss_of(self._applied(seen), targets)
-                step(torch.autograd.grad(loss, moving, materialize_grads=True))
-        return torch.where(self._columns(task.trainable), row_of(self._module, self._layout).cpu(), start)
+                step(gradients(self._objective.transformed(inputs), targets))
+        end = row_of(self._module, self._layout).cpu()
+        return end if all(task.trainable) else torch.where(self._columns(task.trainable), end, start)
+
+    def _gradients_of(self, moving: Sequence[Tensor]) -> Callable[[Tensor, Tensor], Gradients]:
+        """The function from inputs (b, ...) and targets of a batch to the gradient of each tensor that moves."""
+
+        def by_autograd(inputs: Tensor, targets: Tensor) -> Gradients:
+            # Left after every step: autocast keeps what it made of weights, which then move.
+            with self._autocast():
+                loss = self._objective.loss_of(self._applied(inputs), targets)
+            return torch.autograd.grad(loss, moving, materialize_grads=True)
+
+        ordinary = self._precision == "float32" and self._objective.classifies and self._client_data.has_classes
+        plain = plain_network(self._module, moving) if ordinary else None
+        if plain is None:
+            return by_autograd
+
+        def without_autograd(inputs: Tensor, targets: Tensor) -> Gradients:
+            return (plain.gradients if plain.reads(inputs, targets) else by_autograd)(inputs, targets)
+
+        return without_autograd
 
     def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of some samples, on the device."""

@@ -106,6 +106,8 @@ class Objective:
         Raises:
             UserCodeError: When a function of the user's own fails.
         """
+        if self.transform == "none":
+            return inputs
         found: Tensor = call("transform", self.transform, inputs)
         if not isinstance(found, torch.Tensor) or found.shape != inputs.shape:
             kind = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__

@@ -1,0 +1,193 @@
+"""The gradients of plain networks without autograd, which takes longer than the arithmetic of a small network.
+
+A plain network is a sequence of linear layers and ReLUs in float32 on the CPU, which may flatten its inputs first, with
+the cross-entropy of classes. Its gradients are computed by the operations that autograd would run, on tensors of the
+same memory layout. So they have the same bits. All other networks are left to autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, zip_longest
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+from fedstrata.engine.optimizer import Gradients
+from fedstrata.objective.losses import IGNORED
+
+_MEAN = 1
+"""The mean over samples, as torch's own functions call it."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""The attributes of a module that hold functions to be called beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Linear:
+    """A linear layer, with the ReLU that may follow it.
+
+    Attributes:
+        weight: The weights, (outputs, inputs).
+        bias: The bias, (outputs,), or None.
+        rectified: Whether a ReLU follows.
+        places: The places of weight and bias among the tensors that move; None where it does not move.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    rectified: bool
+    places: tuple[int | None, int | None]
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """The outputs (b, outputs) for inputs (b, inputs)."""
+        weight = self.weight.t()
+        found = torch.mm(inputs, weight) if self.bias is None else torch.addmm(self.bias, inputs, weight)
+        return found.relu_() if self.rectified else found
+
+
+class PlainNetwork:
+    """A plain network.
+
+    Args:
+        layers: Its linear layers.
+        flattens: Whether it flattens its inputs.
+        moving: The number of tensors that move, all of them in these layers; at least one.
+    """
+
+    def __init__(self, layers: Sequence[_Linear], flattens: bool, moving: int) -> None:
+        """Keep the layers."""
+        self._layers = layers
+        self._flattens = flattens
+        self._moving = moving
+        # The layers below need no gradients.
+        self._lowest = min(number for number, layer in enumerate(layers) if layer.places != (None, None))
+
+    def reads(self, inputs: Tensor, targets: Tensor) -> bool:
+        """Whether `gradients` takes such inputs and targets."""
+        weight = self._layers[0].weight
+        return (
+            inputs.dtype == weight.dtype
+            and inputs.device == weight.device
+            and (inputs.ndim == 2 or (self._flattens and inputs.ndim > 2))
+            and inputs.shape[1:].numel() == weight.shape[1]
+            and targets.dtype == torch.int64
+            and targets.shape == inputs.shape[:1]
+        )
+
+    @torch.inference_mode()
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Gradients:
+        """The gradient of the mean cross-entropy for each tensor that moves.
+
+        Args:
+            inputs: The inputs of a batch, (b, ...).
+            targets: Their classes, (b,). None of them is left out.
+        """
+        # The inputs of each layer, then the outputs of the last one.
+        values = [inputs.flatten(1) if self._flattens else inputs]
+        for layer in self._layers:
+            values.append(layer.outputs(values[-1]))
+        gradient = self._gradient_of_outputs(values[-1], targets)
+        found = [gradient] * self._moving
+        for number in range(len(self._layers) - 1, self._lowest - 1, -1):
+            layer = self._layers[number]
+            if layer.rectified:
+                gradient = torch.ops.aten.threshold_backward(gradient, values[number + 1], 0)
+            weight, bias = layer.places
+            if weight is not None:
+                found[weight] = torch.mm(gradient.t(), values[number])
+            if bias is not None:
+                found[bias] = gradient.sum(0)
+            if number > self._lowest:
+                gradient = torch.mm(gradient, layer.weight)
+        return tuple(found)
+
+    def _gradient_of_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of the mean cross-entropy for the outputs, (b, classes)."""
+        aten = torch.ops.aten
+        logarithms = torch.log_softmax(outputs, 1)
+        # The loss itself is not needed: its own gradient is 1, and it is a mean over so many samples.
+        gradient = aten.nll_loss_backward(_scalar(1), logarithms, targets, None, _MEAN, IGNORED, _scalar(len(targets)))
+        found: Tensor = aten._log_softmax_backward_data(gradient, logarithms, 1, outputs.dtype)
+        return found
+
+
+@cache
+def _scalar(number: int) -> Tensor:
+    """A number as a float32 tensor without axes."""
+    return torch.tensor(float(number))
+
+
+def plain_network(module: nn.Module, moving: Sequence[Tensor]) -> PlainNetwork | None:
+    """A network whose gradients can be computed without autograd; None for every other network.
+
+    It has the same tensors in memory. Hooks that the network gets later are not called.
+
+    Args:
+        module: Any network.
+        moving: Those of its parameters that move.
+    """
+    # Such modes and hooks change what is computed, or are told of it.
+    if torch.is_autocast_enabled("cpu") or torch.is_anomaly_enabled() or modules._has_any_global_hook():
+        return None
+    if any("forward" in vars(each) or any(getattr(each, hooks) for hooks in _HOOKS) for each in module.modules()):
+        return None
+    parts = list(_parts(module))
+    flattens = bool(parts) and _is_flattening(parts[0])
+    layers = _linear_layers(parts[flattens:], {id(tensor): place for place, tensor in enumerate(moving)})
+    found = {place for layer in layers for place in layer.places if place is not None}
+    if not found or len(found) < len(moving):
+        return None
+    return PlainNetwork(layers, flattens, len(moving))
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules that a sequence applies in turn, with those of sequences inside it."""
+    if type(module) is not nn.Sequential:
+        yield module
+        return
+    for part in module:
+        yield from _parts(part)
+
+
+def _is_flattening(part: nn.Module) -> bool:
+    """Whether a module makes a row of each sample."""
+    return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
+
+
+def _linear_layers(parts: Sequence[nn.Module], places: Mapping[int, int]) -> list[_Linear]:
+    """The layers of a sequence of linear layers and ReLUs; empty where anything else is in it.
+
+    Args:
+        parts: The modules of the sequence.
+        places: The place of each tensor that moves, by its `id`.
+    """
+    layers = list[_Linear]()
+    tensors = list[Tensor]()
+    for part, next in zip_longest(parts, parts[1:]):
+        if type(part) is nn.Linear:
+            own = [tensor for tensor in (part.weight, part.bias) if tensor is not None]
+            tensors += own
+            weight, bias = (own[0].detach(), own[1].detach() if own[1:] else None)
+            numbers = (places.get(id(part.weight)), places.get(id(part.bias)))
+            layers.append(_Linear(weight, bias, type(next) is nn.ReLU, numbers))
+        elif type(part) is not nn.ReLU or not layers:
+            return []
+    # Autograd computes a hidden layer of one unit in another way for a batch of one sample.
+    fit = all(above.weight.shape[1] == below.weight.shape[0] > 1 for below, above in pairwise(layers))
+    distinct = len(set(map(id, tensors))) == len(tensors)
+    return layers if fit and distinct and all(map(_is_plain, tensors)) else []
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is an ordinary parameter in float32 on the CPU, whose gradient nobody else looks at."""
+    return (
+        type(tensor) is nn.Parameter
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor._backward_hooks
+    )

@@ -1,0 +1,379 @@
+"""What is computed without autograd has the bits of autograd, and everything else is left to it."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from small import dataset, fit_of, partition_of, plan_of
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedstrata.core import LocalTraining
+from fedstrata.engine import ClientData, Loop, loop
+from fedstrata.engine.plain_networks import PlainNetwork, plain_network
+from fedstrata.models import layout_of, make, row_of
+from fedstrata.objective import Objective
+
+SHAPES = {"grey": (1, 6, 6), "colour": (3, 4, 4), "row": (30,)}
+
+
+def mlp(inputs: int, *hidden: int, classes: int = 3, bias: bool = True) -> nn.Sequential:
+    """A perceptron that begins with flattening."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for units in hidden:
+        layers += [nn.Linear(inputs, units, bias), nn.ReLU()]
+        inputs = units
+    return nn.Sequential(*layers, nn.Linear(inputs, classes, bias))
+
+
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "one linear layer": lambda inputs: mlp(inputs),
+    "one hidden layer": lambda inputs: mlp(inputs, 64),
+    "two hidden layers": lambda inputs: mlp(inputs, 200, 200, classes=10),
+    "without biases": lambda inputs: mlp(inputs, 16, 5, bias=False),
+    "one class": lambda inputs: mlp(inputs, 7, classes=1),
+    "sequences in a sequence": lambda inputs: nn.Sequential(
+        nn.Flatten(), nn.Sequential(nn.Linear(inputs, 8), nn.ReLU()), nn.Sequential(nn.Sequential(nn.Linear(8, 3)))
+    ),
+    "a ReLU in place, and another one": lambda inputs: nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, 8), nn.ReLU(inplace=True), nn.ReLU(), nn.Linear(8, 4)
+    ),
+    "no ReLU between": lambda inputs: nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.Linear(8, 3)),
+    "a ReLU at the end": lambda inputs: nn.Sequential(nn.Flatten(), nn.Linear(inputs, 3), nn.ReLU()),
+    "the library's": lambda inputs: make("mlp", (inputs,), classes=3, seed=0),
+}
+
+
+def batch_of(module: nn.Module, shape: tuple[int, ...], samples: int) -> tuple[Tensor, Tensor]:
+    """Random inputs, images with their channels last in memory as the engine has them, and classes."""
+    inputs = torch.randn(samples, *shape)
+    if len(shape) == 3:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    classes = module(inputs).shape[1]
+    return inputs, torch.arange(samples) % classes
+
+
+def by_autograd(module: nn.Module, moving: list[Tensor], inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    """The gradients as autograd computes them."""
+    return torch.autograd.grad(cross_entropy(module(inputs), targets), moving)
+
+
+def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """Compare bits, and how they lie in memory: an optimiser may read them in that order."""
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("samples", [1, 3, 10, 50])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_have_the_bits_of_autograd(name: str, shape: tuple[int, ...], samples: int) -> None:
+    torch.manual_seed(0)
+    module = NETWORKS[name](torch.Size(shape).numel())
+    moving: list[Tensor] = list(module.parameters())
+    inputs, targets = batch_of(module, shape, samples)
+    plain = plain_network(module, moving)
+    assert plain is not None
+    assert plain.reads(inputs, targets)
+    assert_same(plain.gradients(inputs, targets), by_autograd(module, moving, inputs, targets))
+
+
+@pytest.mark.parametrize("chosen", [mask for mask in product([True, False], repeat=6) if any(mask)])
+def test_only_tensors_that_move_get_gradients(chosen: tuple[bool, ...]) -> None:
+    torch.manual_seed(1)
+    module = mlp(36, 12, 7)
+    for parameter, moves in zip(module.parameters(), chosen, strict=True):
+        parameter.requires_grad_(moves)
+    moving: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    inputs, targets = batch_of(module, (1, 6, 6), 5)
+    plain = plain_network(module, moving)
+    assert plain is not None
+    found = plain.gradients(inputs, targets)
+    assert_same(found, by_autograd(module, moving, inputs, targets))
+    assert all(float(gradient.abs().max()) > 0 for gradient in found)
+
+
+def test_a_plain_network_has_the_values_that_its_module_has_by_then() -> None:
+    module = mlp(30, 8)
+    moving: list[Tensor] = list(module.parameters())
+    plain = plain_network(module, moving)
+    assert plain is not None
+    inputs, targets = batch_of(module, (30,), 4)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(2)
+    assert_same(plain.gradients(inputs, targets), by_autograd(module, moving, inputs, targets))
+
+
+def test_numbers_that_are_not_finite_pass_as_they_do_in_autograd() -> None:
+    module = mlp(30, 8)
+    moving: list[Tensor] = list(module.parameters())
+    inputs, targets = batch_of(module, (30,), 4)
+    inputs[1, 3] = torch.inf
+    inputs[2, 4] = torch.nan
+    plain = plain_network(module, moving)
+    assert plain is not None
+    found = plain.gradients(inputs, targets)
+    for one, other in zip(found, by_autograd(module, moving, inputs, targets), strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def test_a_class_that_the_network_does_not_have_is_the_same_error() -> None:
+    module = mlp(30)
+    moving: list[Tensor] = list(module.parameters())
+    plain = plain_network(module, moving)
+    assert plain is not None
+    inputs = torch.zeros(2, 30)
+    for gradients in (plain.gradients, lambda *batch: by_autograd(module, moving, *batch)):
+        with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+            gradients(inputs, torch.tensor([0, 3]))
+
+
+class Doubled(nn.Sequential):
+    """A sequence that does more than its layers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Twice the outputs."""
+        for layer in self:
+            inputs = layer(inputs)
+        return 2 * inputs
+
+
+def with_changed_forward() -> nn.Module:
+    """A network with a method of its own in place of that of its class."""
+    module = mlp(36, 8)
+    module[1].forward = lambda inputs: 2 * inputs
+    return module
+
+
+def hooked(name: str) -> nn.Module:
+    """A network with a hook at one of its layers."""
+    module = mlp(36, 8)
+    getattr(module[2], name)(lambda *given: None)
+    return module
+
+
+def with_hook_at_a_tensor() -> nn.Module:
+    """A network with a hook that looks at a gradient."""
+    module = mlp(36, 8)
+    module.get_parameter("1.weight").register_hook(lambda gradient: None)
+    return module
+
+
+def with_tied_weights() -> nn.Module:
+    """A network with one matrix in two layers."""
+    module = mlp(8, 8, 8)
+    module[3].weight = module[1].weight
+    return module
+
+
+def with_columns_first() -> nn.Module:
+    """A network with a matrix that lies in memory column by column."""
+    module = mlp(36, 8)
+    module[1].weight = nn.Parameter(torch.randn(36, 8).t())
+    return module
+
+
+def with_scale() -> nn.Module:
+    """A sequence with a parameter that none of its layers has."""
+    module = mlp(36, 8)
+    module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    return module
+
+
+SHARED = nn.Linear(8, 8)
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)),
+    "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
+    "another activation": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3)),
+    "BatchNorm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
+    "a ReLU first": lambda: nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(36, 3)),
+    "flattening later": lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten(), nn.Linear(12, 3)),
+    "other flattening": lambda: nn.Sequential(nn.Flatten(2), nn.Linear(36, 3)),
+    "a hidden layer of one unit": lambda: mlp(36, 1),
+    "layers that do not fit": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Linear(7, 3)),
+    "a layer twice": lambda: nn.Sequential(SHARED, nn.ReLU(), SHARED),
+    "tied weights": with_tied_weights,
+    "columns first": with_columns_first,
+    "double precision": lambda: mlp(36, 8).double(),
+    "a module of the user's own": lambda: Doubled(nn.Flatten(), nn.Linear(36, 3)),
+    "a method of its own": with_changed_forward,
+    "weights from others": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(36, 3))),
+    "no sequence": lambda: nn.LSTM(4, 3),
+    "a hook forward": lambda: hooked("register_forward_hook"),
+    "a hook before": lambda: hooked("register_forward_pre_hook"),
+    "a hook backward": lambda: hooked("register_full_backward_hook"),
+    "a hook at a tensor": with_hook_at_a_tensor,
+    "a tensor outside the layers": with_scale,
+    "no layers": lambda: nn.Sequential(),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_are_left_to_autograd(name: str) -> None:
+    module = OTHERS[name]()
+    assert plain_network(module, list(module.parameters())) is None
+
+
+def test_a_network_of_which_nothing_moves_is_left_to_autograd() -> None:
+    assert plain_network(mlp(36, 8), []) is None
+
+
+@contextmanager
+def global_hook() -> Iterator[None]:
+    """A hook that is called for every module."""
+    handle = nn.modules.module.register_module_forward_hook(lambda *given: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def anomaly_detection() -> Iterator[None]:
+    """Torch's search for gradients that are not finite, which warns that it is slow."""
+    torch.autograd.set_detect_anomaly(True)
+    try:
+        yield
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.mark.parametrize(
+    "mode", [global_hook, anomaly_detection, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["hook", "nan", "cast"]
+)
+def test_modes_of_torch_are_left_to_autograd(mode: Callable[[], AbstractContextManager[object]]) -> None:
+    module = mlp(36, 8)
+    with mode():
+        assert plain_network(module, list(module.parameters())) is None
+    assert plain_network(module, list(module.parameters())) is not None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets"),
+    [
+        (torch.zeros(2, 36, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 36, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 35), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(36), torch.zeros(36, dtype=torch.int64)),
+        (torch.zeros(2, 36), torch.zeros(3, dtype=torch.int64)),
+        (torch.zeros(2, 36), torch.zeros(2, 1, dtype=torch.int64)),
+        (torch.zeros(2, 36), torch.zeros(2)),
+        (torch.zeros(2, 36, device="meta"), torch.zeros(2, dtype=torch.int64)),
+    ],
+)
+def test_other_batches_are_not_read(inputs: Tensor, targets: Tensor) -> None:
+    module = mlp(36, 8)
+    plain = plain_network(module, list(module.parameters()))
+    assert plain is not None
+    assert not plain.reads(inputs, targets)
+
+
+def test_images_are_read_only_where_they_are_flattened() -> None:
+    module = nn.Sequential(nn.Linear(6, 3))
+    plain = plain_network(module, list(module.parameters()))
+    assert plain is not None
+    assert plain.reads(torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64))
+    assert not plain.reads(torch.zeros(2, 1, 6), torch.zeros(2, dtype=torch.int64))
+
+
+TRAINING = {
+    "SGD": LocalTraining(epochs=2, batch=5, lr=0.1),
+    "all samples at once": LocalTraining(epochs=2, batch=0, lr=0.1),
+    "momentum and decay": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "clipping": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.1),
+    "Adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
+    "AdamW with decay": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
+}
+
+
+def engine_of(**options: object) -> tuple[Loop, Tensor]:
+    """An engine with clients of 12 and 9 samples, and the row from which they start."""
+    torch.manual_seed(2)
+    module = nn.Sequential(OrderedDict(flat=nn.Flatten(), fc1=nn.Linear(36, 10), relu=nn.ReLU(), fc2=nn.Linear(10, 3)))
+    client_data = ClientData(dataset(29), partition_of([12, 9]), seed=0)
+    return Loop(module, layout_of(module), client_data, **options), row_of(module, layout_of(module))  # type: ignore[arg-type]  # the options are mixed
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "trainable", [(True, True, True, True), (False, False, True, True), (True, False, False, True)]
+)
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_loop_trains_the_bits_that_autograd_leads_to(
+    name: str, trainable: tuple[bool, ...], prox: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = []
+    for find in (plain_network, lambda module, moving: None):
+        monkeypatch.setattr(loop, "plain_network", find)
+        engine, start = engine_of()
+        layout = layout_of(engine._module)
+        task = fit_of(layout, [[0], [0]], training=TRAINING[name], trainable=trainable, prox_weight=prox)
+        moved.append(engine.run(plan_of(start[None], task)).results["train"].updates.values)
+    assert torch.equal(*moved)
+    assert moved[0].abs().max() > 0
+
+
+class Used(Exception):
+    """Gradients were computed without autograd."""
+
+
+def refuse(*given: object) -> None:
+    """Say that this was called."""
+    raise Used
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss of the user's own."""
+    return (outputs.flatten(0, -2)[torch.arange(len(targets)), targets] - 1).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [
+        ({}, True),
+        ({"objective": Objective(transform="noise")}, True),
+        ({"objective": Objective(loss=f"{__name__}:squared")}, False),
+        ({"precision": "bfloat16"}, False),
+    ],
+    ids=["cross-entropy", "a transform", "another loss", "bfloat16"],
+)
+def test_the_loop_computes_without_autograd_what_is_plain(
+    options: dict[str, object], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlainNetwork, "gradients", refuse)
+    engine, start = engine_of(**options)
+    plan = plan_of(start[None], fit_of(layout_of(engine._module), [[0], [0]]))
+    if used:
+        with pytest.raises(Used):
+            engine.run(plan)
+    else:
+        assert engine.run(plan).results["train"].updates.values.abs().max() > 0
+
+
+def test_batches_that_a_plain_network_does_not_read_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlainNetwork, "gradients", refuse)
+    monkeypatch.setattr(PlainNetwork, "reads", lambda *given: False)
+    engine, start = engine_of()
+    report = engine.run(plan_of(start[None], fit_of(layout_of(engine._module), [[0], [0]])))
+    assert report.results["train"].updates.values.abs().max() > 0
+
+
+def test_what_has_other_targets_than_classes_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target of -100 is left out, so that the mean is not over all samples."""
+    monkeypatch.setattr(PlainNetwork, "gradients", refuse)
+    module = mlp(36, 8)
+    targets = torch.arange(29) % 3
+    targets[4] = -100
+    client_data = ClientData(replace(dataset(29), targets=targets), partition_of([12, 9]), seed=0)
+    layout = layout_of(module)
+    engine = Loop(module, layout, client_data)
+    report = engine.run(plan_of(row_of(module, layout)[None], fit_of(layout, [[0], [0]])))
+    assert report.results["train"].updates.values.abs().max() > 0
