@@ -291,6 +291,7 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
         "quoting",
         "resources",
         "records",
+        "records.changed_labels",
         "records.schema",
     )
     allowed = {"fedstrata", *(f"fedstrata.{name}" for name in shared)}
