@@ -42,24 +42,24 @@ def ratios(known: Lengths) -> list[float]:
     return [exp(mean) for mean in known.means.tolist()]
 
 
-def test_the_mean_ratio_is_that_of_logarithms_with_half_a_round_of_no_difference() -> None:
-    """A client of ratio 8 has 8 ^ (1 / 1.5) = 4 after a round, and 8 ^ (1.9 / 2.4) = 5.19 after two."""
-    assert ratios(after_rounds([2.0, 2.0, 2.0, 2.0, 16.0])) == pytest.approx([1.0] * 4 + [4.0])
-    assert ratios(after_rounds(*[[2.0, 2.0, 2.0, 2.0, 16.0]] * 2))[4] == pytest.approx(8 ** (1.9 / 2.4))
+def test_the_mean_ratio_is_that_of_logarithms_with_rounds_of_no_difference() -> None:
+    """A client of ratio 32 has 32 ^ (1 / 2.5) = 4 after a round, and 32 ^ (1.9 / 3.4) = 6.94 after two."""
+    assert ratios(after_rounds([2.0, 2.0, 2.0, 2.0, 64.0])) == pytest.approx([1.0] * 4 + [4.0])
+    assert ratios(after_rounds(*[[2.0, 2.0, 2.0, 2.0, 64.0]] * 2))[4] == pytest.approx(32 ** (1.9 / 3.4))
 
 
 def test_who_keeps_sending_far_longer_updates_is_left_out_and_comes_back_when_it_stops() -> None:
-    long = after_rounds(*[[1.0, 1.1, 0.9, 1.0, 5.0]] * 3)
+    long = after_rounds(*[[1.0, 1.1, 0.9, 1.0, 8.0]] * 3)
     assert long.left_out.tolist() == [False] * 4 + [True]
-    # A weight of 0.9 + 0.81 + 0.729 of log 5 in 3.939 is a ratio of 2.71, and a round later 2.195 in 4.595 is 2.16.
+    # A weight of 0.9 + 0.81 + 0.729 of log 8 in 4.939 is a ratio of 2.79, and a round later 2.195 in 5.595 is 2.26.
     back = [after_rounds(*[[1.0, 1.1, 0.9, 1.0, 1.0]] * rounds, known=long) for rounds in (1, 2)]
-    assert [ratios(each)[4] for each in back] == pytest.approx([2.71, 2.16], abs=0.005)
+    assert [ratios(each)[4] for each in back] == pytest.approx([2.79, 2.26], abs=0.005)
     assert [bool(each.left_out[4]) for each in back] == [True, False]
 
 
-def test_one_round_of_three_times_the_median_is_not_enough() -> None:
-    """3 ^ (1 / 1.5) = 2.08 is not above 2.5; after a second one 3 ^ (1.9 / 2.4) = 2.39, after a third 2.53."""
-    rounds = [[1.0, 1.0, 1.0, 1.0, 3.0]] * 3
+def test_two_rounds_of_five_times_the_median_are_not_enough() -> None:
+    """5 ^ (1 / 2.5) = 1.90 and, after a second round, 5 ^ (1.9 / 3.4) = 2.46 are at most 2.5; after a third, 2.82."""
+    rounds = [[1.0, 1.0, 1.0, 1.0, 5.0]] * 3
     assert [bool(after_rounds(*rounds[:count]).left_out[4]) for count in (1, 2, 3)] == [False, False, True]
 
 

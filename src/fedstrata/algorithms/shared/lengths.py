@@ -26,8 +26,11 @@ from fedstrata.lazy_torch import torch
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
 
-_DOUBT = 0.5
-"""The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many."""
+_DOUBT = 1.5
+"""The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many.
+
+The first updates of honest clients may be long where each has its own mix of classes.
+"""
 
 _LARGEST_RATIO = 2.5
 """The mean ratio above which a client is left out."""
