@@ -95,7 +95,7 @@ def completed(record: dict[str, Any], before: Membership | None) -> dict[str, An
     for name in changed:
         rows = whole.pop(name + _SUFFIX)
         _check(rows, len(before.labels), 1 if name == _PENDING else _MAX_NODE - 1, name + _SUFFIX)
-        whole[name] = _applied(before.labels, rows) if name == _LABELS else _waiting(before.pending, rows)
+        whole[name] = _applied(before.labels, rows) if name == _LABELS else _pending(before.pending, rows)
     return whole
 
 
@@ -132,17 +132,22 @@ def _check(rows: Any, n: int, largest: int, name: str) -> None:
 def _applied(labels: Sequence[int], rows: Sequence[Row]) -> Sequence[int]:
     """Return the labels with changes; the same list where there are none, so that rounds share it."""
     if not rows:
-        return labels
+        return _checked(labels)
     after = CheckedIds(labels)
     for value, first, last in rows:
         after[first : last + 1] = [value] * (last + 1 - first)
     return after
 
 
-def _waiting(pending: Sequence[int], rows: Sequence[Row]) -> Sequence[int]:
-    """Return the clients that wait, ascending, with changes."""
+def _checked(ids: Sequence[int]) -> Sequence[int]:
+    """Return ids as a list that is neither checked nor copied again."""
+    return ids if isinstance(ids, CheckedIds) else CheckedIds(ids)
+
+
+def _pending(pending: Sequence[int], rows: Sequence[Row]) -> Sequence[int]:
+    """Return the pending clients, ascending, with changes; the same list where there are none."""
     if not rows:
-        return pending
+        return _checked(pending)
     named = {client for _, first, last in rows for client in range(first, last + 1)}
     added = [client for value, first, last in rows if value for client in range(first, last + 1)]
     kept = (client for client in pending if client not in named)
