@@ -167,13 +167,13 @@ def _linear_layers(parts: Sequence[nn.Module], places: Mapping[int, int]) -> lis
     """
     layers = list[_Linear]()
     tensors = list[Tensor]()
-    for part, next in zip_longest(parts, parts[1:]):
+    for part, following in zip_longest(parts, parts[1:]):
         if type(part) is nn.Linear:
             own = [tensor for tensor in (part.weight, part.bias) if tensor is not None]
             tensors += own
             weight, bias = (own[0].detach(), own[1].detach() if own[1:] else None)
             numbers = (places.get(id(part.weight)), places.get(id(part.bias)))
-            layers.append(_Linear(weight, bias, type(next) is nn.ReLU, numbers))
+            layers.append(_Linear(weight, bias, type(following) is nn.ReLU, numbers))
         elif type(part) is not nn.ReLU or not layers:
             return []
     # Autograd computes a hidden layer of one unit in another way for a batch of one sample.

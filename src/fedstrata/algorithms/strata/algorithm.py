@@ -18,12 +18,7 @@ from fedstrata.algorithms.shared.directions import no_directions, with_direction
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import (
-    add_fold_tasks,
-    answering_cohort,
-    next_level,
-    usable_sizes,
-)
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,

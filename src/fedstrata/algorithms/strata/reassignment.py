@@ -26,7 +26,7 @@ _MAX_SIBLINGS = 5
 
 _ALIKE_SHARE = 0.25
 """Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
-that of any third one. Of clusters of the same group it was an eighth, of any others at least a half."""
+that of any third one."""
 
 _MOST = 0.75
 """The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
@@ -82,7 +82,7 @@ def _siblings(state: StrataState, own: int) -> list[int]:
 
 
 def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
-    """Who went over to another cluster of its split, by the clusters of the clients now, (n,); bool (n,)."""
+    """Who went over to another cluster, by the clusters of the clients now, (n,); bool (n,)."""
     return (state.labels >= 0) & (state.labels != labels)
 
 
