@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
 from fedstrata.lazy_torch import torch
 
@@ -103,13 +104,10 @@ class KnowsPersonalModels(Protocol):
 def tuning_tasks(
     problem: Problem, last: LastModels, name: str, epochs: int, trainable: Mask, fold: str = "all"
 ) -> dict[str, LocalTask]:
-    """Every client tunes its model, in a task for each epoch.
-
-    The learning rate is that of the experiment before any schedule, and falls linearly: with e of E epochs to go, it is
-    e / E of it. Few samples at a constant rate leave a model that is as good as its last few steps.
+    """Every client tunes its model, in a task for each epoch, with a rate that falls from that of the experiment to 0.
 
     Args:
-        problem: What is fixed for the run.
+        problem: What is fixed for the run. Its learning rate is that before any schedule.
         last: What the clients start from.
         name: The name of this tuning, with which those of its tasks begin.
         epochs: The number of epochs.
@@ -119,13 +117,5 @@ def tuning_tasks(
     Returns:
         The tasks in their order. The last one ends with the tuned model.
     """
-    tasks = dict[str, LocalTask]()
-    before = ""
-    for epoch in range(epochs):
-        training = problem.training.with_epochs(1)
-        training = replace(training, lr=training.lr * (epochs - epoch) / epochs)
-        task = last.task(problem, training, trainable, stream=f"{name}-{epoch + 1}")
-        after = f"{name}-{fold}-{epoch + 1}"
-        tasks[after] = replace(task, fold=fold, continues=before)
-        before = after
-    return tasks
+    task = replace(last.task(problem, problem.training, trainable, stream=name), fold=fold)
+    return tuning_by_epochs(task, problem.training, f"{name}-{fold}", epochs, stream=name)
