@@ -293,6 +293,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "diverged": _divergence_text,
         "reversed": _reversal_text,
         "oversized": _excess_text,
+        "clipped": _clipping_text,
         "drifted": _drift_text,
         "no_sum": _no_sum_text,
         "cut_updates": _cut_updates_text,
@@ -331,6 +332,11 @@ def _reversal_text(event: Mapping[str, Any]) -> str:
 def _excess_text(event: Mapping[str, Any]) -> str:
     """Return why updates are not in the mean of their cluster."""
     return "the updates of the last rounds are much longer than those of the cluster; they are not in its mean"
+
+
+def _clipping_text(event: Mapping[str, Any]) -> str:
+    """Return why updates count less in the mean of their cluster."""
+    return "updates more than twice as long as the median of the cluster; they count as if they were twice as long"
 
 
 def _drift_text(event: Mapping[str, Any]) -> str:

@@ -138,7 +138,17 @@ def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     values = names.in_values(event.get("values", {}))
     if what == "split":
         return RoundEvent(what, " ".join(who), layer, sentence(why, layer, values))
-    if what in ("rejected", "reversed", "oversized", "drifted", "diverged", "scout", "no_sum", "cut_updates"):
+    if what in (
+        "rejected",
+        "reversed",
+        "oversized",
+        "clipped",
+        "drifted",
+        "diverged",
+        "scout",
+        "no_sum",
+        "cut_updates",
+    ):
         return RoundEvent(what, " ".join(who), layer if what == "scout" else "", event_text(event))
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))

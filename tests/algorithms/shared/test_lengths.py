@@ -5,7 +5,7 @@ from math import exp, log, nan, sqrt
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.lengths import Lengths, no_lengths, shortened, with_lengths
+from fedstrata.algorithms.shared.lengths import Lengths, clipped, no_lengths, shortened, with_lengths
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 FIVE = torch.zeros(5, dtype=torch.int64)
@@ -147,3 +147,43 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
     result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
     known = with_lengths(no_lengths(3), layout, Report({TRAIN: result}), FIVE[:3], NOBODY[:3])
     assert known.largest_median == pytest.approx(sqrt(2)) and known.last.tolist() == [0.0] * 3
+
+
+def norms_of(report: Report) -> list[float]:
+    return report.results[TRAIN].updates.values[:, 0].tolist()
+
+
+def test_no_update_counts_more_than_twice_the_median_of_its_cluster_from_the_first_round_on() -> None:
+    report = report_of([1.0, 2.0, 3.0, 4.0, 50.0])
+    known = with_lengths(no_lengths(5), LAYOUT, report, FIVE, NOBODY)
+    shorter, long = clipped(known, LAYOUT, report, FIVE)
+    assert norms_of(shorter) == pytest.approx([1.0, 2.0, 3.0, 4.0, 2 * 3.0]) and long.tolist() == [4]
+    assert norms_of(report) == [1.0, 2.0, 3.0, 4.0, 50.0]
+
+
+def test_a_round_without_long_updates_stays_the_same_object() -> None:
+    report = report_of([1.0, 2.0, 3.0, 4.0, 6.0])
+    same, long = clipped(no_lengths(5), LAYOUT, report, FIVE)
+    assert same is report and not len(long)
+
+
+def test_clusters_have_their_own_medians_and_those_of_two_clients_none() -> None:
+    """Of three clients, 1 is the median; of the other two, nobody knows which one is right."""
+    report = report_of([1.0, 1.0, 9.0, 1.0, 9.0], chosen=[0, 0, 0, 1, 1])
+    shorter, long = clipped(no_lengths(5), LAYOUT, report, torch.tensor([0, 0, 0, 1, 1]))
+    assert norms_of(shorter) == pytest.approx([1.0, 1.0, 2.0, 1.0, 9.0]) and long.tolist() == [2]
+
+
+def test_newcomers_are_shortened_too_and_pending_clients_are_not_compared() -> None:
+    """Whoever goes from cluster to cluster is never compared over rounds, so each round has to bound it."""
+    report = report_of([1.0, 1.0, 1.0, 9.0, 9.0])
+    labels = torch.tensor([0, 0, 0, 0, -1])
+    known = with_lengths(no_lengths(5), LAYOUT, report, labels, torch.tensor([False, False, False, True, False]))
+    shorter, long = clipped(known, LAYOUT, report, labels)
+    assert norms_of(shorter) == pytest.approx([1.0, 1.0, 1.0, 2.0, 9.0]) and long.tolist() == [3]
+
+
+def test_who_has_more_samples_is_shortened_less() -> None:
+    report = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 30])
+    shorter, _ = clipped(no_lengths(5), LAYOUT, report, FIVE)
+    assert norms_of(shorter)[4] == pytest.approx(2 * 3)

@@ -35,6 +35,9 @@ The first updates of honest clients may be long where each has its own mix of cl
 _LARGEST_RATIO = 2.5
 """The mean ratio above which a client is left out."""
 
+_LARGEST_NOW = 2.0
+"""The ratio to which the update of any client is shortened in the round in which it is sent."""
+
 _LEAST_SHARE = 0.25
 """Norms are compared with at least this share of the largest median so far."""
 
@@ -147,10 +150,7 @@ def _norms(layout: Layout, result: Result) -> torch.Tensor:
 
 def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> Lengths:
     """What is known after the updates of the members of one cluster, by their norms and numbers of samples, (m,)."""
-    median = float(norms.median())
-    largest = max(median, known.largest_median)
-    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0)
-    logs = (norms / (max(median, _LEAST_SHARE * largest) * excused)).log()
+    logs = (norms / _compared_with(known, norms, sizes)).log()
     jumped = _jumped(known, ids, logs)
     after = replace(
         known,
@@ -158,11 +158,18 @@ def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: t
         weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
         last=known.last.index_put((ids,), logs),
         left_out=known.left_out.index_put((ids,), _too_long(known, ids, logs)),
-        largest_median=largest,
+        largest_median=max(float(norms.median()), known.largest_median),
     )
     # What a client has sent before says nothing about its new data.
     forgotten = torch.zeros_like(known.drifted).index_put((ids,), jumped)
     return replace(after.forgetting(forgotten), left_out=after.left_out, drifted=after.drifted | forgotten)
+
+
+def _compared_with(known: Lengths, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """What the norm of each client of one cluster is compared with, (m,): the median, times what its size excuses."""
+    median = float(norms.median())
+    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0)
+    return max(median, _LEAST_SHARE * max(median, known.largest_median)) * excused
 
 
 def _too_long(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
@@ -183,6 +190,40 @@ def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tens
     enough = weights > least - 1e-4  # float32 loses some digits
     high = logs.minimum(last)
     return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
+
+
+def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor) -> tuple[Report, torch.Tensor]:
+    """The report in which no update by the normal training is much longer than others of its cluster.
+
+    One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
+    counts more than two.
+
+    Args:
+        known: What is known of the norms, with this round.
+        layout: The layout of the network.
+        report: The report of the round.
+        labels: The cluster of each client, (n,); -1 for a pending client.
+
+    Returns:
+        The report, and whose updates were shortened, ids.
+    """
+    result = report.results[TRAIN]
+    clients = result.updates.clients
+    norms = _norms(layout, result)
+    factors = torch.ones_like(norms)
+    here = labels[clients]
+    for cluster in here[here >= 0].unique().tolist():
+        rows = (here == cluster) & (norms > _TINY)
+        if int(rows.sum()) >= _MIN_CLIENTS:
+            limits = _LARGEST_NOW * _compared_with(known, norms[rows], result.sizes[rows])
+            factors[rows] = (limits / norms[rows]).clamp(max=1.0)
+    long = factors < 1.0
+    if not bool(long.any()):
+        return report, clients[long]
+    values = result.updates.values.clone()
+    values[long] *= factors[long, None]
+    shorter = replace(result, updates=replace(result.updates, values=values))
+    return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
 
 
 def shortened(report: Report, clients: torch.Tensor) -> Report:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.directions import no_directions, with_directions
+from fedstrata.algorithms.shared.directions import no_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.shared.lengths import no_lengths, shortened, with_lengths
+from fedstrata.algorithms.shared.lengths import no_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
 from fedstrata.algorithms.strata.holdout import (
@@ -62,11 +62,19 @@ from fedstrata.algorithms.strata.state import (
     with_answer_counts,
     with_membership_changes,
 )
+from fedstrata.algorithms.strata.trial import (
+    CLEAR_LEVEL,
+    GroupTrial,
+    add_trial_tasks,
+    may_be_tried,
+    start_trial,
+    with_trial_round,
+)
+from fedstrata.algorithms.strata.update_checks import check_updates
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
     Evaluation,
-    Layout,
     Plan,
     Problem,
     Report,
@@ -117,9 +125,9 @@ class Strata:
             ``personal.method = "best"``, and else "group".
         direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
             signs, are left out of its mean. With central differential privacy they are not.
-        norm_check: Whether updates that keep being much longer than those of their cluster are left out of its mean,
-            and clients whose updates have suddenly become much longer are offered the models of all clusters. With
-            central differential privacy neither is done.
+        norm_check: Whether no update counts more than twice the median norm of its cluster, updates that keep being
+            much longer are left out of its mean, and clients whose updates have suddenly become much longer are offered
+            the models of all clusters. With central differential privacy none of this is done.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -162,6 +170,7 @@ class Strata:
         running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
         comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
         plan = add_evaluation_tasks(plan, problem.layout, comparisons)
+        plan = add_trial_tasks(plan, problem.layout, problem.training, list(running_trials(state).values()))
         plan = add_outlier_training(plan, running_searches(state))
         return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds, cohort), state.sizes)
 
@@ -172,13 +181,17 @@ class Strata:
         labels = self.assign(problem, state, report)
         reassigned = reassigned_clients(state, labels)
         state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
-        state, report, counted, found = check_updates(problem.layout, state, report)
+        checked = check_updates(problem.layout, state, report, labels)
+        state, report = checked.state, checked.report
         participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
 
-        # 1. Conclude the hold-out comparisons in which enough clients have answered, and start those of outliers.
-        state, concluded = self._conclude_comparisons(state, report)
+        # 1. Conclude the trials and hold-out comparisons in which enough clients have answered. Start the trials of
+        # groups whose gain is not clear, and the comparisons of outliers.
+        state, tried = self._go_on_with_trials(problem, state, report)
+        state, compared = self._conclude_comparisons(problem, state, report)
         state = self._compare_outliers(problem, state, report)
+        concluded = {**tried, **compared}
         decisions |= {cluster: split.decision for cluster, split in concluded.items()}
         splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
 
@@ -195,7 +208,7 @@ class Strata:
         # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
         state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
         parted = split_clusters(state, labels, splits, self.reassignment_rounds)
-        after, diagnostics = aggregate(problem, state, counted, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, state, checked.counted, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, before, report)
         after = replace(
             after,
@@ -206,7 +219,7 @@ class Strata:
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*found, *reassignment_events(state, labels, reassigned), *diagnostics.events),
+            events=(*checked.events, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -224,7 +237,24 @@ class Strata:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
 
-    def _conclude_comparisons(self, state: StrataState, report: Report) -> tuple[StrataState, dict[int, ClusterSplit]]:
+    def _go_on_with_trials(
+        self, problem: Problem, state: StrataState, report: Report
+    ) -> tuple[StrataState, dict[int, ClusterSplit]]:
+        """The state with the trials after a round, and what was decided where enough have measured, by cluster."""
+        round = state.round + 1
+        concluded = dict[int, ClusterSplit]()
+        clusters = list(state.clusters)
+        for cluster, trial in running_trials(state).items():
+            trial = with_trial_round(problem, trial, report)
+            is_over = trial.comparison.complete or trial.is_given_up(round)
+            if trial.comparison.complete:
+                concluded[cluster] = split_decision(trial.comparison, round, holdout_check=self.holdout_check)
+            clusters[cluster] = replace(clusters[cluster], trial=None if is_over else trial)
+        return replace(state, clusters=tuple(clusters)), concluded
+
+    def _conclude_comparisons(
+        self, problem: Problem, state: StrataState, report: Report
+    ) -> tuple[StrataState, dict[int, ClusterSplit]]:
         """The state with the members' answers, and what was decided where enough have answered, by cluster."""
         round = state.round + 1
         concluded = dict[int, ClusterSplit]()
@@ -237,7 +267,11 @@ class Strata:
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
                 split = self._split_decision(comparison, round)
-                clusters[cluster] = known.concluded(comparison, split=split is not None and split.count > 1)
+                is_split = split is not None and split.count > 1
+                clusters[cluster] = known.concluded(comparison, split=is_split)
+                if not is_split and known.may_try(round) and may_be_tried(problem, comparison):
+                    trial = start_trial(comparison, state.models[cluster], round)
+                    clusters[cluster] = clusters[cluster].trying(trial)
                 # If no outlier is separated, the decision of the test before the search stays.
                 concluded |= {} if split is None else {cluster: split}
         return replace(state, clusters=tuple(clusters)), concluded
@@ -282,6 +316,8 @@ class Strata:
                     personal=self.holdout_models == "personal" and not test.is_single_fold,
                     has_stand_ins=sampled,
                 )
+                if comparison is not None and may_be_tried(problem, comparison):
+                    comparison = replace(comparison, gain_level=CLEAR_LEVEL)
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
                 updates = first_half_updates(test.sent, test.clients)
@@ -304,39 +340,9 @@ class Strata:
         return replace(state, clusters=tuple(clusters))
 
 
-def check_updates(
-    layout: Layout, state: StrataState, report: Report
-) -> tuple[StrataState, Report, Report, tuple[dict[str, Any], ...]]:
-    """Find the clients whose updates keep pointing against those of their cluster, or are much longer.
-
-    Tests of groups and models of groups go on with them: they may be an honest group that wants another model.
-
-    Returns:
-        The state with what is now known of directions and lengths; the report, where the updates by other tasks than
-        the normal training are no longer than others; this report without the updates that are left out of the means;
-        and an event of each kind where there are some.
-    """
-    clients = report.results[TRAIN].updates.clients
-    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
-    lengths = state.lengths
-    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    long = drifted = nobody
-    if lengths is not None:
-        # Whoever was offered other models has now chosen.
-        chosen = nobody.index_fill(0, clients, True) & unsettled(state)
-        before = lengths.settled(chosen)
-        lengths = with_lengths(before, layout, report, state.labels, state.newcomers)
-        long = lengths.left_out
-        drifted = lengths.drifted & ~before.drifted
-        report = shortened(report, long)
-    backwards = nobody if directions is None else directions.left_out
-    kinds = {"reversed": backwards, "oversized": long, "drifted": drifted}
-    events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
-    gone = (backwards | long)[clients]
-    result = report.results[TRAIN].only(~gone)
-    counted = replace(report, results={**report.results, TRAIN: result}) if bool(gone.any()) else report
-    state = replace(state, directions=directions, lengths=lengths)
-    return state, report, counted, tuple(event for event in events if event["clients"])
+def running_trials(state: StrataState) -> dict[int, GroupTrial]:
+    """The trials of groups, by cluster."""
+    return {cluster: known.trial for cluster, known in enumerate(state.clusters) if known.trial is not None}
 
 
 def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
@@ -385,6 +391,7 @@ def split_clusters(
                     tests=int(state.side_tests[clients].max()),
                     holdout_tests=known.holdout_tests,
                     last_test_round=known.last_test_round,
+                    last_trial_round=known.last_trial_round,
                     reassignment_rounds=reassignment_rounds,
                 )
                 clusters.append(child)

@@ -54,6 +54,31 @@ class GroupTree:
         confirmed = torch.tensor([self.is_confirmed(node) for node in range(len(self))])
         return (own | (beside & ~confirmed)).nonzero().flatten().tolist()
 
+    def by_depth(self) -> list[torch.Tensor]:
+        """The group of each client, by depth: first that of everyone, then its side, and so on, (m,) each; -1 for none.
+
+        A client of a group that is not split, or that was in none of its subgroups, has none from there on.
+        """
+        found = list[torch.Tensor]()
+        depths = self._depths()
+        for depth in range(max(depths) + 1):
+            nodes = torch.tensor([node for node, own in enumerate(depths) if own == depth])
+            inside = self.inside[nodes]
+            found.append(torch.where(inside.any(dim=0), nodes[inside.int().argmax(dim=0)], -1))
+        return found
+
+    def _depths(self) -> list[int]:
+        """The number of splits above each group, q in all."""
+        depths = [0]
+        for parent in self.parents[1:].tolist():
+            depths.append(depths[parent] + 1)
+        return depths
+
+    def confirmed_only(self) -> GroupTree:
+        """The tree of the confirmed splits alone."""
+        kept = 2 * self.confirmed + 1
+        return GroupTree(self.inside[:kept], self.parents[:kept], self.confirmed)
+
     def only(self, kept: torch.Tensor) -> GroupTree | None:
         """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""
         inside = self.inside[:, kept]

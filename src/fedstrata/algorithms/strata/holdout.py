@@ -48,7 +48,7 @@ A model of few clients follows the noise of their data more than one of many, an
 twice the distance, what the clients of a group have in common counts twice, and the variance of the noise four times.
 """
 
-_MAX_LOSS = 1e3
+MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
 
 
@@ -72,6 +72,7 @@ class HoldoutComparison:
         round: The round in which the comparison began.
         of_outliers: Whether the groups are outliers, and all others.
         has_stand_ins: Whether other members stand in for those who were compared. They join `clients` when they answer.
+        gain_level: The level of the t-test of the gains of personal models.
     """
 
     clients: torch.Tensor
@@ -86,6 +87,7 @@ class HoldoutComparison:
     round: int
     of_outliers: bool = False
     has_stand_ins: bool = False
+    gain_level: float = 0.025
 
     @property
     def answered(self) -> torch.Tensor:
@@ -415,7 +417,7 @@ def with_answers(
         row = int((result.updates.clients == client).nonzero())
         nodes = comparison.groups.models_for(place)
         answer = result.losses[row, : len(nodes) * losses_by_share.shape[2]].reshape(len(nodes), -1)
-        losses_by_share[place, nodes] = answer.nan_to_num(nan=_MAX_LOSS).clamp(max=_MAX_LOSS)
+        losses_by_share[place, nodes] = answer.nan_to_num(nan=MAX_LOSS).clamp(max=MAX_LOSS)
         errors[place, nodes] = report.results[_ERRORS_TASK].losses[row, : len(nodes)]
         samples[place] = report.client_stats["units"].of(torch.tensor([client])).flatten()[0]
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
@@ -430,7 +432,7 @@ def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch
     result = report.results[_SIDE_TASK]
     here = torch.isin(result.updates.clients, others)
     clients = result.updates.clients[here]
-    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=_MAX_LOSS)
+    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=MAX_LOSS)
     new = comparison_of(
         clients,
         placed(comparison.groups, losses),

@@ -18,9 +18,6 @@ from fedstrata.clustering import error_rate_test
 from fedstrata.core import Decision
 from fedstrata.lazy_torch import torch
 
-_PERSONAL_LEVEL = 0.025
-"""The level of the t-test of the gains of personal models."""
-
 _LARGEST_LOSS = 3.0
 """What a member loses by a split counts up to so many times the median of what members of its subgroup gain or lose.
 
@@ -126,7 +123,7 @@ def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor) -> bool:
     fewer clients to learn from in all later rounds.
     """
     if comparison.of_personal_models:
-        return _gain_p_value(gains) <= _PERSONAL_LEVEL
+        return _gain_p_value(gains) <= comparison.gain_level
     return float(gains.sum()) > 0
 
 
@@ -190,5 +187,5 @@ def _to_decision(
         values |= {"p_holdout": p, "level_holdout": comparison.level}
     values |= {"gain": float(gains.mean()), "groups": float(len(leaves))}
     if comparison.of_personal_models:
-        values |= {"p_gain": _gain_p_value(gains), "level_gain": _PERSONAL_LEVEL}
+        values |= {"p_gain": _gain_p_value(gains), "level_gain": comparison.gain_level}
     return replace(test, kind=kind if len(leaves) > 1 else f"{kind}_without_gain", values=values)

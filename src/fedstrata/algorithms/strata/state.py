@@ -15,6 +15,7 @@ from fedstrata.algorithms.shared.model_stability import (
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, FoldSimilarity
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
+from fedstrata.algorithms.strata.trial import GroupTrial
 from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch
@@ -52,6 +53,9 @@ class ClusterState:
         last_search_round: The last round after which a search for outliers began; 0 before the first.
         sides_only: Whether a comparison with groups inside the two sides once ended without a split. Then later
             comparisons are of the two sides alone, which costs far less.
+        trial: The trial of groups that is running, if there is one.
+        last_trial_round: The last round after which a trial began, of it or of the cluster that it was split from; 0
+            before the first.
     """
 
     similarity: FoldSimilarity | None = None
@@ -64,17 +68,21 @@ class ClusterState:
     search: OutlierSearch | None = None
     last_search_round: int = 0
     sides_only: bool = False
+    trial: GroupTrial | None = None
+    last_trial_round: int = 0
 
     def only(self, members: torch.Tensor) -> ClusterState:
         """The same for some of the members, by a bool (n,)."""
         similarity = self.similarity
         comparison = self.comparison
         search = self.search
+        trial = self.trial
         return replace(
             self,
             similarity=similarity and similarity.only(members[similarity.clients]),
             comparison=comparison and comparison.only(members[comparison.clients]),
             search=search and search.only(members[search.clients]),
+            trial=trial and trial.only(members[trial.comparison.clients]),
         )
 
     def comparing(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
@@ -104,11 +112,19 @@ class ClusterState:
             self, comparison=None, search=None, sides_only=self.sides_only or (had_groups_inside and not split)
         )
 
+    def trying(self, trial: GroupTrial) -> ClusterState:
+        """The same with a trial that begins."""
+        return replace(self, trial=trial, last_trial_round=trial.comparison.round)
+
     @property
     def idle(self) -> bool:
         """Whether the cluster may be tested: no groups are being compared, and no members are being reassigned."""
         compares_groups = self.comparison is not None and not self.comparison.of_outliers
-        return not compares_groups and not self.reassignment_rounds
+        return not compares_groups and self.trial is None and not self.reassignment_rounds
+
+    def may_try(self, round: int) -> bool:
+        """Whether a trial may begin after a round: the last one began at a third of it, so that trials get rare."""
+        return round >= 3 * self.last_trial_round
 
     def may_search(self, round: int) -> bool:
         """Whether a search for outliers may begin after a round: none is running, and the last began at half of it."""

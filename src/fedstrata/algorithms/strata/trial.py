@@ -1,0 +1,202 @@
+"""Trials: the models of groups and that of all are trained beside each other for some rounds, before groups are split.
+
+A hold-out comparison of one round cannot tell two kinds of groups apart. The models of some need several rounds until
+they are better than one for all. Those of others are better at first, and worse after some rounds, as each has fewer
+clients to learn from. Where clients make personal models, groups that differ little are of the second kind.
+
+So members train the models of their groups on half A of their data, in rounds of their own beside the normal training.
+There is one model for each group of the tree, that of all clients included, and all begin with the cluster's model.
+Then each client makes a personal model of the model of each of its groups, on half A as well, and measures on half B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedstrata.algorithms.shared.interpolation import SHARES
+from fedstrata.algorithms.shared.tuning import tuning_by_epochs
+from fedstrata.algorithms.strata.holdout import MAX_LOSS, HoldoutComparison, comparison_of, mean_update
+from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report
+from fedstrata.lazy_torch import torch
+
+_ROUNDS = 4
+"""The number of rounds in which the models are trained."""
+
+_TUNING_EPOCHS = 4
+"""The epochs on half A by which a client makes a personal model. That of the personal stage has as many on all data."""
+
+_LEVEL = 0.15
+"""The level of the t-test of the gains of personal models after a trial."""
+
+CLEAR_LEVEL = 0.001
+"""The level of this test from which on a comparison of one round needs no trial."""
+
+_MAX_ROUNDS = 10
+"""The number of rounds after which a trial is given up if too few have measured."""
+
+
+@dataclass(frozen=True)
+class GroupTrial:
+    """The models of the groups of one cluster in trial.
+
+    Attributes:
+        comparison: The groups, their models so far, (q, p), and how well these do. The round is that of the beginning.
+        rounds: The number of rounds in which they have been trained.
+    """
+
+    comparison: HoldoutComparison
+    rounds: int = 0
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the models are complete, so that the members measure them."""
+        return self.rounds >= _ROUNDS
+
+    def is_given_up(self, round: int) -> bool:
+        """Whether the trial ends after a round without a decision: too few have measured, or a model has diverged."""
+        late = round >= self.comparison.round + _ROUNDS + _MAX_ROUNDS
+        return late or not bool(self.comparison.models.isfinite().all())
+
+    def only(self, kept: torch.Tensor) -> GroupTrial | None:
+        """The trial for some of the clients, by a bool (m,); None where a side is left without any."""
+        comparison = self.comparison.only(kept)
+        return None if comparison is None else replace(self, comparison=comparison)
+
+
+def may_be_tried(problem: Problem, comparison: HoldoutComparison) -> bool:
+    """Whether a trial may follow a comparison that does not show a clear gain.
+
+    It is of personal models, and of the members themselves. And the models of groups in trial are sent to members in
+    several rounds: neither differential privacy nor a least number of clients in a cluster covers them.
+    """
+    is_open = problem.privacy is None and problem.min_cluster == 1
+    is_of_groups = comparison.groups.confirmed > 0 and not comparison.has_stand_ins
+    return is_open and is_of_groups and comparison.of_personal_models
+
+
+def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int) -> GroupTrial:
+    """A trial of those groups of a comparison that permutation tests have confirmed.
+
+    Args:
+        comparison: The comparison.
+        start: The model of the cluster, (p,).
+        round: The round after which the trial begins.
+    """
+    groups = comparison.groups.confirmed_only()
+    models = start.expand(len(groups), -1).clone()
+    test = comparison.decision
+    decision = replace(test, values={**test.values, "trial_rounds": float(_ROUNDS)})
+    level = comparison.level
+    begin = models[:1].clone()
+    trial = comparison_of(comparison.clients, groups, models, begin, level=level, decision=decision, round=round)
+    return GroupTrial(replace(trial, gain_level=_LEVEL))
+
+
+def add_trial_tasks(plan: Plan, layout: Layout, training: LocalTraining, trials: Sequence[GroupTrial]) -> Plan:
+    """The plan in which members also train the models of trials, or make personal models of them and measure these.
+
+    Args:
+        plan: The plan.
+        layout: The layout of the network.
+        training: How a client trains before any schedule of its rate.
+        trials: The trials.
+    """
+    if not trials:
+        return plan
+    to_train = _NodesByDepth(plan.cohort)
+    to_measure = _NodesByDepth(plan.cohort)
+    first = len(plan.models)
+    for trial in trials:
+        asked = to_measure if trial.is_trained else to_train
+        asked.add(trial.comparison, first)
+        first += len(trial.comparison.models)
+    work = replace(plan.tasks[TRAIN], fold="A", selection_fold="A")
+    tasks = dict(plan.tasks)
+    for depth, candidates in enumerate(to_train.candidates):
+        name = _training_task(depth)
+        tasks[name] = replace(work, candidates=candidates[:, None], stream=name)
+    for depth, candidates in enumerate(to_measure.candidates):
+        tasks |= _measuring_tasks(replace(work, candidates=candidates[:, None]), layout, training, depth)
+    models = torch.cat([plan.models, *(trial.comparison.models for trial in trials)])
+    return replace(plan, models=models, tasks=tasks)
+
+
+class _NodesByDepth:
+    """The model of each client of a cohort by the depth of its group in the tree, (m,) each; -1 for none."""
+
+    def __init__(self, cohort: torch.Tensor) -> None:
+        self._cohort = cohort
+        self.candidates = list[torch.Tensor]()
+
+    def add(self, comparison: HoldoutComparison, first: int) -> None:
+        """Add the clients of a trial that have not measured yet. The model of its first group has this number."""
+        waiting = ~comparison.answered
+        rows = torch.isin(self._cohort, comparison.clients[waiting])
+        places = torch.searchsorted(comparison.clients, self._cohort[rows])
+        for depth, nodes in enumerate(comparison.groups.by_depth()):
+            if depth == len(self.candidates):
+                self.candidates.append(torch.full_like(self._cohort, -1))
+            own = nodes[places]
+            self.candidates[depth][rows] = torch.where(own >= 0, first + own, -1)
+
+
+def _training_task(depth: int) -> str:
+    """The name of the task in which the models of groups of a depth are trained."""
+    return f"trial {depth}"
+
+
+def _measuring_task(depth: int) -> str:
+    """The name of the task in which personal models of them are measured."""
+    return f"trial {depth} loss"
+
+
+def _measuring_tasks(work: LocalTask, layout: Layout, training: LocalTraining, depth: int) -> dict[str, LocalTask]:
+    """The tasks in which clients make personal models of one model each, and measure their losses on half B."""
+    work = replace(work, upload=layout.nothing)
+    tuning = tuning_by_epochs(work, training, f"trial {depth} tuning", _TUNING_EPOCHS, stream=f"trial {depth} tuning")
+    *_, tuned = tuning
+    wide = (len(work.candidates), len(SHARES))
+    loss = replace(
+        work,
+        candidates=work.candidates.expand(wide),
+        shares=torch.tensor(SHARES).expand(wide),
+        trainable=layout.nothing,
+        continues=tuned,
+        fold="B",
+        selection_fold="B",
+        stream=_measuring_task(depth),
+    )
+    return {**tuning, _measuring_task(depth): loss}
+
+
+def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> GroupTrial:
+    """The trial after a round: with the models trained once more, or with the losses that members have measured.
+
+    Args:
+        problem: What is fixed for the run.
+        trial: The trial, as in the plan that `add_trial_tasks` made.
+        report: The report of that plan.
+    """
+    if trial.is_trained:
+        return replace(trial, comparison=_with_losses(trial.comparison, report))
+    comparison = trial.comparison
+    models = comparison.models.clone()
+    for depth, nodes in enumerate(comparison.groups.by_depth()):
+        updates = report.results[_training_task(depth)].updates
+        updates = updates.at(torch.isin(updates.clients, comparison.clients))
+        own = nodes[torch.searchsorted(comparison.clients, updates.clients)]
+        for node in own.unique().tolist():
+            models[node] += mean_update(problem, updates.at(own == node))[0]
+    return GroupTrial(replace(comparison, models=models), trial.rounds + 1)
+
+
+def _with_losses(comparison: HoldoutComparison, report: Report) -> HoldoutComparison:
+    """The comparison with the losses of those who have measured in a round."""
+    losses = comparison.losses_by_share.clone()
+    for depth, nodes in enumerate(comparison.groups.by_depth()):
+        result = report.results[_measuring_task(depth)]
+        here = torch.isin(result.updates.clients, comparison.clients)
+        places = torch.searchsorted(comparison.clients, result.updates.clients[here])
+        losses[places, nodes[places]] = result.losses[here].nan_to_num(nan=MAX_LOSS).clamp(max=MAX_LOSS)
+    return replace(comparison, losses_by_share=losses)

@@ -1,0 +1,76 @@
+"""Which updates count in the models of clusters, and how much.
+
+Byzantine clients send updates that point backwards, or that are much longer than others. They are left out of the
+means, or shortened. Tests and comparisons of groups go on with them: they may be an honest group that wants another
+model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedstrata.algorithms.shared.directions import with_directions
+from fedstrata.algorithms.shared.lengths import clipped, shortened, with_lengths
+from fedstrata.algorithms.strata.reassignment import unsettled
+from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.core import TRAIN, Layout, Report
+from fedstrata.lazy_torch import torch
+
+
+@dataclass(frozen=True)
+class CheckedUpdates:
+    """The updates of a round.
+
+    Attributes:
+        state: The state with what is now known of directions and norms.
+        report: The report for tests and comparisons. Whoever keeps sending long updates sends none here that is longer
+            than those of others.
+        counted: The report for the means of clusters, without the updates that are left out.
+        events: What was done to whose updates, an event of each kind where there are some.
+    """
+
+    state: StrataState
+    report: Report
+    counted: Report
+    events: tuple[dict[str, Any], ...]
+
+
+def check_updates(layout: Layout, state: StrataState, report: Report, labels: torch.Tensor) -> CheckedUpdates:
+    """Find the clients whose updates keep pointing against those of their cluster, or are much longer.
+
+    Args:
+        layout: The layout of the network.
+        state: The state before the round.
+        report: The report of the round.
+        labels: The cluster of each client in this round, (n,).
+    """
+    clients = report.results[TRAIN].updates.clients
+    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
+    lengths = state.lengths
+    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    oversized = drifted = long = nobody
+    counted = report
+    if lengths is not None:
+        # Whoever was offered other models has now chosen.
+        chosen = nobody.index_fill(0, clients, True) & unsettled(state)
+        before = lengths.settled(chosen)
+        lengths = with_lengths(before, layout, report, state.labels, state.newcomers)
+        oversized = lengths.left_out
+        drifted = lengths.drifted & ~before.drifted
+        counted, ids = clipped(lengths, layout, report, labels)
+        long = nobody.index_fill(0, ids, True) & ~oversized
+        report = shortened(report, oversized)
+    backwards = nobody if directions is None else directions.left_out
+    gone = backwards | oversized
+    if bool(gone[clients].any()):
+        kept = counted.results[TRAIN].only(~gone[clients])
+        counted = replace(counted, results={**counted.results, TRAIN: kept})
+    kinds = {"reversed": backwards, "oversized": oversized, "clipped": long & ~backwards, "drifted": drifted}
+    events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
+    return CheckedUpdates(
+        state=replace(state, directions=directions, lengths=lengths),
+        report=report,
+        counted=counted,
+        events=tuple(event for event in events if event["clients"]),
+    )

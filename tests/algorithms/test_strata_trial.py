@@ -1,0 +1,176 @@
+"""Trials of groups: whose models are trained, what is measured, and when clusters are split by them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from folded import Folded, drive, groups_of
+
+from fedstrata.algorithms.strata import Strata
+from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
+from fedstrata.algorithms.strata.trial import GroupTrial, add_trial_tasks, may_be_tried, start_trial, with_trial_round
+from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows
+from fedstrata.core.private_aggregation import CentralPrivacy
+from fedstrata.testing import toy_problem
+
+PROBLEM = toy_problem(clients=5)
+P = PROBLEM.layout.p
+
+
+def groups(*inside: list[int], m: int = 4) -> torch.Tensor:
+    return torch.stack([torch.zeros(m, dtype=torch.bool).index_fill(0, torch.tensor(each), True) for each in inside])
+
+
+def tree() -> GroupTree:
+    """Clients 0 to 3 in two sides, of which the second one is split into its two clients."""
+    sides = with_confirmed_split(single_group(4), 0, *groups([0, 1], [2, 3]))
+    return with_confirmed_split(sides, 2, *groups([2], [3]))
+
+
+def unclear(tree: GroupTree, start: torch.Tensor | None = None) -> HoldoutComparison:
+    """A comparison of personal models of clients 1 to 4; client 0 is of another cluster."""
+    start = torch.zeros(1, P) if start is None else start
+    decision = Decision("groups_replicate", values={"p": 0.01})
+    models = start.expand(len(tree), -1)
+    return comparison_of(torch.arange(1, 5), tree, models, start, level=0.05, decision=decision, round=3)
+
+
+def trial(rounds: int = 0) -> GroupTrial:
+    begun = start_trial(unclear(tree()), torch.full((P,), 2.0), 4)
+    return GroupTrial(begun.comparison, rounds)
+
+
+def plan(cohort: list[int]) -> Plan:
+    nothing, everything = PROBLEM.layout.nothing, PROBLEM.layout.everything
+    work = LocalTask(
+        candidates=torch.zeros(len(cohort), 1, dtype=torch.int64),
+        training=PROBLEM.training,
+        trainable=everything,
+        upload=everything,
+        load_local=nothing,
+        save_local=nothing,
+    )
+    return Plan(round=5, seed=0, cohort=torch.tensor(cohort), models=torch.zeros(1, P), tasks={TRAIN: work})
+
+
+def test_the_group_of_a_client_by_depth() -> None:
+    everyone, sides, finest = tree().by_depth()
+    assert everyone.tolist() == [0, 0, 0, 0] and sides.tolist() == [1, 1, 2, 2]
+    assert finest.tolist() == [-1, -1, 3, 4]  # the first side is not split
+    assert [nodes.tolist() for nodes in single_group(2).by_depth()] == [[0, 0]]
+
+
+def test_only_confirmed_groups_are_tried_and_all_models_begin_with_that_of_the_cluster() -> None:
+    finer = replace(tree(), confirmed=1)
+    begun = start_trial(unclear(finer), torch.full((P,), 2.0), 4)
+    assert torch.equal(begun.comparison.groups.inside, tree().inside[:3])
+    assert torch.equal(begun.comparison.models, torch.full((3, P), 2.0))
+    assert begun.comparison.decision == Decision("groups_replicate", values={"p": 0.01, "trial_rounds": 4.0})
+
+
+def test_members_train_a_model_for_each_of_their_groups_on_half_a() -> None:
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM.layout, PROBLEM.training, [trial()])
+    assert len(asked.models) == 1 + 5
+    names = ["trial 0", "trial 1", "trial 2"]
+    assert list(asked.tasks) == [TRAIN, *names]
+    # The models of the trial come after that of the cluster. Client 0 is not in it, and client 2 is absent.
+    candidates = [asked.tasks[name].candidates.flatten().tolist() for name in names]
+    assert candidates == [[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]
+    assert all(asked.tasks[name].fold == "A" for name in names)
+
+
+def test_a_trained_trial_is_measured_on_half_b_by_personal_models_of_half_a() -> None:
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM.layout, PROBLEM.training, [trial(rounds=4)])
+    for depth, candidates in enumerate([[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]):
+        tuning = [asked.tasks[f"trial {depth} tuning-{epoch}"] for epoch in (1, 2, 3, 4)]
+        assert [task.training.lr / PROBLEM.training.lr for task in tuning] == pytest.approx([1.0, 0.75, 0.5, 0.25])
+        assert [task.continues for task in tuning] == ["", *(f"trial {depth} tuning-{epoch}" for epoch in (1, 2, 3))]
+        assert all(task.fold == "A" and not any(task.upload) for task in tuning)
+        loss = asked.tasks[f"trial {depth} loss"]
+        assert loss.continues == f"trial {depth} tuning-4" and not any(loss.trainable)
+        assert loss.fold == loss.selection_fold == "B"
+        assert loss.candidates.tolist() == [[model] * 5 for model in candidates]
+        assert loss.shares is not None and loss.shares[0].tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_two_trials_may_be_at_different_points() -> None:
+    others = replace(trial(rounds=4).comparison, clients=torch.tensor([0, 6, 7, 8]))
+    asked = add_trial_tasks(plan([0, 1, 3]), PROBLEM.layout, PROBLEM.training, [trial(), GroupTrial(others, 4)])
+    assert asked.tasks["trial 1"].candidates.flatten().tolist() == [-1, 2, 3]
+    assert asked.tasks["trial 1 loss"].candidates[:, 0].tolist() == [1 + 5 + 1, -1, -1]
+
+
+def result(clients: list[int], values: list[float], losses: torch.Tensor | None = None) -> Result:
+    rows = Rows(torch.tensor(clients, dtype=torch.int64), torch.tensor(values)[:, None].expand(-1, P))
+    no_losses = torch.full((len(clients), 1), torch.nan)
+    return Result(rows, torch.zeros(len(clients), dtype=torch.int64), torch.ones(len(clients)), losses or no_losses)
+
+
+def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None:
+    """Client 2 is absent. All models begin with 2."""
+    results = {
+        "trial 0": result([1, 3, 4], [1.0, 2.0, 6.0]),
+        "trial 1": result([1, 3, 4], [1.0, 3.0, 5.0]),
+        "trial 2": result([3, 4], [-1.0, 7.0]),
+    }
+    after = with_trial_round(PROBLEM, trial(), Report(results))
+    assert after.rounds == 1 and not after.is_trained
+    assert after.comparison.models[:, 0].tolist() == [2 + 3.0, 2 + 1.0, 2 + 4.0, 2 - 1.0, 2 + 7.0]
+
+
+def test_a_trial_in_which_nobody_answers_or_that_diverges_is_given_up() -> None:
+    assert not trial().is_given_up(17) and trial().is_given_up(4 + 4 + 10)
+    models = trial().comparison.models.clone()
+    models[2, 0] = torch.nan
+    assert GroupTrial(replace(trial().comparison, models=models)).is_given_up(5)
+
+
+def test_clients_may_leave_until_a_side_is_empty() -> None:
+    assert trial(2).only(torch.tensor([True, False, True, True])) is not None
+    assert trial(2).only(torch.tensor([False, False, True, True])) is None
+
+
+def test_no_trial_where_models_of_groups_may_not_be_shown() -> None:
+    assert may_be_tried(PROBLEM, unclear(tree()))
+    assert not may_be_tried(replace(PROBLEM, min_cluster=2), unclear(tree()))
+    privacy = CentralPrivacy(PROBLEM.layout, PROBLEM.layout.everything, 1.0, 1.0, answers=lambda round: 4.0)
+    assert not may_be_tried(replace(PROBLEM, privacy=privacy), unclear(tree()))
+    assert not may_be_tried(PROBLEM, replace(unclear(tree()), start=None))
+    assert not may_be_tried(PROBLEM, replace(unclear(tree()), has_stand_ins=True))
+    assert not may_be_tried(PROBLEM, unclear(single_group(4)))
+
+
+TWO = [0] * 10 + [1] * 10
+
+
+def test_groups_that_differ_little_are_tried_for_four_rounds_before_they_are_split() -> None:
+    turns = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 8)
+    assert [turn.state.clusters[0].trial is not None for turn in turns] == [turn in range(2, 7) for turn in range(8)]
+    unclear = turns[2].decision()
+    assert unclear.kind == "groups_replicate_without_gain" and unclear.values["level_gain"] == 0.001
+    # Nothing is tested meanwhile. The normal training goes on.
+    assert [list(turn.plan.tasks) for turn in turns[3:7]] == [[TRAIN, "trial 0", "trial 1"]] * 4
+    assert groups_of(turns[7].state) == [list(range(10)), list(range(10, 20))]
+    assert turns[7].decision().values["trial_rounds"] == 4
+
+
+def test_groups_whose_models_serve_others_better_are_not_split_and_trials_get_rare() -> None:
+    clients = Folded(TWO, apart=0.5, seed=1)
+    clients.points["B"] = clients.points["B"].roll(10, dims=0)
+    turns = drive(Strata(holdout_models="personal", alpha=0.5), clients, 30)
+    assert len(groups_of(turns[-1].state)) == 1
+    begun = [turn.state.round for turn in turns if "trial 0" in turn.plan.tasks]
+    # After rounds 3 and 10. After round 29 it is too early: 29 < 3 * 10.
+    assert begun == [*range(4, 8), *range(11, 15)]
+
+
+def test_groups_that_differ_clearly_need_no_trial() -> None:
+    turns = drive(Strata(holdout_models="personal"), Folded(TWO, apart=2.0), 6)
+    assert len(groups_of(turns[2].state)) == 2
+    assert not any("trial 0" in turn.plan.tasks for turn in turns)
+
+
+def test_without_a_personal_stage_there_are_no_trials() -> None:
+    turns = drive(Strata(), Folded(TWO, apart=0.5, seed=1), 10)
+    assert not any("trial 0" in turn.plan.tasks for turn in turns)
