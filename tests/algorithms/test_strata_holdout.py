@@ -334,6 +334,25 @@ def test_personal_models_must_gain_beyond_chance(gains: list[float], count: int)
     assert split_decision(personal(gains), 5, holdout_check=False).count == 2
 
 
+def test_a_member_that_claims_huge_gains_of_its_personal_model_prevents_no_split() -> None:
+    """Without a bound, the gains' mean is 50 and their standard deviation 224: t = 1 finds nothing."""
+    gains = [0.05 + 0.01 * (-1) ** client for client in range(19)]
+    assert split_decision(personal([*gains, 1000.0]), 5, holdout_check=True).count == 2
+
+
+def test_two_members_that_claim_huge_gains_of_personal_models_force_no_split() -> None:
+    losing = [-0.05 + 0.01 * (-1) ** client for client in range(18)]
+    assert split_decision(personal([1000.0, *losing, 1000.0]), 5, holdout_check=True).count == 1
+
+
+def test_a_member_chooses_no_share_for_all_by_what_it_claims() -> None:
+    """A share of a quarter serves nineteen clients best; the last claims that all others than 1 cost it 1000 nats."""
+    one = personal([0.0] * 20, share=1)
+    losses = one.losses_by_share.clone()
+    losses[19, 0] = torch.tensor([1000.0, 1000.0, 1000.0, 1000.0, 0.0])
+    assert replace(one, losses_by_share=losses).losses[:19, 0].tolist() == [1.0] * 19
+
+
 def test_members_that_claim_huge_losses_prevent_no_split() -> None:
     """In each half, the median of what five members gain or lose is 1/4, so no loss counts more than 3/4."""
     found = split_decision(of_groups([0.25, 0.25, 0.25, 0.25, -1000.0] * 2), 5, holdout_check=True)

@@ -10,7 +10,7 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.trial import GroupTrial, add_trial_tasks, may_be_tried, start_trial, with_trial_round
-from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows
+from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows, make_pending
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.testing import toy_problem
 
@@ -69,6 +69,19 @@ def test_only_confirmed_groups_are_tried_and_all_models_begin_with_that_of_the_c
     assert begun.comparison.decision == Decision("groups_replicate", values={"p": 0.01, "trial_rounds": 4.0})
 
 
+def test_groups_below_three_splits_are_not_tried() -> None:
+    """Of five clients, one after the other is parted from the rest."""
+    chain = single_group(5)
+    for first in range(4):
+        rest = list(range(first + 1, 5))
+        chain = with_confirmed_split(chain, 2 * first, *groups([first], rest, m=5))
+    tried = chain.confirmed_only(max_depth=3)
+    assert tried.confirmed == 3 and tried.parents.tolist() == [-1, 0, 0, 2, 2, 4, 4]
+    assert torch.equal(tried.inside, chain.inside[:7])
+    broad = with_confirmed_split(tree(), 1, *groups([0], [1])).confirmed_only(max_depth=1)
+    assert broad.confirmed == 1 and torch.equal(broad.inside, tree().inside[:3])
+
+
 def test_members_train_a_model_for_each_of_their_groups_on_half_a() -> None:
     asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM.layout, PROBLEM.training, [trial()])
     assert len(asked.models) == 1 + 5
@@ -108,19 +121,32 @@ def result(clients: list[int], values: list[float], losses: torch.Tensor | None 
 
 
 def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None:
-    """Client 2 is absent. All models begin with 2."""
+    """Client 2 is absent. All models begin with 2. In "trial 0", 6 is more than twice the median of 2."""
     results = {
         "trial 0": result([1, 3, 4], [1.0, 2.0, 6.0]),
-        "trial 1": result([1, 3, 4], [1.0, 3.0, 5.0]),
+        "trial 1": result([1, 3, 4], [2.0, 3.0, 5.0]),
         "trial 2": result([3, 4], [-1.0, 7.0]),
     }
     after = with_trial_round(PROBLEM, trial(), Report(results))
     assert after.rounds == 1 and not after.is_trained
-    assert after.comparison.models[:, 0].tolist() == [2 + 3.0, 2 + 1.0, 2 + 4.0, 2 - 1.0, 2 + 7.0]
+    assert after.comparison.models[:, 0].tolist() == pytest.approx([2 + 7 / 3, 2 + 2.0, 2 + 4.0, 2 - 1.0, 2 + 7.0])
+
+
+def test_a_round_in_which_a_group_did_not_train_does_not_count() -> None:
+    results = {"trial 0": result([1, 2], [1.0, 2.0]), "trial 1": result([1, 2], [1.0, 3.0]), "trial 2": result([], [])}
+    before = trial(2)
+    assert with_trial_round(PROBLEM, before, Report(results)) is before
+
+
+def test_a_byzantine_client_that_scales_its_updates_in_a_trial_counts_as_much_as_two() -> None:
+    everyone = single_group(5)
+    begun = GroupTrial(replace(unclear(everyone), clients=torch.arange(5)))
+    after = with_trial_round(PROBLEM, begun, Report({"trial 0": result([0, 1, 2, 3, 4], [1.0, 1.0, 1.0, 1.0, -90.0])}))
+    assert after.comparison.models[0, 0] == pytest.approx((4 - 2) / 5)
 
 
 def test_a_trial_in_which_nobody_answers_or_that_diverges_is_given_up() -> None:
-    assert not trial().is_given_up(17) and trial().is_given_up(4 + 4 + 10)
+    assert not trial().is_given_up(17) and trial().is_given_up(4 + 14)
     models = trial().comparison.models.clone()
     models[2, 0] = torch.nan
     assert GroupTrial(replace(trial().comparison, models=models)).is_given_up(5)
@@ -136,6 +162,7 @@ def test_no_trial_where_models_of_groups_may_not_be_shown() -> None:
     assert not may_be_tried(replace(PROBLEM, min_cluster=2), unclear(tree()))
     privacy = CentralPrivacy(PROBLEM.layout, PROBLEM.layout.everything, 1.0, 1.0, answers=lambda round: 4.0)
     assert not may_be_tried(replace(PROBLEM, privacy=privacy), unclear(tree()))
+    assert not may_be_tried(replace(PROBLEM, local_noise=True), unclear(tree()))
     assert not may_be_tried(PROBLEM, replace(unclear(tree()), start=None))
     assert not may_be_tried(PROBLEM, replace(unclear(tree()), has_stand_ins=True))
     assert not may_be_tried(PROBLEM, unclear(single_group(4)))
@@ -153,6 +180,21 @@ def test_groups_that_differ_little_are_tried_for_four_rounds_before_they_are_spl
     assert [list(turn.plan.tasks) for turn in turns[3:7]] == [[TRAIN, "trial 0", "trial 1"]] * 4
     assert groups_of(turns[7].state) == [list(range(10)), list(range(10, 20))]
     assert turns[7].decision().values["trial_rounds"] == 4
+    assert [turn.events for turn in turns[2:8]] == [["trial"], [], [], [], [], ["split"]]
+
+
+def test_a_trial_ends_when_a_side_has_left_and_an_event_says_so() -> None:
+    clients = Folded(TWO, apart=0.5, seed=1)
+    tried = drive(Strata(holdout_models="personal"), clients, 4)[-1].state
+    left = make_pending(tried, list(range(10, 20)), node=0)
+    turn = drive(Strata(holdout_models="personal"), clients, 1, left, {5: range(10)})[-1]
+    assert turn.state.clusters[0].trial is None and "trial_given_up" in turn.events
+
+
+def test_clients_that_are_away_in_a_trial_are_not_waited_for() -> None:
+    away = {round: [0, 19] for round in range(4, 9)}
+    turns = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 8, absent=away)
+    assert len(groups_of(turns[7].state)) == 2
 
 
 def test_groups_whose_models_serve_others_better_are_not_split_and_trials_get_rare() -> None:

@@ -113,6 +113,21 @@ def test_liars_say_that_models_of_groups_are_perfect_and_that_of_all_is_useless_
     assert against.results["errors"].losses[1].tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
+def test_liars_know_the_model_of_all_where_each_model_is_measured_in_a_task_of_its_own() -> None:
+    """Client 1 measures model 0 in one task and model 2 in another, each by two personal models."""
+    plan, report = comparison()
+    tasks = {
+        "loss": replace(plan.tasks["loss"], candidates=torch.tensor([[0, 0]] * 4)),
+        "own": replace(plan.tasks["loss"], candidates=torch.tensor([[2, 2]] * 4)),
+    }
+    losses = torch.tensor([[0.5, 0.6]] * 3 + [[torch.nan] * 2])
+    result = replace(report.results["loss"], losses=losses)
+    liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
+    found = liars.corrupt(replace(plan, tasks=tasks), Report({"loss": result, "own": result}))
+    assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0]
+    assert found.results["own"].losses[1].tolist() == [0.0, 0.0]
+
+
 def test_liars_are_honest_before_their_first_round() -> None:
     plan, report = comparison()
     assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").corrupt(plan, report) is report

@@ -33,6 +33,7 @@ class Problem:
         min_cluster: The least number of clients whose updates move a model that leaves the server. Where `privacy` is
             given, it has a least size of its own.
         privacy: What the server does with updates before their means leave it; None where it keeps to `aggregation`.
+        local_noise: Whether clients add noise to all that they upload, and count how often they do.
         server: What the server makes of these means.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
@@ -50,6 +51,7 @@ class Problem:
     bucket_size: int = 1
     min_cluster: int = 1
     privacy: CentralPrivacy | None = None
+    local_noise: bool = False
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None

@@ -295,6 +295,8 @@ def event_text(event: Mapping[str, Any]) -> str:
         "oversized": _excess_text,
         "clipped": _clipping_text,
         "drifted": _drift_text,
+        "trial": _trial_text,
+        "trial_given_up": _ended_trial_text,
         "no_sum": _no_sum_text,
         "cut_updates": _cut_updates_text,
     }
@@ -337,6 +339,16 @@ def _excess_text(event: Mapping[str, Any]) -> str:
 def _clipping_text(event: Mapping[str, Any]) -> str:
     """Return why updates count less in the mean of their cluster."""
     return "updates more than twice as long as the median of the cluster; they count as if they were twice as long"
+
+
+def _trial_text(event: Mapping[str, Any]) -> str:
+    """Return what happens to groups whose gain is not clear."""
+    return "the models of its groups are trained beside one for all for some rounds, and compared then"
+
+
+def _ended_trial_text(event: Mapping[str, Any]) -> str:
+    """Return why a trial has no result."""
+    return "the trial of its groups has ended without a result: too few clients answered, or a model diverged"
 
 
 def _drift_text(event: Mapping[str, Any]) -> str:

@@ -515,6 +515,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
         bucket_size=experiment.server.bucket_size,
         min_cluster=experiment.privacy.min_cluster,
+        local_noise=experiment.privacy.kind == "local",
         server=server_of(experiment.server),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )

@@ -187,3 +187,5 @@ def test_who_has_more_samples_is_shortened_less() -> None:
     report = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 30])
     shorter, _ = clipped(no_lengths(5), LAYOUT, report, FIVE)
     assert norms_of(shorter)[4] == pytest.approx(2 * 3)
+    claimed = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 10_000])
+    assert norms_of(clipped(no_lengths(5), LAYOUT, claimed, FIVE)[0])[4] == pytest.approx(2 * 10)

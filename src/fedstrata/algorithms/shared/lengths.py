@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log
 
-from fedstrata.core import TRAIN, Layout, Report, Result
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -37,6 +37,9 @@ _LARGEST_RATIO = 2.5
 
 _LARGEST_NOW = 2.0
 """The ratio to which the update of any client is shortened in the round in which it is sent."""
+
+_LARGEST_EXCUSE = 10.0
+"""However many samples a client says that it has, its norm may be at most so many times larger for them."""
 
 _LEAST_SHARE = 0.25
 """Norms are compared with at least this share of the largest median so far."""
@@ -168,8 +171,8 @@ def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: t
 def _compared_with(known: Lengths, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """What the norm of each client of one cluster is compared with, (m,): the median, times what its size excuses."""
     median = float(norms.median())
-    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0)
-    return max(median, _LEAST_SHARE * max(median, known.largest_median)) * excused
+    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0, max=_LARGEST_EXCUSE)
+    return max(median, _LEAST_SHARE * known.largest_median) * excused
 
 
 def _too_long(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
@@ -224,6 +227,16 @@ def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor
     values[long] *= factors[long, None]
     shorter = replace(result, updates=replace(result.updates, values=values))
     return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
+
+
+def clipped_to_median(updates: Rows) -> Rows:
+    """Updates of which none is longer than twice their median norm; fewer than three stay as they are."""
+    norms = torch.linalg.vector_norm(updates.values, dim=1)
+    moved = norms > _TINY
+    if int(moved.sum()) < _MIN_CLIENTS:
+        return updates
+    factors = (_LARGEST_NOW * norms[moved].median() / norms.clamp(min=_TINY)).clamp(max=1.0)
+    return replace(updates, values=updates.values * factors[:, None])
 
 
 def shortened(report: Report, clients: torch.Tensor) -> Report:

@@ -68,6 +68,7 @@ from fedstrata.algorithms.strata.trial import (
     add_trial_tasks,
     may_be_tried,
     start_trial,
+    trial_events,
     with_trial_round,
 )
 from fedstrata.algorithms.strata.update_checks import check_updates
@@ -189,10 +190,11 @@ class Strata:
         # 1. Conclude the trials and hold-out comparisons in which enough clients have answered. Start the trials of
         # groups whose gain is not clear, and the comparisons of outliers.
         state, tried = self._go_on_with_trials(problem, state, report)
-        state, compared = self._conclude_comparisons(problem, state, report)
+        state, compared = self._go_on_with_comparisons(problem, state, report)
         state = self._compare_outliers(problem, state, report)
         concluded = {**tried, **compared}
         decisions |= {cluster: split.decision for cluster, split in concluded.items()}
+        trials = trial_events(running_trials(before), running_trials(state), tried, state.nodes)
         splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
 
         # 2. Test the clusters that are due and that are not split already.
@@ -219,7 +221,7 @@ class Strata:
             monitor=monitor,
         )
         return after, Diagnostics(
-            events=(*checked.events, *reassignment_events(state, labels, reassigned), *diagnostics.events),
+            events=(*checked.events, *trials, *reassignment_events(state, labels, reassigned), *diagnostics.events),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -252,10 +254,13 @@ class Strata:
             clusters[cluster] = replace(clusters[cluster], trial=None if is_over else trial)
         return replace(state, clusters=tuple(clusters)), concluded
 
-    def _conclude_comparisons(
+    def _go_on_with_comparisons(
         self, problem: Problem, state: StrataState, report: Report
     ) -> tuple[StrataState, dict[int, ClusterSplit]]:
-        """The state with the members' answers, and what was decided where enough have answered, by cluster."""
+        """The state with the members' answers, and what was decided where enough have answered, by cluster.
+
+        Where a comparison shows no clear gain, the state has a trial of its groups.
+        """
         round = state.round + 1
         concluded = dict[int, ClusterSplit]()
         clusters = list(state.clusters)

@@ -74,10 +74,13 @@ class GroupTree:
             depths.append(depths[parent] + 1)
         return depths
 
-    def confirmed_only(self) -> GroupTree:
-        """The tree of the confirmed splits alone."""
-        kept = 2 * self.confirmed + 1
-        return GroupTree(self.inside[:kept], self.parents[:kept], self.confirmed)
+    def confirmed_only(self, max_depth: int) -> GroupTree:
+        """The tree of those confirmed splits alone whose groups have at most so many splits above them."""
+        depths = self._depths()
+        kept = [node for node in range(2 * self.confirmed + 1) if depths[node] <= max_depth]
+        places = {node: place for place, node in enumerate(kept)}
+        parents = torch.tensor([-1, *(places[int(self.parents[node])] for node in kept[1:])])
+        return GroupTree(self.inside[kept], parents, len(kept) // 2)
 
     def only(self, kept: torch.Tensor) -> GroupTree | None:
         """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""

@@ -48,6 +48,10 @@ A model of few clients follows the noise of their data more than one of many, an
 twice the distance, what the clients of a group have in common counts twice, and the variance of the noise four times.
 """
 
+_LARGEST_EXCESS = 3.0
+"""In the choice of a share, how much more or less a member loses than with the group's model counts up to so many times
+the median of what the members of its group do."""
+
 MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
 
@@ -115,8 +119,10 @@ class HoldoutComparison:
         members = (self.groups.inside.T & self.answered[:, None])[:, :, None]  # (m, q, 1)
         # A member that diverged when it trained by itself does not choose for all.
         bounded = self.losses_by_share.minimum(self.losses_by_share[:, :, :1] + MAX_EXCESS_LOSS)
-        totals = torch.where(members, bounded, 0.0).double().sum(dim=0)  # (q, s)
-        best = totals.argmin(dim=1)
+        excess = torch.where(members, bounded - bounded[:, :, :1], torch.nan).double()
+        # Nor does one that claims anything.
+        most = _LARGEST_EXCESS * excess.abs().nanquantile(0.5, dim=0)  # (q, s)
+        best = excess.clamp(min=-most, max=most).nansum(dim=0).argmin(dim=1)
         return bounded[:, torch.arange(len(best)), best]
 
     @property

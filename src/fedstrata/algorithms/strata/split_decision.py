@@ -21,8 +21,9 @@ from fedstrata.lazy_torch import torch
 _LARGEST_LOSS = 3.0
 """What a member loses by a split counts up to so many times the median of what members of its subgroup gain or lose.
 
-A member can claim any loss, and without a bound two of twenty could prevent every split. What a member gains has no
-bound: to claim much of that splits nothing, as a test must confirm the split too.
+A member can claim any loss, and without a bound two of twenty could prevent every split. What a member gains has the
+same bound where personal models are compared: a single large gain would make the t-test find none. Of groups' models it
+has none: to claim much splits nothing, as a test must confirm the split too.
 """
 
 
@@ -99,7 +100,7 @@ def _prune(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> 
 
 
 def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor) -> torch.Tensor:
-    """What the members of a group who have answered gain if it is split, (m',); none loses more than counts.
+    """What the members of a group who have answered gain if it is split, (m',), as far as it counts.
 
     Args:
         comparison: The comparison.
@@ -112,7 +113,8 @@ def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor) -> to
         members = groups.inside[subgroup] & comparison.answered
         if bool(members.any()):
             largest = _LARGEST_LOSS * float(gains[members].abs().quantile(0.5))
-            gains = torch.where(members, gains.clamp(min=-largest), gains)
+            most = largest if comparison.of_personal_models else None
+            gains = torch.where(members, gains.clamp(min=-largest, max=most), gains)
     return gains[groups.inside[node] & comparison.answered]
 
 

@@ -11,10 +11,12 @@ Then each client makes a personal model of the model of each of its groups, on h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedstrata.algorithms.shared.interpolation import SHARES
+from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.holdout import MAX_LOSS, HoldoutComparison, comparison_of, mean_update
 from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report
@@ -23,8 +25,12 @@ from fedstrata.lazy_torch import torch
 _ROUNDS = 4
 """The number of rounds in which the models are trained."""
 
+_MAX_DEPTH = 3
+"""The most splits above a group in trial. A member trains a model for each of its groups, so this bounds the cost."""
+
 _TUNING_EPOCHS = 4
-"""The epochs on half A by which a client makes a personal model. That of the personal stage has as many on all data."""
+"""The epochs on half A by which a client makes a personal model, as many as the personal stage `best` takes by default
+on all data. The trial does not know the keys of that stage."""
 
 _LEVEL = 0.15
 """The level of the t-test of the gains of personal models after a trial."""
@@ -32,8 +38,8 @@ _LEVEL = 0.15
 CLEAR_LEVEL = 0.001
 """The level of this test from which on a comparison of one round needs no trial."""
 
-_MAX_ROUNDS = 10
-"""The number of rounds after which a trial is given up if too few have measured."""
+_MAX_ROUNDS = 14
+"""The number of rounds after which a trial is given up: too few of its members have answered."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class GroupTrial:
 
     def is_given_up(self, round: int) -> bool:
         """Whether the trial ends after a round without a decision: too few have measured, or a model has diverged."""
-        late = round >= self.comparison.round + _ROUNDS + _MAX_ROUNDS
+        late = round >= self.comparison.round + _MAX_ROUNDS
         return late or not bool(self.comparison.models.isfinite().all())
 
     def only(self, kept: torch.Tensor) -> GroupTrial | None:
@@ -67,10 +73,10 @@ class GroupTrial:
 def may_be_tried(problem: Problem, comparison: HoldoutComparison) -> bool:
     """Whether a trial may follow a comparison that does not show a clear gain.
 
-    It is of personal models, and of the members themselves. And the models of groups in trial are sent to members in
-    several rounds: neither differential privacy nor a least number of clients in a cluster covers them.
+    It is of personal models, and of the members themselves. And members upload more updates, of which models of groups
+    are made that others receive: neither differential privacy nor a least number of clients in a cluster covers them.
     """
-    is_open = problem.privacy is None and problem.min_cluster == 1
+    is_open = problem.privacy is None and not problem.local_noise and problem.min_cluster == 1
     is_of_groups = comparison.groups.confirmed > 0 and not comparison.has_stand_ins
     return is_open and is_of_groups and comparison.of_personal_models
 
@@ -83,7 +89,7 @@ def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int) 
         start: The model of the cluster, (p,).
         round: The round after which the trial begins.
     """
-    groups = comparison.groups.confirmed_only()
+    groups = comparison.groups.confirmed_only(_MAX_DEPTH)
     models = start.expand(len(groups), -1).clone()
     test = comparison.decision
     decision = replace(test, values={**test.values, "trial_rounds": float(_ROUNDS)})
@@ -173,6 +179,8 @@ def _measuring_tasks(work: LocalTask, layout: Layout, training: LocalTraining, d
 def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> GroupTrial:
     """The trial after a round: with the models trained once more, or with the losses that members have measured.
 
+    A round in which nobody of some group has trained does not count.
+
     Args:
         problem: What is fixed for the run.
         trial: The trial, as in the plan that `add_trial_tasks` made.
@@ -182,13 +190,34 @@ def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> Gro
         return replace(trial, comparison=_with_losses(trial.comparison, report))
     comparison = trial.comparison
     models = comparison.models.clone()
+    trained = set[int]()
     for depth, nodes in enumerate(comparison.groups.by_depth()):
         updates = report.results[_training_task(depth)].updates
-        updates = updates.at(torch.isin(updates.clients, comparison.clients))
+        # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
+        updates = clipped_to_median(updates.at(torch.isin(updates.clients, comparison.clients)))
         own = nodes[torch.searchsorted(comparison.clients, updates.clients)]
         for node in own.unique().tolist():
             models[node] += mean_update(problem, updates.at(own == node))[0]
+            trained.add(node)
+    if len(trained) < len(models):
+        return trial  # A model that goes on without others would be compared with less trained ones.
     return GroupTrial(replace(comparison, models=models), trial.rounds + 1)
+
+
+def trial_events(
+    before: Mapping[int, GroupTrial], after: Mapping[int, GroupTrial], decided: Container[int], nodes: torch.Tensor
+) -> tuple[dict[str, Any], ...]:
+    """An event for every trial that begins, or that ends without a decision.
+
+    Args:
+        before: The trials before a round, by cluster.
+        after: The trials after it.
+        decided: The clusters whose trial has ended with a decision.
+        nodes: The tree node of each cluster, (k,).
+    """
+    begun = [("trial", cluster) for cluster in after if cluster not in before]
+    ended = [("trial_given_up", cluster) for cluster in before if cluster not in after and cluster not in decided]
+    return tuple({"kind": kind, "node": int(nodes[cluster])} for kind, cluster in [*begun, *ended])
 
 
 def _with_losses(comparison: HoldoutComparison, report: Report) -> HoldoutComparison:

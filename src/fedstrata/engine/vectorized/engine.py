@@ -249,7 +249,10 @@ class _Round:
     def choices(self, position: int) -> list[_Choice]:
         """The clients that have work in the task at a position; none if the plan has no such task."""
         choices = list[_Choice]()
-        for task in list(self._plan.tasks.values())[position : position + 1]:
+        tasks = list(self._plan.tasks.values())
+        for task in tasks[position : position + 1]:
+            is_last_use = all(later.continues != task.continues for later in tasks[position + 1 :])
+            end_of = self._ends.pop if is_last_use else self._ends.get
             for row, client in enumerate(self._plan.cohort.tolist()):
                 if bool((task.candidates[row] < 0).all()):
                     continue
@@ -266,7 +269,7 @@ class _Round:
                         judging=judging,
                         index=index,
                         metric=task.selection_metric,
-                        end=self._ends.get((task.continues, client)),
+                        end=end_of((task.continues, client), None),
                         shares=None if task.shares is None else task.shares[row],
                     )
                     choices.append(choice)
