@@ -1,6 +1,7 @@
 """Trials of groups: whose models are trained, what is measured, and when clusters are split by them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +10,13 @@ from folded import Folded, drive, groups_of
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
+from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.algorithms.strata.trial import GroupTrial, add_trial_tasks, may_be_tried, start_trial, with_trial_round
 from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows, make_pending
 from fedstrata.core.private_aggregation import CentralPrivacy
+from fedstrata.records import find_checkpoint, save
 from fedstrata.testing import toy_problem
+from turns import same
 
 PROBLEM = toy_problem(clients=5)
 P = PROBLEM.layout.p
@@ -216,3 +220,15 @@ def test_groups_that_differ_clearly_need_no_trial() -> None:
 def test_without_a_personal_stage_there_are_no_trials() -> None:
     turns = drive(Strata(), Folded(TWO, apart=0.5, seed=1), 10)
     assert not any("trial 0" in turn.plan.tasks for turn in turns)
+
+
+def test_a_run_goes_on_from_a_checkpoint_in_a_trial_with_the_same_bits(tmp_path: Path) -> None:
+    algorithm, clients = Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1)
+    turns = drive(algorithm, clients, 8)
+    numbers = {"round": 5, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "metrics": []}
+    lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
+    save(tmp_path, turns[4].state, {}, {**numbers, **lists, "labels": [0] * 20, "cohort": list(range(20))})
+    restored = find_checkpoint(tmp_path, StrataState)
+    assert restored is not None and restored.state.clusters[0].trial is not None
+    again = drive(algorithm, clients, 3, restored.state)
+    assert same(again[-1].state, turns[-1].state)
