@@ -272,7 +272,8 @@ def backdoors(result: Any) -> Found | None:
         f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
         f"inside them {100 * own:.0f} %"
     )
-    return Found(text, own <= 0.05 and min(worst.values()) <= 0.01)
+    inside = "" if own <= 0.05 else "a client that does not scale its update is not noticed in its own cluster"
+    return Found(text, max(worst.values()) <= 0.05, inside)
 
 
 ON_CLUSTERS = ("split", "merge", "cluster_hopping", "sybil")

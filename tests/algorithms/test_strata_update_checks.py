@@ -1,0 +1,59 @@
+"""Which updates count in the means of clusters, which are left out, and what is said of them."""
+
+import torch
+from folded import problem_of
+
+from fedstrata.algorithms.strata import Strata
+from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
+from fedstrata.core import TRAIN, Report, Result, Rows
+
+PROBLEM = problem_of(6)
+
+
+def report_of(*scales: float) -> Report:
+    """A round in which six clients send ones times a scale, in the normal training and in another task."""
+    values = torch.tensor(scales)[:, None].expand(-1, PROBLEM.layout.p)
+    ids = torch.arange(6)
+    result = Result(Rows(ids, values), torch.zeros(6, dtype=torch.int64), torch.full((6,), 10), torch.full((6, 1), 0.0))
+    return Report({TRAIN: result, "test A": result})
+
+
+def checked(state: StrataState, *scales: float) -> CheckedUpdates:
+    return check_updates(PROBLEM.layout, state, report_of(*scales), torch.zeros(6, dtype=torch.int64))
+
+
+def counted(found: CheckedUpdates) -> dict[int, float]:
+    rows = found.counted.results[TRAIN].updates
+    return dict(zip(rows.clients.tolist(), rows.values[:, 0].tolist(), strict=True))
+
+
+def test_a_round_of_like_updates_stays_as_it_is() -> None:
+    found = checked(Strata().init(PROBLEM), 1.0, 1.0, 1.5, 1.0, 1.0, 1.0)
+    assert found.events == () and found.counted is found.report
+
+
+def test_a_long_update_is_shortened_in_the_mean_at_once_and_left_out_in_the_next_round() -> None:
+    """The mean ratio is 8 ^ (1 / 2.5) = 2.3 after a round, and 8 ^ (1.9 / 3.4) = 3.2 > 2.5 after two."""
+    long = (1.0, 1.0, 1.0, 1.0, 1.0, 8.0)
+    first = checked(Strata().init(PROBLEM), *long)
+    assert first.events == ({"kind": "clipped", "clients": [5]},) and counted(first)[5] == 2.0
+    second = checked(first.state, *long)
+    assert second.events == ({"kind": "oversized", "clients": [5]},) and 5 not in counted(second)
+    # In the tests of groups it takes part, no longer than others.
+    assert second.report.results["test A"].updates.values[5, 0] == 1.0
+
+
+def test_updates_that_point_backwards_are_left_out_and_long_ones_shortened_in_the_same_round() -> None:
+    state = Strata().init(PROBLEM)
+    for _ in range(2):
+        found = checked(state, 1.0, 1.0, 1.0, -1.0, 1.0, 3.0)
+        state = found.state
+    assert found.events == ({"kind": "reversed", "clients": [3]}, {"kind": "clipped", "clients": [5]})
+    assert counted(found) == {0: 1.0, 1: 1.0, 2: 1.0, 4: 1.0, 5: 2.0}
+
+
+def test_without_the_checks_everything_counts() -> None:
+    state = Strata(norm_check=False, direction_check=False).init(PROBLEM)
+    found = checked(state, 1.0, 1.0, 1.0, -1.0, 1.0, 50.0)
+    assert found.events == () and counted(found)[5] == 50.0
