@@ -32,12 +32,13 @@ def tree() -> GroupTree:
     return with_confirmed_split(sides, 2, *groups([2], [3]))
 
 
-def unclear(tree: GroupTree, start: torch.Tensor | None = None) -> HoldoutComparison:
-    """A comparison of personal models of clients 1 to 4; client 0 is of another cluster."""
-    start = torch.zeros(1, P) if start is None else start
+def unclear(tree: GroupTree) -> HoldoutComparison:
+    """A comparison of personal models of clients from 1 on; client 0 is of another cluster."""
+    start = torch.zeros(1, P)
     decision = Decision("groups_replicate", values={"p": 0.01})
     models = start.expand(len(tree), -1)
-    return comparison_of(torch.arange(1, 5), tree, models, start, level=0.05, decision=decision, round=3)
+    clients = torch.arange(1, 1 + tree.inside.shape[1])
+    return comparison_of(clients, tree, models, start, level=0.05, decision=decision, round=3)
 
 
 def trial(rounds: int = 0) -> GroupTrial:
@@ -87,7 +88,7 @@ def test_groups_below_three_splits_are_not_tried() -> None:
 
 
 def test_members_train_a_model_for_each_of_their_groups_on_half_a() -> None:
-    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM.layout, PROBLEM.training, [trial()])
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [trial()])
     assert len(asked.models) == 1 + 5
     names = ["trial 0", "trial 1", "trial 2"]
     assert list(asked.tasks) == [TRAIN, *names]
@@ -98,7 +99,7 @@ def test_members_train_a_model_for_each_of_their_groups_on_half_a() -> None:
 
 
 def test_a_trained_trial_is_measured_on_half_b_by_personal_models_of_half_a() -> None:
-    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM.layout, PROBLEM.training, [trial(rounds=4)])
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [trial(rounds=4)])
     for depth, candidates in enumerate([[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]):
         tuning = [asked.tasks[f"trial {depth} tuning-{epoch}"] for epoch in (1, 2, 3, 4)]
         assert [task.training.lr / PROBLEM.training.lr for task in tuning] == pytest.approx([1.0, 0.75, 0.5, 0.25])
@@ -113,7 +114,7 @@ def test_a_trained_trial_is_measured_on_half_b_by_personal_models_of_half_a() ->
 
 def test_two_trials_may_be_at_different_points() -> None:
     others = replace(trial(rounds=4).comparison, clients=torch.tensor([0, 6, 7, 8]))
-    asked = add_trial_tasks(plan([0, 1, 3]), PROBLEM.layout, PROBLEM.training, [trial(), GroupTrial(others, 4)])
+    asked = add_trial_tasks(plan([0, 1, 3]), PROBLEM, [trial(), GroupTrial(others, 4)])
     assert asked.tasks["trial 1"].candidates.flatten().tolist() == [-1, 2, 3]
     assert asked.tasks["trial 1 loss"].candidates[:, 0].tolist() == [1 + 5 + 1, -1, -1]
 
@@ -144,8 +145,8 @@ def test_a_round_in_which_a_group_did_not_train_does_not_count() -> None:
 
 def test_a_byzantine_client_that_scales_its_updates_in_a_trial_counts_as_much_as_two() -> None:
     everyone = single_group(5)
-    begun = GroupTrial(replace(unclear(everyone), clients=torch.arange(5)))
-    after = with_trial_round(PROBLEM, begun, Report({"trial 0": result([0, 1, 2, 3, 4], [1.0, 1.0, 1.0, 1.0, -90.0])}))
+    updates = result([1, 2, 3, 4, 5], [1.0, 1.0, 1.0, 1.0, -90.0])
+    after = with_trial_round(PROBLEM, GroupTrial(unclear(everyone)), Report({"trial 0": updates}))
     assert after.comparison.models[0, 0] == pytest.approx((4 - 2) / 5)
 
 

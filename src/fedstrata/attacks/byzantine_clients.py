@@ -120,8 +120,8 @@ class ByzantineClients:
         byzantine = self._rows(result)
         if self.losses == "honest" or any(task.upload) or not bool(byzantine.any()):
             return result
-        given = task.candidates[torch.searchsorted(plan.cohort, result.updates.clients[byzantine])]
-        whole = given == self._first_models(plan)[torch.searchsorted(plan.cohort, result.updates.clients[byzantine])]
+        rows = torch.searchsorted(plan.cohort, result.updates.clients[byzantine])
+        whole = task.candidates[rows] == _first_models(plan)[rows]
         worst = 1.0 if task.selection_metric == "errors" else _WORST_LOSS
         lies = torch.where(whole == (self.losses == "for_splits"), worst, 0.0)
         losses = result.losses.clone()
@@ -129,12 +129,13 @@ class ByzantineClients:
         losses[byzantine] = torch.where(losses[byzantine].isnan(), torch.nan, lies)
         return replace(result, losses=losses)
 
-    def _first_models(self, plan: Plan) -> torch.Tensor:
-        """The first of all models that each client of the cohort compares, (m, 1)."""
-        compared = [task for task in plan.tasks.values() if not any(task.upload)]
-        candidates = torch.cat([task.candidates for task in compared], dim=1)
-        return torch.where(candidates < 0, len(plan.models), candidates).amin(dim=1, keepdim=True)
-
     def _rows(self, result: Result) -> torch.Tensor:
         """Which rows of a result are theirs, bool (m,)."""
         return torch.isin(result.updates.clients, torch.tensor(self.ids))
+
+
+def _first_models(plan: Plan) -> torch.Tensor:
+    """The first of all models that each client of the cohort compares, (m, 1)."""
+    compared = [task for task in plan.tasks.values() if not any(task.upload)]
+    candidates = torch.cat([task.candidates for task in compared], dim=1)
+    return torch.where(candidates < 0, len(plan.models), candidates).amin(dim=1, keepdim=True)

@@ -129,22 +129,6 @@ def round_events(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> li
     return [*events, *(_round_event(event, names) for event in record["events"])]
 
 
-_TOLD = (
-    "rejected",
-    "reversed",
-    "oversized",
-    "clipped",
-    "drifted",
-    "diverged",
-    "scout",
-    "no_sum",
-    "cut_updates",
-    "trial",
-    "trial_given_up",
-)
-"""Kinds of events that are told in a sentence."""
-
-
 def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     rest = {key: value for key, value in event.items() if value is not None}
     what = rest.pop("kind")
@@ -154,8 +138,8 @@ def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     values = names.in_values(event.get("values", {}))
     if what == "split":
         return RoundEvent(what, " ".join(who), layer, sentence(why, layer, values))
-    if what in _TOLD:
-        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", event_text(event))
+    if text := event_text(event):
+        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", text)
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
 

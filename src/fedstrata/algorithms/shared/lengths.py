@@ -1,11 +1,12 @@
 """Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
 
-Whoever scales its update moves the model of its cluster as far as many others together. A limit of norms in a single
-round has to let ten times the median pass, as honest clients sometimes send that. But they do not send it in one round
-after the other. So the norm of each client is compared with the median of its cluster, and the logarithm of this ratio
-is averaged over rounds. A client with more samples than others makes more steps, so its norm may be larger too. The
-median falls when a model converges for most of its clients, but not for all. So norms are never compared with less than
-a quarter of the largest median so far.
+Whoever scales its update moves the model of its cluster as far as many others together. To reject an update for a
+single round, its norm must be above ten times the median, as honest clients sometimes send that. So long updates are
+shortened in each round (norm clipping). And honest clients do not send them in one round after the other. So the norm
+of each client is compared with the median of its cluster, and the logarithm of this ratio is averaged over rounds. A
+client with more samples than others makes more steps, so its norm may be larger too. The median falls when a model
+converges for most of its clients, but not for all. So norms are never compared with less than a quarter of the largest
+median so far.
 
 A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
 cluster does not fit its new data.
@@ -35,10 +36,10 @@ The first updates of honest clients may be long where each has its own mix of cl
 _LARGEST_RATIO = 2.5
 """The mean ratio above which a client is left out."""
 
-_LARGEST_NOW = 2.0
+_CLIPPING_RATIO = 2.0
 """The ratio to which the update of any client is shortened in the round in which it is sent."""
 
-_LARGEST_EXCUSE = 10.0
+_LARGEST_SIZE_RATIO = 10.0
 """However many samples a client says that it has, its norm may be at most so many times larger for them."""
 
 _LEAST_SHARE = 0.25
@@ -171,7 +172,7 @@ def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: t
 def _compared_with(known: Lengths, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """What the norm of each client of one cluster is compared with, (m,): the median, times what its size excuses."""
     median = float(norms.median())
-    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0, max=_LARGEST_EXCUSE)
+    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0, max=_LARGEST_SIZE_RATIO)
     return max(median, _LEAST_SHARE * known.largest_median) * excused
 
 
@@ -218,14 +219,12 @@ def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor
     for cluster in here[here >= 0].unique().tolist():
         rows = (here == cluster) & (norms > _TINY)
         if int(rows.sum()) >= _MIN_CLIENTS:
-            limits = _LARGEST_NOW * _compared_with(known, norms[rows], result.sizes[rows])
+            limits = _CLIPPING_RATIO * _compared_with(known, norms[rows], result.sizes[rows])
             factors[rows] = (limits / norms[rows]).clamp(max=1.0)
     long = factors < 1.0
     if not bool(long.any()):
         return report, clients[long]
-    values = result.updates.values.clone()
-    values[long] *= factors[long, None]
-    shorter = replace(result, updates=replace(result.updates, values=values))
+    shorter = replace(result, updates=_scaled(result.updates, factors))
     return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
 
 
@@ -235,7 +234,11 @@ def clipped_to_median(updates: Rows) -> Rows:
     moved = norms > _TINY
     if int(moved.sum()) < _MIN_CLIENTS:
         return updates
-    factors = (_LARGEST_NOW * norms[moved].median() / norms.clamp(min=_TINY)).clamp(max=1.0)
+    return _scaled(updates, (_CLIPPING_RATIO * norms[moved].median() / norms.clamp(min=_TINY)).clamp(max=1.0))
+
+
+def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
+    """Updates times a factor each, (m,)."""
     return replace(updates, values=updates.values * factors[:, None])
 
 
@@ -264,5 +267,4 @@ def _shortened(result: Result, rows: torch.Tensor) -> Result:
     if not len(others) or not bool(rows.any()):
         return result
     factors = torch.where(rows, others.median() / norms.clamp(min=_TINY), 1.0).clamp(max=1.0)
-    values = torch.where(rows[:, None], result.updates.values * factors[:, None], result.updates.values)
-    return replace(result, updates=replace(result.updates, values=values))
+    return replace(result, updates=_scaled(result.updates, factors))

@@ -6,8 +6,7 @@ its proof and its limits.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -28,7 +27,6 @@ from fedstrata.algorithms.strata.holdout import (
     with_answers,
 )
 from fedstrata.algorithms.strata.outliers import (
-    OutlierSearch,
     add_outlier_training,
     compare_outliers,
     outlier_decision,
@@ -42,6 +40,7 @@ from fedstrata.algorithms.strata.reassignment import (
     unite_alike,
     unsettled,
 )
+from fedstrata.algorithms.strata.split_clusters import split_clusters
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
@@ -64,7 +63,6 @@ from fedstrata.algorithms.strata.state import (
 )
 from fedstrata.algorithms.strata.trial import (
     CLEAR_LEVEL,
-    GroupTrial,
     add_trial_tasks,
     may_be_tried,
     start_trial,
@@ -171,8 +169,8 @@ class Strata:
         running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
         comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
         plan = add_evaluation_tasks(plan, problem.layout, comparisons)
-        plan = add_trial_tasks(plan, problem.layout, problem.training, list(running_trials(state).values()))
-        plan = add_outlier_training(plan, running_searches(state))
+        plan = add_trial_tasks(plan, problem, list(state.trials.values()))
+        plan = add_outlier_training(plan, state.searches)
         return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds, cohort), state.sizes)
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
@@ -194,7 +192,7 @@ class Strata:
         state = self._compare_outliers(problem, state, report)
         concluded = {**tried, **compared}
         decisions |= {cluster: split.decision for cluster, split in concluded.items()}
-        trials = trial_events(running_trials(before), running_trials(state), tried, state.nodes)
+        trials = trial_events(before.trials, state.trials, tried, state.nodes)
         splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
 
         # 2. Test the clusters that are due and that are not split already.
@@ -246,7 +244,7 @@ class Strata:
         round = state.round + 1
         concluded = dict[int, ClusterSplit]()
         clusters = list(state.clusters)
-        for cluster, trial in running_trials(state).items():
+        for cluster, trial in state.trials.items():
             trial = with_trial_round(problem, trial, report)
             is_over = trial.comparison.complete or trial.is_given_up(round)
             if trial.comparison.complete:
@@ -334,7 +332,7 @@ class Strata:
         """The state with a hold-out comparison for every search for outliers of which some have trained a model."""
         round = state.round + 1
         clusters = list(state.clusters)
-        for cluster, search in running_searches(state).items():
+        for cluster, search in state.searches.items():
             known = clusters[cluster]
             level = next_level(self.alpha, known.tests)
             comparison = compare_outliers(problem, state.models[cluster], search, report, level=level, round=round)
@@ -343,73 +341,3 @@ class Strata:
             elif search.is_given_up(round):
                 clusters[cluster] = replace(known, search=None)
         return replace(state, clusters=tuple(clusters))
-
-
-def running_trials(state: StrataState) -> dict[int, GroupTrial]:
-    """The trials of groups, by cluster."""
-    return {cluster: known.trial for cluster, known in enumerate(state.clusters) if known.trial is not None}
-
-
-def running_searches(state: StrataState) -> dict[int, OutlierSearch]:
-    """The searches for outliers, by cluster."""
-    return {cluster: known.search for cluster, known in enumerate(state.clusters) if known.search is not None}
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitClusters:
-    """The clusters after the splits of a round.
-
-    Attributes:
-        labels: The cluster of each client, (n,); -1 for a pending client.
-        parents: The cluster that each comes from, (k',). A cluster without a split comes from itself.
-        clusters: What is remembered of each, (k').
-    """
-
-    labels: torch.Tensor
-    parents: torch.Tensor
-    clusters: Sequence[ClusterState]
-
-
-def split_clusters(
-    state: StrataState, labels: torch.Tensor, splits: Mapping[int, ClusterSplit], reassignment_rounds: int
-) -> SplitClusters:
-    """A cluster for each group of a split. A new cluster that all members have left is removed.
-
-    Args:
-        state: The state before the round, with what is now known of its clusters.
-        labels: The clusters of the clients before the splits, (n,).
-        splits: The splits by cluster. Whoever was not compared becomes pending.
-        reassignment_rounds: The number of rounds for which the members of new clusters may be reassigned.
-    """
-    after = torch.full_like(labels, -1)
-    parents = list[int]()
-    clusters = list[ClusterState]()
-    for cluster, known in enumerate(state.clusters):
-        members = labels == cluster
-        if cluster in splits:
-            split = splits[cluster]
-            for group in range(split.count):
-                clients = split.clients[split.groups == group]
-                after[clients[members[clients]]] = len(parents)
-                parents.append(cluster)
-                child = ClusterState(
-                    tests=int(state.side_tests[clients].max()),
-                    holdout_tests=known.holdout_tests,
-                    last_test_round=known.last_test_round,
-                    last_trial_round=known.last_trial_round,
-                    reassignment_rounds=reassignment_rounds,
-                )
-                clusters.append(child)
-        elif bool(members.any()) or not _is_emptied_child(state, labels, cluster):
-            after[members] = len(parents)
-            parents.append(cluster)
-            clusters.append(replace(known, reassignment_rounds=max(known.reassignment_rounds - 1, 0)))
-    return SplitClusters(after, torch.tensor(parents), clusters)
-
-
-def _is_emptied_child(state: StrataState, labels: torch.Tensor, cluster: int) -> bool:
-    """Whether an empty cluster is open, and another cluster of its split has members."""
-    others = labels[labels >= 0].unique().tolist()
-    with_members = {state.tree[int(state.nodes[other])].parent for other in others}
-    parent = state.tree[int(state.nodes[cluster])].parent
-    return state.clusters[cluster].reassignment_rounds > 0 and parent in with_members

@@ -48,11 +48,14 @@ A model of few clients follows the noise of their data more than one of many, an
 twice the distance, what the clients of a group have in common counts twice, and the variance of the noise four times.
 """
 
+_GAIN_LEVEL = 0.025
+"""The level of the t-test of the gains of personal models, where one comparison decides."""
+
 _LARGEST_EXCESS = 3.0
 """In the choice of a share, how much more or less a member loses than with the group's model counts up to so many times
 the median of what the members of its group do."""
 
-MAX_LOSS = 1e3
+_MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
 
 
@@ -91,7 +94,7 @@ class HoldoutComparison:
     round: int
     of_outliers: bool = False
     has_stand_ins: bool = False
-    gain_level: float = 0.025
+    gain_level: float = _GAIN_LEVEL
 
     @property
     def answered(self) -> torch.Tensor:
@@ -423,12 +426,17 @@ def with_answers(
         row = int((result.updates.clients == client).nonzero())
         nodes = comparison.groups.models_for(place)
         answer = result.losses[row, : len(nodes) * losses_by_share.shape[2]].reshape(len(nodes), -1)
-        losses_by_share[place, nodes] = answer.nan_to_num(nan=MAX_LOSS).clamp(max=MAX_LOSS)
+        losses_by_share[place, nodes] = bounded_losses(answer)
         errors[place, nodes] = report.results[_ERRORS_TASK].losses[row, : len(nodes)]
         samples[place] = report.client_stats["units"].of(torch.tensor([client])).flatten()[0]
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
+
+
+def bounded_losses(losses: torch.Tensor) -> torch.Tensor:
+    """The losses that clients have measured, as far as they count."""
+    return losses.nan_to_num(nan=_MAX_LOSS).clamp(max=_MAX_LOSS)
 
 
 def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch.Tensor) -> HoldoutComparison:
@@ -438,7 +446,7 @@ def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch
     result = report.results[_SIDE_TASK]
     here = torch.isin(result.updates.clients, others)
     clients = result.updates.clients[here]
-    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=MAX_LOSS)
+    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=_MAX_LOSS)
     new = comparison_of(
         clients,
         placed(comparison.groups, losses),

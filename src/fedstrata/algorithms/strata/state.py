@@ -156,6 +156,16 @@ class StrataState(State):
     directions: Directions | None
     lengths: Lengths | None = None
 
+    @property
+    def trials(self) -> dict[int, GroupTrial]:
+        """The running trials of groups, by cluster."""
+        return {cluster: known.trial for cluster, known in enumerate(self.clusters) if known.trial is not None}
+
+    @property
+    def searches(self) -> dict[int, OutlierSearch]:
+        """The running searches for outliers, by cluster."""
+        return {cluster: known.search for cluster, known in enumerate(self.clusters) if known.search is not None}
+
 
 def monitor_round(
     problem: Problem, state: StrataState, report: Report

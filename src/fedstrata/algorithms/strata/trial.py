@@ -18,8 +18,8 @@ from typing import Any
 from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
-from fedstrata.algorithms.strata.holdout import MAX_LOSS, HoldoutComparison, comparison_of, mean_update
-from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, bounded_losses, comparison_of, mean_update
+from fedstrata.core import TRAIN, LocalTask, Plan, Problem, Report
 from fedstrata.lazy_torch import torch
 
 _ROUNDS = 4
@@ -94,18 +94,17 @@ def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int) 
     test = comparison.decision
     decision = replace(test, values={**test.values, "trial_rounds": float(_ROUNDS)})
     level = comparison.level
-    begin = models[:1].clone()
-    trial = comparison_of(comparison.clients, groups, models, begin, level=level, decision=decision, round=round)
+    own = start[None].clone()
+    trial = comparison_of(comparison.clients, groups, models, own, level=level, decision=decision, round=round)
     return GroupTrial(replace(trial, gain_level=_LEVEL))
 
 
-def add_trial_tasks(plan: Plan, layout: Layout, training: LocalTraining, trials: Sequence[GroupTrial]) -> Plan:
+def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) -> Plan:
     """The plan in which members also train the models of trials, or make personal models of them and measure these.
 
     Args:
         plan: The plan.
-        layout: The layout of the network.
-        training: How a client trains before any schedule of its rate.
+        problem: What is fixed for the run.
         trials: The trials.
     """
     if not trials:
@@ -123,7 +122,7 @@ def add_trial_tasks(plan: Plan, layout: Layout, training: LocalTraining, trials:
         name = _training_task(depth)
         tasks[name] = replace(work, candidates=candidates[:, None], stream=name)
     for depth, candidates in enumerate(to_measure.candidates):
-        tasks |= _measuring_tasks(replace(work, candidates=candidates[:, None]), layout, training, depth)
+        tasks |= _measuring_tasks(problem, replace(work, candidates=candidates[:, None]), depth)
     models = torch.cat([plan.models, *(trial.comparison.models for trial in trials)])
     return replace(plan, models=models, tasks=tasks)
 
@@ -157,17 +156,19 @@ def _measuring_task(depth: int) -> str:
     return f"trial {depth} loss"
 
 
-def _measuring_tasks(work: LocalTask, layout: Layout, training: LocalTraining, depth: int) -> dict[str, LocalTask]:
+def _measuring_tasks(problem: Problem, work: LocalTask, depth: int) -> dict[str, LocalTask]:
     """The tasks in which clients make personal models of one model each, and measure their losses on half B."""
-    work = replace(work, upload=layout.nothing)
-    tuning = tuning_by_epochs(work, training, f"trial {depth} tuning", _TUNING_EPOCHS, stream=f"trial {depth} tuning")
+    work = replace(work, upload=problem.layout.nothing)
+    name = f"trial {depth} tuning"
+    # The rate is that before any schedule, as in the personal stage.
+    tuning = tuning_by_epochs(work, problem.training, name, _TUNING_EPOCHS, stream=name)
     *_, tuned = tuning
     wide = (len(work.candidates), len(SHARES))
     loss = replace(
         work,
         candidates=work.candidates.expand(wide),
         shares=torch.tensor(SHARES).expand(wide),
-        trainable=layout.nothing,
+        trainable=problem.layout.nothing,
         continues=tuned,
         fold="B",
         selection_fold="B",
@@ -227,5 +228,5 @@ def _with_losses(comparison: HoldoutComparison, report: Report) -> HoldoutCompar
         result = report.results[_measuring_task(depth)]
         here = torch.isin(result.updates.clients, comparison.clients)
         places = torch.searchsorted(comparison.clients, result.updates.clients[here])
-        losses[places, nodes[places]] = result.losses[here].nan_to_num(nan=MAX_LOSS).clamp(max=MAX_LOSS)
+        losses[places, nodes[places]] = bounded_losses(result.losses[here])
     return replace(comparison, losses_by_share=losses)
