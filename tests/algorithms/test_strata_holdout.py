@@ -310,10 +310,18 @@ def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
     )
 
 
-def of_groups(gains: list[float]) -> HoldoutComparison:
-    """Clients in two halves whose loss is 1 by the model of all, and lower by their gain with that of their half."""
+def of_groups(gains: list[float], large: int | None = None) -> HoldoutComparison:
+    """Clients on two sides whose loss is 1 by the model of all, and lower by their gain with that of their side.
+
+    Args:
+        gains: The gains.
+        large: The number of clients on the first side; by default half of them.
+    """
     one = personal(gains, share=0)
-    return replace(one, start=None, losses_by_share=one.losses_by_share[..., :1])
+    groups = one.groups if large is None else sides(*(client >= large for client in range(len(gains))))
+    losses = torch.cat([torch.ones(len(gains), 1), (1.0 - torch.tensor(gains))[:, None].expand(-1, 2)], dim=1)
+    losses_by_share = torch.where(groups.inside.T, losses, torch.nan)[..., None]
+    return replace(one, start=None, groups=groups, losses_by_share=losses_by_share)
 
 
 @pytest.mark.parametrize(
@@ -365,6 +373,29 @@ def test_a_half_that_loses_more_than_the_other_gains_is_not_split_off() -> None:
     found = split_decision(of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0]), 5, holdout_check=True)
     assert found.count == 1
     assert found.decision.values["gain"] == (3 * 0.25 - 3 * 2) / 6
+
+
+def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_all_others_gain() -> None:
+    """Two of eight lose 2 each, which counts as twice the 0.25 that the others gain; of three of nine it counts whole."""
+    found = split_decision(of_groups([0.25] * 6 + [-2.0] * 2, large=6), 5, holdout_check=True)
+    assert found.count == 2
+    assert found.decision.values["gain"] == (6 * 0.25 - 2 * 0.5) / 8
+    assert split_decision(of_groups([0.25] * 6 + [-2.0] * 3, large=6), 5, holdout_check=True).count == 1
+
+
+def test_a_small_side_prevents_a_split_by_which_few_others_gain() -> None:
+    """Three of four are not four in five."""
+    found = split_decision(of_groups([0.25, 0.25, 0.25, -0.25, -2.0], large=4), 5, holdout_check=True)
+    assert found.count == 1
+    assert found.decision.values["gain"] == (3 * 0.25 - 0.25 - 2.0) / 5
+
+
+def test_what_clients_lose_whose_updates_are_left_out_does_not_count_and_what_they_gain_does() -> None:
+    losing = of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0])
+    everyone_there = torch.tensor([False] * 3 + [True] * 3)
+    assert split_decision(losing, 5, holdout_check=True, left_out=everyone_there).decision.values["gain"] == 0.125
+    winning = of_groups([-0.25, -0.25, -0.25, 2.0, 2.0, 2.0])
+    assert split_decision(winning, 5, holdout_check=True, left_out=everyone_there).decision.values["gain"] == 0.875
 
 
 def test_what_a_member_loses_counts_up_to_three_times_the_median() -> None:

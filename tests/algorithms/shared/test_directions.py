@@ -1,5 +1,6 @@
 """Clients whose updates point backwards: the cosines by hand, who is left out, and who comes back."""
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -108,7 +109,7 @@ def left_out(*clients: int, of: int) -> Directions:
     """Some of several clients were left out; all had a mean cosine of -1/2."""
     out = torch.zeros(of, dtype=torch.bool)
     out[list(clients)] = True
-    return Directions(torch.full((of,), -2.0), torch.full((of,), 4.0), out)
+    return Directions(torch.full((of,), -2.0), torch.full((of,), 4.0), torch.zeros(of, dtype=torch.int64), out)
 
 
 def test_half_of_a_cluster_is_a_group_of_its_own_and_begins_anew() -> None:
@@ -147,8 +148,93 @@ def test_a_client_comes_back_when_its_mean_cosine_is_positive() -> None:
 
 
 def test_who_comes_late_begins_anew() -> None:
-    known = Directions(torch.tensor([2.0, -3.0]), torch.tensor([4.0, 4.0]), torch.tensor([False, True]))
-    fresh = known.forgetting(torch.tensor([False, True]))
+    late = torch.tensor([False, True])
+    known = Directions(torch.tensor([2.0, -3.0]), torch.tensor([4.0, 4.0]), torch.tensor([1, 3]), late)
+    fresh = known.forgetting(late)
     assert fresh.cosines.tolist() == [2.0, 0.0]
     assert fresh.weights.tolist() == [4.0, 0.0]
+    assert fresh.turned.tolist() == [1, 0]
     assert not fresh.left_out.any()
+
+
+def after_rounds(known: Directions, *rounds: list[float]) -> Directions:
+    """What is known after rounds in which one cluster sends these numbers, all of one weight."""
+    for sent in rounds:
+        known = after_round(known, torch.zeros(len(sent)).long(), *[[number] for number in sent])
+    return known
+
+
+TOGETHER = [1.0, 1.0, 1.0, 1.0, 1.0]
+TWO_TURN = [1.0, 1.0, 1.0, -1.0, -1.0]
+
+
+def test_two_of_five_that_turn_round_are_left_out_in_their_third_round() -> None:
+    """Their means go on being positive: after five rounds at 1, three at -1 make 4.10 * 0.73 - 2.71 = 0.27."""
+    twice = after_rounds(no_directions(5), *[TOGETHER] * 5, *[TWO_TURN] * 2)
+    assert twice.turned.tolist() == [0, 0, 0, 2, 2]
+    assert not twice.left_out.any()
+    thrice = after_rounds(twice, TWO_TURN)
+    assert thrice.means[3].item() > 0
+    assert thrice.left_out.tolist() == [False, False, False, True, True]
+
+
+def test_who_has_turned_comes_back_when_a_round_points_forwards() -> None:
+    known = after_rounds(no_directions(5), *[TOGETHER] * 5, *[TWO_TURN] * 3, TOGETHER)
+    assert known.turned.tolist() == [0] * 5
+    assert not known.left_out.any()
+
+
+def test_who_has_never_gone_with_the_others_has_not_turned() -> None:
+    """The two point backwards from the first round on, and so does what is known of them."""
+    known = after_rounds(no_directions(5), *[TWO_TURN] * 4)
+    assert known.turned.tolist() == [0] * 5
+
+
+def test_halves_of_a_cluster_have_no_larger_side() -> None:
+    """Three of six turn; and one of three, where the larger side has two."""
+    six = after_rounds(no_directions(6), [1.0] * 6, *[[1.0] * 3 + [-1.0] * 3] * 3)
+    three = after_rounds(no_directions(3), [1.0] * 3, *[[1.0, 1.0, -1.0]] * 3)
+    assert six.turned.tolist() == [0] * 6
+    assert three.turned.tolist() == [0] * 3
+
+
+def test_a_weak_larger_side_says_nothing() -> None:
+    """Five axes and a small common part: unit vectors with cosines of 0.01 / 1.01 with each other."""
+    common = torch.full((5, 1), 0.1)
+    apart = torch.cat([torch.eye(5), common * torch.tensor(TWO_TURN)[:, None]], dim=1).tolist()
+    known = after_round(no_directions(5), ALL, *[[0.0] * 5 + [1.0]] * 5)
+    for _ in range(3):
+        known = after_round(known, ALL, *apart)
+    assert known.turned.tolist() == [0] * 5
+
+
+def gone_along(*means: float) -> Directions:
+    """What is known of clients with these mean cosines."""
+    return replace(no_directions(len(means)), cosines=torch.tensor(means), weights=torch.ones(len(means)))
+
+
+def test_only_who_has_gone_with_the_others_can_turn() -> None:
+    """Three quarters of the median, which is 0.4, are 0.3."""
+    known = after_rounds(gone_along(0.4, 0.4, 0.4, 0.31, 0.29), *[TWO_TURN] * 3)
+    assert known.turned.tolist() == [0, 0, 0, 3, 0]
+
+
+def test_in_a_cluster_that_is_not_of_one_mind_nobody_can_turn() -> None:
+    known = after_rounds(gone_along(0.2, 0.2, 0.2, 0.3, 0.3), *[TWO_TURN] * 3)
+    assert known.turned.tolist() == [0] * 5
+
+
+def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
+    """Two of five with flipped signs come from a larger cluster; one of them is honest, and wanted something else."""
+    moving = torch.tensor([False, False, False, True, True])
+    known = left_out(3, 4, of=5).reassigned(moving)
+    assert known.left_out.tolist() == moving.tolist()
+    assert known.means.tolist() == [-0.5, -0.5, -0.5, 0.0, 0.0]
+    after = after_round(known, ALL, [1.0], [1.0], [1.0], [-1.0], [1.0])
+    assert after.left_out.tolist() == [False, False, False, True, False]
+
+
+def test_who_was_not_left_out_begins_anew_in_its_new_cluster() -> None:
+    known = left_out(of=2).reassigned(torch.tensor([True, False]))
+    assert known.means.tolist() == [0.0, -0.5]
+    assert not known.left_out.any()

@@ -5,6 +5,12 @@ them, but in a single round it is noisy, and it falls as a model converges. So i
 federations a cluster whose clients want different models has cosines around zero, because what they want cancels out.
 A client with flipped signs has minus the cosine of an honest one.
 
+Clients may also turn round after they have long gone with the others, and together (slow poisoning). Their means are
+positive for many more rounds, and in a cluster of five, two of them hide each other in the sum of the others. So in
+each round the first principal axis of a cluster that is of one mind parts its updates into two sides, and the cosine
+with the larger side is compared. Three rounds on the other side, about as far backwards as the larger side is forwards,
+tell who has turned.
+
 That the cosine with a trusted direction exposes Byzantine clients: Cao, Fang, Liu, Gong, "FLTrust: Byzantine-robust
 federated learning via trust bootstrapping", NDSS 2021. There the direction comes from data of the server. Here it comes
 from the other clients, so more than half of them must be honest.
@@ -26,6 +32,27 @@ _MIN_MEDIAN = 0.1
 _MIN_REVERSED_SHARE = 0.8
 """A client is left out if minus its cosine is at least this share of the median."""
 
+_MIN_SIDE_MEDIAN = 0.05
+"""The least median cosine of the larger side at which the other one is compared with it."""
+
+_MIN_SIDE = 3
+"""The larger side has at least so many clients."""
+
+_UNITED_MEDIAN = 0.25
+"""A client can only turn round where the median of the means is at least this: where a cluster is of one mind.
+
+In a cluster of honest clients that want different models the median has mostly fallen below it before they part.
+"""
+
+_MIN_FORWARD_SHARE = 0.75
+"""A client can only turn round if it has gone with the others: if its mean is at least this share of the median."""
+
+_TURNED_ROUNDS = 3
+"""A client is left out after so many rounds in which it points backwards."""
+
+_AXIS_COLUMNS = 4096
+"""The principal axis is that of about so many of the columns, evenly spaced: enough to tell two sides."""
+
 _TINY = 1e-30
 """A smaller norm is that of an update of zeros."""
 
@@ -44,11 +71,14 @@ class Directions:
         cosines: The weighted sum over rounds of the cosine of a client's update with the sum of those of the others in
             its cluster, all scaled to norm 1 and without those of clients that are left out, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
+        turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
+            forwards, int64 (n,).
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
     """
 
     cosines: torch.Tensor
     weights: torch.Tensor
+    turned: torch.Tensor
     left_out: torch.Tensor
 
     @property
@@ -61,21 +91,39 @@ class Directions:
         return Directions(
             cosines=torch.where(clients, 0.0, self.cosines),
             weights=torch.where(clients, 0.0, self.weights),
+            turned=torch.where(clients, 0, self.turned),
             left_out=self.left_out & ~clients,
         )
 
 
+    def reassigned(self, clients: torch.Tensor) -> Directions:
+        """The same where some clients, bool (n,), have gone over to other clusters.
+
+        How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has
+        to point forwards there first. Two clients with flipped signs would else hide each other in a cluster of five.
+        """
+        fresh = self.forgetting(clients)
+        waiting = clients & self.left_out
+        turned = torch.where(waiting, _TURNED_ROUNDS, fresh.turned)
+        return replace(fresh, turned=turned, left_out=fresh.left_out | waiting)
+
+
 def no_directions(clients: int) -> Directions:
     """What is known before the first round, of n clients."""
-    return Directions(torch.zeros(clients), torch.zeros(clients), torch.zeros(clients, dtype=torch.bool))
+    return Directions(
+        cosines=torch.zeros(clients),
+        weights=torch.zeros(clients),
+        turned=torch.zeros(clients, dtype=torch.int64),
+        left_out=torch.zeros(clients, dtype=torch.bool),
+    )
 
 
 def with_directions(known: Directions, layout: Layout, report: Report, labels: torch.Tensor) -> Directions:
     """What is known after a round.
 
-    A client that is left out is so until its mean cosine is positive again, or until its cluster has fewer than three
-    members, or half of its members are left out. Convolutions and linear layers are compared, of the clients that have
-    trained the model of their cluster.
+    A client that is left out is so until its mean cosine is positive again, and after a turn also that of a round; or
+    until its cluster has fewer than three members, or half of its members are left out. Convolutions and linear layers
+    are compared, of the clients that have trained the model of their cluster.
 
     Args:
         known: What was known before.
@@ -106,17 +154,69 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
     if len(ids) < _MIN_CLIENTS:
         return known
     norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(_TINY)
-    left_out = known.left_out[ids]
+    turned = _turned(known, ids, updates.values, norms)
+    left_out = known.left_out[ids] | (turned >= _TURNED_ROUNDS)
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
-        after = _with_cosines(known, ids, _cosines_with_others(updates.values, norms, trusted))
+        cosines = _cosines_with_others(updates.values, norms, trusted)
+        after = _with_cosines(known, ids, cosines)
         means = after.means[ids]
         median = means[trusted].median()
         reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
         if not bool(reversed_.any()):
-            return replace(after, left_out=after.left_out.index_put((ids,), left_out & (means <= 0)))
+            break
         left_out = left_out | reversed_
+    turned = torch.where(left_out & (cosines > 0), 0, turned)
+    left_out &= (means <= 0) | (turned >= _TURNED_ROUNDS)
+    return replace(
+        after,
+        turned=after.turned.index_put((ids,), turned),
+        left_out=after.left_out.index_put((ids,), left_out),
+    )
+
+
+def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    """In how many rounds each client of one cluster has pointed backwards since it turned, with one more, int64 (m,).
+
+    Args:
+        known: What is known without this round.
+        ids: The clients.
+        values: Their updates, (m, p).
+        norms: Their norms, (m,).
+    """
+    before = known.turned[ids]
+    trusted = ~known.left_out[ids]
+    means = known.means[ids]
+    united = means[trusted].median() >= _UNITED_MEDIAN
+    may_turn = (before > 0) | (united & (means >= _MIN_FORWARD_SHARE * means[trusted].median()))
+    if not bool(may_turn.any()):
+        return before
+    larger = _larger_side(values, norms, trusted)
+    if int(larger.sum()) < _MIN_SIDE:
+        return before
+    cosines = _cosines_with_others(values, norms, larger)
+    median = cosines[larger].nanmedian()
+    backwards = ~larger & may_turn & (median >= _MIN_SIDE_MEDIAN) & (-cosines >= _MIN_REVERSED_SHARE * median)
+    return torch.where(cosines > 0, 0, before + backwards.long())
+
+
+def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tensor) -> torch.Tensor:
+    """Who is on the larger side of the first principal axis of the trusted updates, scaled to norm 1, bool (m,).
+
+    Nobody is where both sides have the same number of clients.
+    """
+    compared = trusted & (norms > _TINY)
+    some = values[:, :: max(1, values.shape[1] // _AXIS_COLUMNS)]
+    units = some / norms[:, None] * compared[:, None]
+    along = torch.linalg.eigh(units @ units.T).eigenvectors[:, -1]
+    positive = compared & (along > 0)
+    negative = compared & (along < 0)
+    difference = int(positive.sum()) - int(negative.sum())
+    if difference == 0:
+        return torch.zeros_like(trusted)
+    larger: torch.Tensor = positive if difference > 0 else negative
+    return larger
 
 
 def _with_cosines(known: Directions, ids: torch.Tensor, cosines: torch.Tensor) -> Directions:

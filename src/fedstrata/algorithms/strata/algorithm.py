@@ -212,8 +212,7 @@ class Strata:
         monitor, stability = monitor_round(problem, before, report)
         after = replace(
             after,
-            # How a client pointed in the cluster of others says nothing about it among its own.
-            directions=state.directions and state.directions.forgetting(reassigned),
+            directions=state.directions and state.directions.reassigned(reassigned),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
@@ -269,7 +268,7 @@ class Strata:
             comparison = with_answers(known.comparison, report, round, others)
             clusters[cluster] = replace(known, comparison=comparison)
             if comparison is not None and comparison.complete:
-                split = self._split_decision(comparison, round)
+                split = self._split_decision(comparison, state)
                 is_split = split is not None and split.count > 1
                 clusters[cluster] = known.concluded(comparison, split=is_split)
                 if not is_split and known.may_try(round) and may_be_tried(problem, comparison):
@@ -279,11 +278,12 @@ class Strata:
                 concluded |= {} if split is None else {cluster: split}
         return replace(state, clusters=tuple(clusters)), concluded
 
-    def _split_decision(self, comparison: HoldoutComparison, round: int) -> ClusterSplit | None:
-        """What a comparison decides; None where it is of outliers, and separates none."""
+    def _split_decision(self, comparison: HoldoutComparison, state: StrataState) -> ClusterSplit | None:
+        """What a comparison decides after a round; None where it is of outliers, and separates none."""
+        round = state.round + 1
         if comparison.of_outliers:
             return outlier_decision(comparison, round)
-        return split_decision(comparison, round, holdout_check=self.holdout_check)
+        return split_decision(comparison, round, holdout_check=self.holdout_check, left_out=state.left_out)
 
     def _start_comparisons(
         self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]

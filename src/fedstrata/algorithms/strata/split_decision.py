@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 
 from scipy.stats import t as student_t
 
@@ -25,6 +25,20 @@ A member can claim any loss, and without a bound two of twenty could prevent eve
 same bound where personal models are compared: a single large gain would make the t-test find none. Of groups' models it
 has none: to claim much splits nothing, as a test must confirm the split too.
 """
+
+
+_SMALL_SIDE = 0.25
+"""Nor can a side of at most this share of the members prevent a split by large losses if nearly all others gain.
+
+Byzantine clients that collude are such a side: what they send serves nobody, and themselves least of all.
+"""
+
+_NEARLY_ALL = 0.8
+"""The share of a side whose members gain from which on nearly all of them do."""
+
+_LARGEST_LOSS_OF_SMALL_SIDE = 2.0
+"""What members of such a side lose counts up to so many times the median of what the others gain. At a quarter of the
+members, all of them together then lose less than the others gain."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +73,20 @@ class _PrunedTree:
     p: float
 
 
-def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: bool) -> ClusterSplit:
+def split_decision(
+    comparison: HoldoutComparison, round: int, *, holdout_check: bool, left_out: torch.Tensor | None = None
+) -> ClusterSplit:
     """Decide by a comparison which groups get a cluster each.
 
     Args:
         comparison: One in which enough have answered.
         round: The round of the last answers.
         holdout_check: Whether a split must lower the loss.
+        left_out: Whose updates are left out of the mean of the cluster, bool (n,); by default nobody's.
     """
     groups = comparison.groups
-    pruned = _prune(comparison, 0, holdout_check=holdout_check)
+    unheard = torch.zeros_like(comparison.answered) if left_out is None else left_out[comparison.clients]
+    pruned = _prune(comparison, 0, unheard, holdout_check=holdout_check)
     labels = torch.full((len(comparison.clients),), -1)
     for label, leaf in enumerate(pruned.leaves):
         labels[groups.inside[leaf]] = label
@@ -78,13 +96,16 @@ def split_decision(comparison: HoldoutComparison, round: int, *, holdout_check: 
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gains = _gains(comparison, 0, losses)
+    gains = _gains(comparison, 0, losses, unheard)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
     return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision)
 
 
-def _prune(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> _PrunedTree:
-    """The tree below a group with only those splits that are confirmed and, with the check, lower the loss."""
+def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, holdout_check: bool) -> _PrunedTree:
+    """The tree below a group with only those splits that are confirmed and, with the check, lower the loss.
+
+    What clients that are unheard lose does not count, bool (m,).
+    """
     groups = comparison.groups
     answered = comparison.answered
     whole = _PrunedTree(comparison.losses[:, node], (node,), 0.0)
@@ -92,30 +113,51 @@ def _prune(comparison: HoldoutComparison, node: int, *, holdout_check: bool) -> 
     if not subgroups or not all(bool((groups.inside[group] & answered).any()) for group in subgroups):
         return whole
     p = 0.0 if groups.is_confirmed(subgroups[0]) else _split_p(comparison, node)
-    one, other = (_prune(comparison, group, holdout_check=holdout_check) for group in subgroups)
+    one, other = (_prune(comparison, group, unheard, holdout_check=holdout_check) for group in subgroups)
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
-    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, _gains(comparison, node, losses))):
+    gains = _gains(comparison, node, losses, unheard)
+    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains)):
         return whole
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p))
 
 
-def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor) -> torch.Tensor:
+def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, unheard: torch.Tensor) -> torch.Tensor:
     """What the members of a group who have answered gain if it is split, (m',), as far as it counts.
 
     Args:
         comparison: The comparison.
         node: The group.
         losses: The loss of each client after the split, (m,).
+        unheard: Whose losses by the split do not count, bool (m,). Of personal models they do.
     """
     groups = comparison.groups
     gains = (comparison.losses[:, node] - losses).double()
-    for subgroup in groups.children(node):
-        members = groups.inside[subgroup] & comparison.answered
-        if bool(members.any()):
-            largest = _LARGEST_LOSS * float(gains[members].abs().quantile(0.5))
+    sides = [groups.inside[subgroup] & comparison.answered for subgroup in groups.children(node)]
+    bounded = gains
+    for side in sides:
+        if bool(side.any()):
+            largest = _LARGEST_LOSS * float(gains[side].abs().quantile(0.5))
             most = largest if comparison.of_personal_models else None
-            gains = torch.where(members, gains.clamp(min=-largest, max=most), gains)
-    return gains[groups.inside[node] & comparison.answered]
+            bounded = torch.where(side, gains.clamp(min=-largest, max=most), bounded)
+    if not comparison.of_personal_models and all(bool(side.any()) for side in sides):
+        small, large = sorted(sides, key=lambda side: int(side.sum()))
+        bounded = torch.where(small, bounded.clamp(min=-_largest_loss_of_small_side(gains, small, large)), bounded)
+        bounded = torch.where(unheard, bounded.clamp(min=0.0), bounded)
+    return bounded[groups.inside[node] & comparison.answered]
+
+
+def _largest_loss_of_small_side(gains: torch.Tensor, small: torch.Tensor, large: torch.Tensor) -> float:
+    """What a member of the smaller side of a split may lose at most, as far as it counts.
+
+    Args:
+        gains: What each client gains by the split, (m,).
+        small: Who is on the smaller side, bool (m,).
+        large: Who is on the larger side, bool (m,).
+    """
+    is_small = int(small.sum()) <= _SMALL_SIDE * int((small | large).sum())
+    if not is_small or float((gains[large] > 0).double().mean()) < _NEARLY_ALL:
+        return inf
+    return _LARGEST_LOSS_OF_SMALL_SIDE * float(gains[large].quantile(0.5))
 
 
 def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor) -> bool:

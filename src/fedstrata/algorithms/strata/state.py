@@ -157,6 +157,14 @@ class StrataState(State):
     lengths: Lengths | None = None
 
     @property
+    def left_out(self) -> torch.Tensor:
+        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
+        left_out = torch.zeros(len(self.labels), dtype=torch.bool)
+        for known in (self.directions, self.lengths):
+            left_out = left_out if known is None else left_out | known.left_out
+        return left_out
+
+    @property
     def trials(self) -> dict[int, GroupTrial]:
         """The running trials of groups, by cluster."""
         return {cluster: known.trial for cluster, known in enumerate(self.clusters) if known.trial is not None}
