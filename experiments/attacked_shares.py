@@ -75,17 +75,29 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def one(name: str, seed: int) -> dict[str, Any]:
     """One federation of a case: of every client its accuracy, its cluster and its true group."""
+    rule, keys = CASES[name]
+    return clients_of({**keys, **METHODS[rule]}, seed)
+
+
+def clients_of(keys: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """What clients come to in a run: their accuracies, clusters and true groups, and who is Byzantine.
+
+    Args:
+        keys: The experiment.
+        seed: Its seed.
+    """
     with TemporaryDirectory() as folder:
-        rule, keys = CASES[name]
-        run = fedstrata.run({**keys, **METHODS[rule], "seed": seed}, Path(folder) / "run", quiet=True)
+        run = fedstrata.run({**keys, "seed": seed}, Path(folder) / "run", quiet=True)
         last = pq.read_table(max((run.folder / "clients").glob("*"))).to_pylist()
     scores = {client["client"]: round(client["accuracy"], 6) for client in last}
+    attack = run.summary.get("attack", {})
     return {
         "seed": seed,
-        "byzantine": run.summary.get("attack", {}).get("clients", []),
+        "byzantine": attack.get("clients", []),
         "accuracy": [scores[client] for client in sorted(scores)],
         "labels": run.rounds[-1]["labels"],
         "truth": run.summary["truth"],
+        **{key: success for key, success in attack.items() if key.startswith("backdoor")},
     }
 
 
@@ -100,7 +112,8 @@ def outcome(run: Mapping[str, Any], unharmed: Mapping[str, Any]) -> dict[str, fl
         The mean accuracy of the honest clients, and what they lost against themselves without an attack: the mean of
         all, and the mean of those of the true group that lost most. ``captured`` is the number of honest clients in
         clusters of which at least half is Byzantine, ``with attackers`` that in clusters with any Byzantine client,
-        and ``pure`` whether no cluster has honest clients of two groups.
+        ``pure`` whether no cluster has honest clients of two groups, and ``exact`` whether each group also has one
+        cluster.
     """
     clients = range(len(run["accuracy"]))
     honest = [client for client in clients if client not in run["byzantine"]]
@@ -119,6 +132,7 @@ def outcome(run: Mapping[str, Any], unharmed: Mapping[str, Any]) -> dict[str, fl
         "with attackers": sum(hostile[client] > 0 for client in honest),
         "honest": len(honest),
         "pure": pure,
+        "exact": pure and len(clusters) == len(groups),
     }
 
 

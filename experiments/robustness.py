@@ -15,6 +15,7 @@ import federations
 import outcomes
 import personal_federations
 import private_federations
+import tolerated_attacks
 from outcomes import MISSING, table
 
 from fedstrata.attacks import BACKDOOR
@@ -96,6 +97,18 @@ def _cost(runs: Sequence[Mapping[str, float]]) -> str:
     lost, worst = (100 * mean(run[key] for run in runs) for key in ("loss", "worst group"))
     seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
     return f"{lost:.1f} ({worst:.1f}){seeds}"
+
+
+def tolerated(data: str) -> str:
+    """What each attack costs the honest clients beside the Byzantine clients' absence, with the default keys."""
+    known = federations.read(outcomes.RESULTS / "tolerated_attacks.json")
+    rows = list[tuple[str, ...]]()
+    for attack in tolerated_attacks.ATTACKS:
+        places = [tolerated_attacks.outcomes(known, data, attack, where) for where in tolerated_attacks.WHERE]
+        runs = [run for place in places for run in place]
+        exact = f"{sum(bool(run['exact']) for run in runs)} of {len(runs)}" if runs else ""
+        rows.append((attack, *map(_cost, places), exact))
+    return table(f"attack | {' | '.join(tolerated_attacks.WHERE)} | groups exact", rows)
 
 
 def shares_clusters() -> str:
@@ -260,5 +273,6 @@ ROBUSTNESS: Mapping[str, Callable[..., str]] = {
     "drifting": drifting,
     "hidden": hidden,
     "private": private,
+    "tolerated": tolerated,
 }
 """The tables of docs/attacks.md, docs/personal.md, docs/privacy.md and docs/strata.md."""

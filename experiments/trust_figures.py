@@ -13,6 +13,7 @@ from statistics import mean
 from typing import Any
 
 import attacked_shares
+import tolerated_attacks
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,12 @@ def attacks_on_updates(result: Any) -> Found | None:
     return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(wanted) else "not all attacks")
 
 
+GROUP_LOSS = 0.03
+"""What they may cost those of any one true group, where their absence is compared."""
+
+EXACT_RUNS = 0.9
+"""The least share of the runs that keep the groups of honest clients exactly."""
+
 OTHERS = ("sybil", "slow_poisoning")
 """Attacks on models that the matrix does not ask for."""
 
@@ -195,6 +202,32 @@ def attacks_by_share(rule: str, result: Any) -> Found | None:
         return None
     title = f"with {rule}" if robust else "by default"
     return Found(f"points lost {title} at most: {', '.join(listed)}", good, "; ".join(lacks))
+
+
+def attacks_beside_absence(result: Any) -> Found | None:
+    """What all attacks cost honest clients by default, beside the absence of the Byzantine ones."""
+    cases = [
+        (f"{attack}, {where} ({data})", tolerated_attacks.outcomes(result, data, attack, where))
+        for data in tolerated_attacks.DATA
+        for attack in tolerated_attacks.ATTACKS
+        for where in tolerated_attacks.WHERE
+    ]
+    found = {name: runs for name, runs in cases if runs}
+    if not found:
+        return None
+    lost = {name: mean(run["loss"] for run in runs) for name, runs in found.items()}
+    groups = {name: mean(run["worst group"] for run in runs) for name, runs in found.items()}
+    runs = [run for each in found.values() for run in each]
+    exact = sum(bool(run["exact"]) for run in runs)
+    text = (
+        f"by default, {len(found)} kinds of attacks on two data sets cost honest clients at most "
+        f"{100 * max(lost.values()):.1f} points of accuracy more than the attackers' absence "
+        f"({max(lost, key=lost.__getitem__)}), and one group {100 * max(groups.values()):.1f} "
+        f"({max(groups, key=groups.__getitem__)}); {exact} of {len(runs)} runs keep the groups exactly"
+    )
+    good = max(lost.values()) <= HONEST_LOSS and max(groups.values()) <= GROUP_LOSS
+    lacks = "" if len(found) == len(cases) else f"{len(found)} of {len(cases)} attacks"
+    return Found(text, good and exact >= EXACT_RUNS * len(runs), lacks)
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
@@ -289,7 +322,7 @@ def attacks_on_clusters(result: Any) -> Found | None:
     exact = sum(run["ari_honest"] == 1.0 for run in runs)
     lost = sum(run["clusters"] == 1 for run in runs)
     text = f"with the mean, {exact} of {len(runs)} runs have the exact groups of honest clients, {lost} have none"
-    return Found(text, exact == len(runs))
+    return Found(text, exact >= EXACT_RUNS * len(runs) and not lost)
 
 
 def changed_clients(result: Any) -> Found | None:
@@ -471,6 +504,7 @@ FIGURES: dict[str, Figure] = {
     "network faults": Figure("network_faults", network_faults, "network_faults"),
     "slow clients": Figure("stragglers", slow_clients, "stragglers"),
     "soak": Figure("soak", soak, "soak"),
+    "attacks beside absence": Figure("tolerated_attacks", attacks_beside_absence, "tolerated_attacks"),
     "backdoors": Figure("attacked_federations", backdoors, "attacked_federations"),
     "attacks on clusters": Figure("attacked_federations", attacks_on_clusters, "attacked_federations"),
     "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),

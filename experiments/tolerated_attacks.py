@@ -1,0 +1,97 @@
+"""What every attack does to the honest clients with the default keys, beside the Byzantine clients' absence.
+
+    FEDSTRATA_DATA=DATA python experiments/tolerated_attacks.py --federations 3 --jobs 2
+
+Adds to ``experiments/results/tolerated_attacks.json`` the seeds that it does not hold yet. Twenty clients with turned
+images of MNIST or CIFAR-10 in four groups, and as many images to test as to train. Strata has its default keys. Of the
+20 clients 2 or 4 are Byzantine, or 2 of the 5 in one group. Each run is compared with one in which the same clients
+never answer. Of every run: the accuracy of each client, its cluster, its true group, and which clients are Byzantine.
+With a backdoor, also the attack success rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attacked_federations import VARIANTS, case
+from attacked_shares import PLACES, clients_of, outcome
+from federations import run_study
+
+from fedstrata.attacks import choose_byzantine, named_attacks
+
+CLIENTS = 20
+GROUPS = 4
+WHERE = ("2 of 20", "4 of 20", "2 of the 5 of a group")
+"""Who is Byzantine, in words."""
+
+ABSENT = "absent"
+"""The name of the runs in which these clients never answer."""
+
+DATA: Mapping[str, Mapping[str, Any]] = {
+    "mnist": {"name": "mnist", "samples": 400, "test": 0.5},
+    "cifar10": {"name": "cifar10", "samples": 1000, "test": 0.5},
+}
+"""The tables of data sets, by name. CIFAR-10 needs more images for a network that learns something."""
+
+ATTACKS: Mapping[str, Mapping[str, Any]] = {
+    **{kind: {"kind": kind} for kind in named_attacks()},
+    **{name: VARIANTS[name] for name in ("scaling times 10", "backdoor times 5")},
+}
+"""The tables of attacks, by name."""
+
+CASES: Mapping[str, tuple[str, str, str]] = {
+    f"{data}: {attack}, {where}": (data, attack, where)
+    for data in DATA
+    for where in WHERE
+    for attack in (ABSENT, *ATTACKS)
+}
+"""The data set, the attack and the Byzantine clients of each case."""
+
+
+def experiment(data: str, attack: str, where: str, seed: int) -> dict[str, Any]:
+    """The keys of a run."""
+    tables = {**case({}), "algorithm": {"name": "strata"}}
+    tables["data"] = {"clients": CLIENTS, **DATA[data]}
+    if attack == ABSENT:
+        absent = byzantine(where, seed)
+        return {**tables, "cohort": {"weights": [float(client not in absent) for client in range(CLIENTS)]}}
+    return {**tables, "attack": {**ATTACKS[attack], **PLACES[where]}}
+
+
+def byzantine(where: str, seed: int) -> tuple[int, ...]:
+    """The clients that are Byzantine in all runs with a seed."""
+    groups = torch.arange(CLIENTS) // (CLIENTS // GROUPS)
+    one_cluster = PLACES[where]["where"] == "one_cluster"
+    return choose_byzantine(CLIENTS, PLACES[where]["share"], groups if one_cluster else None, seed)
+
+
+def one(name: str, seed: int) -> dict[str, Any]:
+    """One run of a case."""
+    data, attack, where = CASES[name]
+    return clients_of(experiment(data, attack, where, seed), seed)
+
+
+def outcomes(known: Mapping[str, Any], data: str, attack: str, where: str) -> list[dict[str, float]]:
+    """What an attack did to the honest clients beside the absence of the others, by seed.
+
+    Args:
+        known: What the file of results holds.
+        data: The data set.
+        attack: The attack.
+        where: Who is Byzantine.
+    """
+    found = [known.get(f"{data}: {kind}, {where}", {"runs": []})["runs"] for kind in (attack, ABSENT)]
+    runs, absent = ({run["seed"]: run for run in each} for each in found)
+    return [outcome(runs[seed], absent[seed]) for seed in sorted(runs.keys() & absent.keys())]
+
+
+def main() -> None:
+    """Compute what is missing."""
+    conditions = {name: {"keys": experiment(*CASES[name], seed=0)} for name in CASES}
+    run_study("tolerated_attacks", __doc__, conditions, one, federations=3)
+
+
+if __name__ == "__main__":
+    main()
