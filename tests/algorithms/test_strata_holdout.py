@@ -376,7 +376,7 @@ def test_a_half_that_loses_more_than_the_other_gains_is_not_split_off() -> None:
 
 
 def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_all_others_gain() -> None:
-    """Two of eight lose 2 each, which counts as twice the 0.25 that the others gain; of three of nine it counts whole."""
+    """Two of eight lose 2 each, which counts as twice the 0.25 of the others. Of three of nine it counts in full."""
     found = split_decision(of_groups([0.25] * 6 + [-2.0] * 2, large=6), 5, holdout_check=True)
     assert found.count == 2
     assert found.decision.values["gain"] == (6 * 0.25 - 2 * 0.5) / 8

@@ -11,7 +11,14 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.algorithms.strata.trial import GroupTrial, add_trial_tasks, may_be_tried, start_trial, with_trial_round
+from fedstrata.algorithms.strata.trial import (
+    GroupTrial,
+    add_trial_tasks,
+    may_be_tried,
+    start_trial,
+    trial_decision,
+    with_trial_round,
+)
 from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows, make_pending
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.records import find_checkpoint, save
@@ -42,7 +49,7 @@ def unclear(tree: GroupTree) -> HoldoutComparison:
 
 
 def trial(rounds: int = 0) -> GroupTrial:
-    begun = start_trial(unclear(tree()), torch.full((P,), 2.0), 4)
+    begun = start_trial(unclear(tree()), torch.full((P,), 2.0), 4, first=True)
     return GroupTrial(begun.comparison, rounds)
 
 
@@ -68,7 +75,7 @@ def test_the_group_of_a_client_by_depth() -> None:
 
 def test_only_confirmed_groups_are_tried_and_all_models_begin_with_that_of_the_cluster() -> None:
     finer = replace(tree(), confirmed=1)
-    begun = start_trial(unclear(finer), torch.full((P,), 2.0), 4)
+    begun = start_trial(unclear(finer), torch.full((P,), 2.0), 4, first=True)
     assert torch.equal(begun.comparison.groups.inside, tree().inside[:3])
     assert torch.equal(begun.comparison.models, torch.full((3, P), 2.0))
     assert begun.comparison.decision == Decision("groups_replicate", values={"p": 0.01, "trial_rounds": 4.0})
@@ -122,7 +129,8 @@ def test_two_trials_may_be_at_different_points() -> None:
 def result(clients: list[int], values: list[float], losses: torch.Tensor | None = None) -> Result:
     rows = Rows(torch.tensor(clients, dtype=torch.int64), torch.tensor(values)[:, None].expand(-1, P))
     no_losses = torch.full((len(clients), 1), torch.nan)
-    return Result(rows, torch.zeros(len(clients), dtype=torch.int64), torch.ones(len(clients)), losses or no_losses)
+    measured = no_losses if losses is None else losses
+    return Result(rows, torch.zeros(len(clients), dtype=torch.int64), torch.ones(len(clients)), measured)
 
 
 def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None:
@@ -160,6 +168,90 @@ def test_a_trial_in_which_nobody_answers_or_that_diverges_is_given_up() -> None:
 def test_clients_may_leave_until_a_side_is_empty() -> None:
     assert trial(2).only(torch.tensor([True, False, True, True])) is not None
     assert trial(2).only(torch.tensor([False, False, True, True])) is None
+
+
+def beside(rounds: int = 0) -> GroupTrial:
+    """The same trial with two groups beside it: the first and third client, and the others."""
+    sides = torch.tensor([False, True, False, True])
+    begun = start_trial(replace(unclear(tree()), beyond_mixes=sides), torch.full((P,), 2.0), 4, first=True)
+    return replace(begun, rounds=rounds)
+
+
+def test_two_groups_beyond_class_mixes_are_tried_beside_the_confirmed_ones() -> None:
+    assert trial().beside is None
+    found = beside().beside
+    assert found is not None and torch.equal(found.groups.inside, groups([0, 1, 2, 3], [0, 2], [1, 3]))
+    assert found.decision.values == {"p": 0.01, "trial_rounds": 4.0, "beyond_mixes": 1.0}
+    assert (beside().comparison.gain_level, found.gain_level) == (0.15, 0.05)
+
+
+def test_a_later_trial_of_the_same_clients_has_a_smaller_level() -> None:
+    again = start_trial(unclear(tree()), torch.full((P,), 2.0), 14, first=False)
+    assert again.comparison.gain_level == 0.05
+
+
+def test_sides_that_have_lost_their_clients_are_not_tried() -> None:
+    one_side = replace(unclear(tree()), beyond_mixes=torch.tensor([True] * 4))
+    assert start_trial(one_side, torch.full((P,), 2.0), 4, first=True).beside is None
+
+
+def test_members_train_the_models_of_the_groups_beside_in_a_task_of_their_own() -> None:
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside()])
+    assert list(asked.tasks) == [TRAIN, "trial 0", "trial 1", "trial 2", "trial 3"]
+    assert len(asked.models) == 1 + 5 + 3
+    # The model of all is trained once. Those of the two groups beside are the last two.
+    assert asked.tasks["trial 3"].candidates.flatten().tolist() == [-1, 7, 7, 8]
+    measured = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside(rounds=4)])
+    assert measured.tasks["trial 3 loss"].candidates[:, 0].tolist() == [-1, 7, 7, 8]
+
+
+def test_the_models_of_the_groups_beside_move_by_the_mean_of_their_members_and_that_of_all_is_shared() -> None:
+    results = {
+        "trial 0": result([1, 2, 3, 4], [1.0, 2.0, 3.0, 2.0]),
+        "trial 1": result([1, 2, 3, 4], [1.0] * 4),
+        "trial 2": result([3, 4], [1.0, 1.0]),
+        "trial 3": result([1, 2, 3, 4], [1.0, 5.0, 3.0, 5.0]),
+    }
+    after = with_trial_round(PROBLEM, beside(), Report(results))
+    assert after.rounds == 1 and after.beside is not None
+    assert after.comparison.models[:, 0].tolist() == [4.0, 3.0, 3.0, 3.0, 3.0]
+    assert after.beside.models[:, 0].tolist() == [4.0, 4.0, 7.0]
+
+
+def measured(gains: list[float], gains_beside: list[float]) -> GroupTrial:
+    """A trial in which all lose 1 with the model of all, and so much less with those of their groups.
+
+    Args:
+        gains: With the model of the first side or the second; a side's own groups serve nobody.
+        gains_beside: With the model of the side beside.
+    """
+    own = {0: 1.0, 1: gains[0], 2: gains[2], 3: -1.0, 4: -1.0}
+    begun = beside(rounds=4)
+    results = dict[str, Result]()
+    for slot, (which, nodes) in enumerate(begun.slots):
+        clients = (nodes >= 0).nonzero().flatten()
+        node_gains = gains_beside if which else [own.get(int(node), 0.0) for node in nodes]
+        losses = [1.0 if slot == 0 else 1.0 - node_gains[place] for place in clients.tolist()]
+        shares = torch.tensor(losses)[:, None].expand(-1, 5)
+        results[f"trial {slot} loss"] = result((clients + 1).tolist(), [0.0] * len(clients), shares)
+    return with_trial_round(PROBLEM, begun, Report(results))
+
+
+@pytest.mark.parametrize(
+    ("gains", "gains_beside", "split"),
+    [
+        ([0.2] * 4, [0.1] * 4, [0, 0, 1, 1]),
+        ([0.2] * 4, [0.3] * 4, [0, 1, 0, 1]),
+        ([-0.2] * 4, [0.1] * 4, [0, 1, 0, 1]),
+        ([-0.2] * 4, [-0.1] * 4, [0, 0, 0, 0]),
+    ],
+)
+def test_the_groups_are_split_that_lower_the_loss_most(
+    gains: list[float], gains_beside: list[float], split: list[int]
+) -> None:
+    decided = trial_decision(measured(gains, gains_beside), 9, holdout_check=True)
+    assert decided.groups.tolist() == split
+    assert ("beyond_mixes" in decided.decision.values) is (split == [0, 1, 0, 1])
 
 
 def test_no_trial_where_models_of_groups_may_not_be_shown() -> None:
@@ -221,6 +313,16 @@ def test_groups_that_differ_clearly_need_no_trial() -> None:
 def test_without_a_personal_stage_there_are_no_trials() -> None:
     turns = drive(Strata(), Folded(TWO, apart=0.5, seed=1), 10)
     assert not any("trial 0" in turn.plan.tasks for turn in turns)
+
+
+def test_a_checkpoint_holds_a_trial_with_groups_beside(tmp_path: Path) -> None:
+    state = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 4)[-1].state
+    held = replace(state, clusters=(replace(state.clusters[0], trial=beside(2)),))
+    numbers = {"round": 4, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "metrics": []}
+    lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
+    save(tmp_path, held, {}, {**numbers, **lists, "labels": [0] * 20, "cohort": list(range(20))})
+    restored = find_checkpoint(tmp_path, StrataState)
+    assert restored is not None and same(restored.state, held)
 
 
 def test_a_run_goes_on_from_a_checkpoint_in_a_trial_with_the_same_bits(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
             "nats, p = 0.004, level 0.025)",
         ),
         (
+            "groups_replicate",
+            {**REPLICATED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.05, "beyond_mixes": 1.0},
+            "made from those of two sides that differ in more than their class mixes lower the loss",
+        ),
+        (
             "models_differ",
             {**REPLICATED, "gain": 0.5, "groups": 3},
             "fit the clients worse (p = 0.001, level 0.025); own",

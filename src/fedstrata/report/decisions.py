@@ -154,7 +154,8 @@ def _hopkins_above_threshold(layer: str | None, values: Mapping[str, float]) -> 
 
 
 def _gain(values: Mapping[str, float], *, gain: bool) -> str:
-    groups = "{groups:.0f} groups" if values["groups"] > 2 else "the two sides"
+    sides = "two sides that differ in more than their class mixes" if "beyond_mixes" in values else "the two sides"
+    groups = "{groups:.0f} groups" if values["groups"] > 2 else sides
     change = "lower" if gain else "do not lower"
     loss = f"{change} the loss of their members on hold-out data"
     if "p_gain" in values:

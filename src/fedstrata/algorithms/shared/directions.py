@@ -95,7 +95,6 @@ class Directions:
             left_out=self.left_out & ~clients,
         )
 
-
     def reassigned(self, clients: torch.Tensor) -> Directions:
         """The same where some clients, bool (n,), have gone over to other clusters.
 

@@ -18,6 +18,7 @@ from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.lengths import no_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
+from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
@@ -66,6 +67,7 @@ from fedstrata.algorithms.strata.trial import (
     add_trial_tasks,
     may_be_tried,
     start_trial,
+    trial_decision,
     trial_events,
     with_trial_round,
 )
@@ -247,7 +249,7 @@ class Strata:
             trial = with_trial_round(problem, trial, report)
             is_over = trial.comparison.complete or trial.is_given_up(round)
             if trial.comparison.complete:
-                concluded[cluster] = split_decision(trial.comparison, round, holdout_check=self.holdout_check)
+                concluded[cluster] = trial_decision(trial, round, holdout_check=self.holdout_check)
             clusters[cluster] = replace(clusters[cluster], trial=None if is_over else trial)
         return replace(state, clusters=tuple(clusters)), concluded
 
@@ -272,7 +274,8 @@ class Strata:
                 is_split = split is not None and split.count > 1
                 clusters[cluster] = known.concluded(comparison, split=is_split)
                 if not is_split and known.may_try(round) and may_be_tried(problem, comparison):
-                    trial = start_trial(comparison, state.models[cluster], round)
+                    first = known.last_trial_round == 0
+                    trial = start_trial(comparison, state.models[cluster], round, first=first)
                     clusters[cluster] = clusters[cluster].trying(trial)
                 # If no outlier is separated, the decision of the test before the search stays.
                 concluded |= {} if split is None else {cluster: split}
@@ -320,7 +323,8 @@ class Strata:
                     has_stand_ins=sampled,
                 )
                 if comparison is not None and may_be_tried(problem, comparison):
-                    comparison = replace(comparison, gain_level=CLEAR_LEVEL)
+                    sides = sides_beyond_class_mixes(problem.layout, test.sent, test.clients)
+                    comparison = replace(comparison, gain_level=CLEAR_LEVEL, beyond_mixes=sides)
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
                 updates = first_half_updates(test.sent, test.clients)

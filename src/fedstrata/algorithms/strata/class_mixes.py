@@ -1,0 +1,62 @@
+"""Two groups that differ in more than how often each class occurs.
+
+Where every client has its own mix of classes, most of what tells their updates apart is this mix, and groups of like
+updates are groups of like mixes. Another difference, such as images that are turned, is hidden behind it. The update of
+the last layer's bias shows the mix: a step of SGD on the cross-entropy moves the bias of a class by the share of the
+class minus its mean probability. So what the leading principal components of this update explain by linear regression
+is taken out of the updates of the first linear layer. The first principal axis of what is left parts the clients.
+
+That the bias of the last layer shows the mix: Wang, Xu, Zhu, Zhu, "Addressing class imbalance in federated learning",
+AAAI 2021, of its whole weights. Regression on leading components of what confounds a comparison: Price et al.,
+"Principal components analysis corrects for stratification in genome-wide association studies", Nature Genetics 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedstrata.algorithms.shared.layer_scan import bias_of
+from fedstrata.core import Layout, Rows
+from fedstrata.lazy_torch import torch
+
+_COMPONENTS = 3
+"""The number of principal components of the last layer's bias that stand for the class mix."""
+
+_CLIENTS_PER_COEFFICIENT = 3
+"""The least number of clients for each coefficient of the regression, its constant included."""
+
+_TINY = 1e-30
+"""A smaller norm is that of nothing."""
+
+
+def sides_beyond_class_mixes(layout: Layout, sent: Sequence[Rows], clients: torch.Tensor) -> torch.Tensor | None:
+    """Who is on the second of two sides that differ in more than the class mix, bool (m,); None where nothing says it.
+
+    Args:
+        layout: The layout of the network. Its last layer needs a bias.
+        sent: The updates of the clients by every fold.
+        clients: The clients, ids (m,). All of them must have sent every fold.
+    """
+    bias = bias_of(layout)
+    classes = 0 if bias is None else len(layout.columns(layout.select(bias)))
+    components = min(_COMPONENTS, classes - 1)
+    if bias is None or components < 1 or len(clients) < _CLIENTS_PER_COEFFICIENT * (components + 1):
+        return None
+    if not all(bool(torch.isin(clients, fold.clients).all()) for fold in sent):
+        return None
+    updates = torch.stack([fold.of(clients) for fold in sent]).mean(dim=0).double()
+    by_class = _centred(updates[:, layout.columns(layout.select(bias))])
+    mixes = torch.linalg.svd(by_class, full_matrices=False).U[:, :components]  # (m, c), orthonormal columns
+    rest = _centred(updates[:, layout.columns(layout.select("first_linear"))])
+    rest = rest - mixes @ (mixes.T @ rest)
+    units = _centred(rest / torch.linalg.vector_norm(rest, dim=1, keepdim=True).clamp_min(_TINY))
+    second: torch.Tensor = torch.linalg.eigh(units @ units.T).eigenvectors[:, -1] > 0
+    # So that the sides do not depend on the sign of the axis.
+    second = second != second[0]
+    return second if bool(second.any()) else None
+
+
+def _centred(rows: torch.Tensor) -> torch.Tensor:
+    """Rows minus their mean."""
+    centred: torch.Tensor = rows - rows.mean(dim=0)
+    return centred
