@@ -190,6 +190,12 @@ def test_a_later_trial_of_the_same_clients_has_a_smaller_level() -> None:
     assert again.comparison.gain_level == 0.05
 
 
+@pytest.mark.parametrize("second", [[False, False, True, True], [True, True, False, False]])
+def test_the_confirmed_sides_are_not_tried_twice(second: list[bool]) -> None:
+    same_sides = replace(unclear(tree()), beyond_mixes=torch.tensor(second))
+    assert start_trial(same_sides, torch.full((P,), 2.0), 4, first=True).beside is None
+
+
 def test_sides_that_have_lost_their_clients_are_not_tried() -> None:
     one_side = replace(unclear(tree()), beyond_mixes=torch.tensor([True] * 4))
     assert start_trial(one_side, torch.full((P,), 2.0), 4, first=True).beside is None
@@ -216,6 +222,19 @@ def test_the_models_of_the_groups_beside_move_by_the_mean_of_their_members_and_t
     assert after.rounds == 1 and after.beside is not None
     assert after.comparison.models[:, 0].tolist() == [4.0, 3.0, 3.0, 3.0, 3.0]
     assert after.beside.models[:, 0].tolist() == [4.0, 4.0, 7.0]
+
+
+@pytest.mark.parametrize(("third", "of_second"), [([1, 2, 3, 4], torch.nan), ([1, 3], 1.0)])
+def test_the_confirmed_groups_do_not_wait_for_those_beside_them(third: list[int], of_second: float) -> None:
+    """The second group beside diverges, or has not trained."""
+    results = {
+        "trial 0": result([1, 2, 3, 4], [1.0] * 4),
+        "trial 1": result([1, 2, 3, 4], [1.0] * 4),
+        "trial 2": result([3, 4], [1.0, 1.0]),
+        "trial 3": result(third, [1.0 if client in (1, 3) else of_second for client in third]),
+    }
+    after = with_trial_round(PROBLEM, beside(), Report(results))
+    assert after.rounds == 1 and after.beside is None
 
 
 def measured(gains: list[float], gains_beside: list[float]) -> GroupTrial:

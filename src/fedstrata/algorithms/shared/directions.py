@@ -51,7 +51,10 @@ _TURNED_ROUNDS = 3
 """A client is left out after so many rounds in which it points backwards."""
 
 _AXIS_COLUMNS = 4096
-"""The principal axis is that of about so many of the columns, evenly spaced: enough to tell two sides."""
+"""The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
+
+_AXIS_STEPS = 20
+"""The number of power iterations that find it."""
 
 _TINY = 1e-30
 """A smaller norm is that of an update of zeros."""
@@ -72,7 +75,7 @@ class Directions:
             its cluster, all scaled to norm 1 and without those of clients that are left out, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
         turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
-            forwards, int64 (n,).
+            forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
     """
 
@@ -203,14 +206,19 @@ def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: t
 def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tensor) -> torch.Tensor:
     """Who is on the larger side of the first principal axis of the trusted updates, scaled to norm 1, bool (m,).
 
-    Nobody is where both sides have the same number of clients.
+    The axis goes through zero: the updates are not centred. Nobody is there where both sides have as many clients.
     """
     compared = trusted & (norms > _TINY)
-    some = values[:, :: max(1, values.shape[1] // _AXIS_COLUMNS)]
-    units = some / norms[:, None] * compared[:, None]
-    along = torch.linalg.eigh(units @ units.T).eigenvectors[:, -1]
-    positive = compared & (along > 0)
-    negative = compared & (along < 0)
+    p = values.shape[1]
+    columns = torch.linspace(0, p - 1, min(p, _AXIS_COLUMNS), dtype=torch.float64).long()
+    units = torch.where(compared[:, None], values[:, columns] / norms[:, None], 0.0)
+    axis = units.sum(dim=0)
+    for _ in range(_AXIS_STEPS):
+        axis = units.T @ (units @ axis)
+        axis = axis / torch.linalg.vector_norm(axis).clamp_min(_TINY)
+    along = units @ axis
+    positive = along > 0
+    negative = along < 0
     difference = int(positive.sum()) - int(negative.sum())
     if difference == 0:
         return torch.zeros_like(trusted)

@@ -323,7 +323,8 @@ class Strata:
                     has_stand_ins=sampled,
                 )
                 if comparison is not None and may_be_tried(problem, comparison):
-                    sides = sides_beyond_class_mixes(problem.layout, test.sent, test.clients)
+                    half = first_half_updates(test.sent, test.clients)
+                    sides = sides_beyond_class_mixes(problem.layout, half, test.clients)
                     comparison = replace(comparison, gain_level=CLEAR_LEVEL, beyond_mixes=sides)
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.

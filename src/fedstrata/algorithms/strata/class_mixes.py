@@ -13,8 +13,6 @@ AAAI 2021, of its whole weights. Regression on leading components of what confou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedstrata.algorithms.shared.layer_scan import bias_of
 from fedstrata.core import Layout, Rows
 from fedstrata.lazy_torch import torch
@@ -25,38 +23,43 @@ _COMPONENTS = 3
 _CLIENTS_PER_COEFFICIENT = 3
 """The least number of clients for each coefficient of the regression, its constant included."""
 
-_TINY = 1e-30
-"""A smaller norm is that of nothing."""
+_TOLERANCE = 1e-6
+"""A smaller share of what it is compared with is rounding, in single precision."""
 
 
-def sides_beyond_class_mixes(layout: Layout, sent: Sequence[Rows], clients: torch.Tensor) -> torch.Tensor | None:
+def sides_beyond_class_mixes(layout: Layout, updates: Rows, clients: torch.Tensor) -> torch.Tensor | None:
     """Who is on the second of two sides that differ in more than the class mix, bool (m,); None where nothing says it.
 
     Args:
         layout: The layout of the network. Its last layer needs a bias.
-        sent: The updates of the clients by every fold.
-        clients: The clients, ids (m,). All of them must have sent every fold.
+        updates: The updates of the clients by half A of their data, (m', p). Half B then says whether the sides pay.
+        clients: The clients, ids (m,). All of them must have an update.
     """
     bias = bias_of(layout)
-    classes = 0 if bias is None else len(layout.columns(layout.select(bias)))
-    components = min(_COMPONENTS, classes - 1)
-    if bias is None or components < 1 or len(clients) < _CLIENTS_PER_COEFFICIENT * (components + 1):
+    if bias is None or not bool(torch.isin(clients, updates.clients).all()):
         return None
-    if not all(bool(torch.isin(clients, fold.clients).all()) for fold in sent):
+    rows = updates.of(clients)
+    by_class = _centred(rows[:, layout.columns(layout.select(bias))])
+    components = min(_COMPONENTS, by_class.shape[1] - 1)
+    if components < 1 or len(clients) < _CLIENTS_PER_COEFFICIENT * (components + 1):
         return None
-    updates = torch.stack([fold.of(clients) for fold in sent]).mean(dim=0).double()
-    by_class = _centred(updates[:, layout.columns(layout.select(bias))])
-    mixes = torch.linalg.svd(by_class, full_matrices=False).U[:, :components]  # (m, c), orthonormal columns
-    rest = _centred(updates[:, layout.columns(layout.select("first_linear"))])
-    rest = rest - mixes @ (mixes.T @ rest)
-    units = _centred(rest / torch.linalg.vector_norm(rest, dim=1, keepdim=True).clamp_min(_TINY))
-    second: torch.Tensor = torch.linalg.eigh(units @ units.T).eigenvectors[:, -1] > 0
+    scores, strengths, _ = torch.linalg.svd(by_class, full_matrices=False)
+    # A component without any spread is rounding, and says nothing of a mix.
+    mixes = scores[:, :components][:, strengths[:components] > _TOLERANCE * strengths[0]]
+    first = _centred(rows[:, layout.columns(layout.select("first_linear"))])
+    rest = first - mixes @ (mixes.T @ first)
+    lengths = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+    if bool((lengths <= _TOLERANCE * torch.linalg.vector_norm(first)).any()):
+        return None
+    units = _centred(rest / lengths)
+    second: torch.Tensor = torch.linalg.svd(units, full_matrices=False).U[:, 0] > 0
     # So that the sides do not depend on the sign of the axis.
     second = second != second[0]
     return second if bool(second.any()) else None
 
 
 def _centred(rows: torch.Tensor) -> torch.Tensor:
-    """Rows minus their mean."""
-    centred: torch.Tensor = rows - rows.mean(dim=0)
+    """Rows minus their mean, in double precision."""
+    exact = rows.double()
+    centred: torch.Tensor = exact - exact.mean(dim=0)
     return centred

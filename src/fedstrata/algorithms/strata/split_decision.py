@@ -37,8 +37,8 @@ _NEARLY_ALL = 0.8
 """The share of a side whose members gain from which on nearly all of them do."""
 
 _LARGEST_LOSS_OF_SMALL_SIDE = 2.0
-"""What members of such a side lose counts up to so many times the median of what the others gain. At a quarter of the
-members, all of them together then lose less than the others gain."""
+"""What members of such a side lose counts up to so many times the median of what the others gain. A quarter of the
+members then loses two thirds of what the others gain, if these gain alike."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ they are better than one for all. Those of others are better at first, and worse
 clients to learn from. Where clients make personal models, groups that differ little are of the second kind.
 
 So members train the models of their groups on half A of their data, in rounds of their own beside the normal training.
-Where clients have class mixes of their own, two groups that differ in more than these are tried beside the confirmed.
+Two groups that differ in more than their class mixes are tried beside the confirmed ones.
 There is one model for each group of the tree, that of all clients included, and all begin with the cluster's model.
 Then each client makes a personal model of the model of each of its groups, on half A as well, and measures on half B.
 """
@@ -116,12 +116,14 @@ def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int, 
         first: Whether the clients have not been in a trial before.
     """
     level = _LEVEL if first else _LATER_LEVEL
-    confirmed = _begun(comparison, comparison.groups.confirmed_only(_MAX_DEPTH), start, round, level)
+    confirmed = _begun(comparison, comparison.groups.confirmed_only(_MAX_DEPTH), start, round, gain_level=level)
     second = comparison.beyond_mixes
     if second is None or not bool(second.any()) or bool(second.all()):
         return GroupTrial(confirmed)
+    if any(torch.equal(second, side) for side in confirmed.groups.inside[1:3]):
+        return GroupTrial(confirmed)  # They are the confirmed sides.
     sides = with_confirmed_split(single_group(len(second)), 0, ~second, second)
-    beside = _begun(comparison, sides, start, round, _LATER_LEVEL, beyond_mixes=1.0)
+    beside = _begun(comparison, sides, start, round, gain_level=_LATER_LEVEL, beyond_mixes=1.0)
     return GroupTrial(confirmed, beside=beside)
 
 
@@ -130,6 +132,7 @@ def _begun(
     groups: GroupTree,
     start: torch.Tensor,
     round: int,
+    *,
     gain_level: float,
     **values: float,
 ) -> HoldoutComparison:
@@ -256,14 +259,15 @@ def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> Gro
         for node in own.unique().tolist():
             models[which][node] += mean_update(problem, updates.at(own == node))[0]
             trained.add((which, node))
-    shared = len(models) - 1  # the model of all, which the groups beside the confirmed ones do not train again
-    if len(trained) < sum(map(len, models)) - shared:
+    if sum(which == 0 for which, _ in trained) < len(models[0]):
         return trial  # A model that goes on without others would be compared with less trained ones.
     comparison = replace(trial.comparison, models=models[0])
     beside = trial.beside
     if beside is not None:
         models[1][0] = models[0][0]
-        beside = replace(beside, models=models[1])
+        # The confirmed groups do not wait for those beside them.
+        is_whole = {(1, 1), (1, 2)} <= trained and bool(models[1].isfinite().all())
+        beside = replace(beside, models=models[1]) if is_whole else None
     return GroupTrial(comparison, trial.rounds + 1, beside)
 
 
