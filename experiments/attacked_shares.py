@@ -90,14 +90,12 @@ def clients_of(keys: Mapping[str, Any], seed: int) -> dict[str, Any]:
         run = fedstrata.run({**keys, "seed": seed}, Path(folder) / "run", quiet=True)
         last = pq.read_table(max((run.folder / "clients").glob("*"))).to_pylist()
     scores = {client["client"]: round(client["accuracy"], 6) for client in last}
-    attack = run.summary.get("attack", {})
     return {
         "seed": seed,
-        "byzantine": attack.get("clients", []),
+        "byzantine": run.summary.get("attack", {}).get("clients", []),
         "accuracy": [scores[client] for client in sorted(scores)],
         "labels": run.rounds[-1]["labels"],
         "truth": run.summary["truth"],
-        **{key: success for key, success in attack.items() if key.startswith("backdoor")},
     }
 
 

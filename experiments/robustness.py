@@ -99,12 +99,12 @@ def _cost(runs: Sequence[Mapping[str, float]]) -> str:
     return f"{lost:.1f} ({worst:.1f}){seeds}"
 
 
-def tolerated(data: str) -> str:
-    """What each attack costs the honest clients beside the Byzantine clients' absence, with the default keys."""
+def tolerated(data: str, rule: str = "mean") -> str:
+    """What each attack costs the honest clients beside the Byzantine clients' absence, with a rule of aggregation."""
     known = federations.read(outcomes.RESULTS / "tolerated_attacks.json")
     rows = list[tuple[str, ...]]()
-    for attack in tolerated_attacks.ATTACKS:
-        places = [tolerated_attacks.outcomes(known, data, attack, where) for where in tolerated_attacks.WHERE]
+    for attack in tolerated_attacks.ATTACKS if rule == "mean" else tolerated_attacks.COSTLY:
+        places = [tolerated_attacks.outcomes(known, data, attack, where, rule) for where in tolerated_attacks.WHERE]
         runs = [run for place in places for run in place]
         exact = f"{sum(bool(run['exact']) for run in runs)} of {len(runs)}" if runs else ""
         rows.append((attack, *map(_cost, places), exact))

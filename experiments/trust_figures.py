@@ -6,7 +6,7 @@ hold its part yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean
@@ -158,9 +158,6 @@ def attacks_on_updates(result: Any) -> Found | None:
     return Found(text, worst[best] <= HONEST_LOSS, "" if len(cases) == len(wanted) else "not all attacks")
 
 
-GROUP_LOSS = 0.03
-"""What they may cost those of any one true group, where their absence is compared."""
-
 EXACT_RUNS = 0.9
 """The least share of the runs that keep the groups of honest clients exactly."""
 
@@ -205,29 +202,32 @@ def attacks_by_share(rule: str, result: Any) -> Found | None:
 
 
 def attacks_beside_absence(result: Any) -> Found | None:
-    """What all attacks cost honest clients by default, beside the absence of the Byzantine ones."""
-    cases = [
-        (f"{attack}, {where} ({data})", tolerated_attacks.outcomes(result, data, attack, where))
-        for data in tolerated_attacks.DATA
-        for attack in tolerated_attacks.ATTACKS
-        for where in tolerated_attacks.WHERE
-    ]
-    found = {name: runs for name, runs in cases if runs}
-    if not found:
-        return None
-    lost = {name: mean(run["loss"] for run in runs) for name, runs in found.items()}
-    groups = {name: mean(run["worst group"] for run in runs) for name, runs in found.items()}
-    runs = [run for each in found.values() for run in each]
-    exact = sum(bool(run["exact"]) for run in runs)
+    """What all attacks cost honest clients beside the absence of the Byzantine ones.
+
+    With the robust rule it is bounded. By default it is said.
+    """
+    costs = dict[str, Mapping[str, float]]()
+    exact = list[bool]()
+    for rule in ("mean", tolerated_attacks.ROBUST):
+        wanted = [case for case in tolerated_attacks.CASES.values() if case[3] == rule]
+        cases = {
+            f"{attack}, {where}, {data}": tolerated_attacks.outcomes(result, data, attack, where, rule)
+            for data, attack, where, _ in wanted
+            if attack != tolerated_attacks.ABSENT
+        }
+        if not all(cases.values()):
+            return None
+        costs[rule] = {name: mean(run["loss"] for run in runs) for name, runs in cases.items()}
+        exact += [bool(run["exact"]) for runs in cases.values() for run in runs]
+    default, robust = costs.values()
+    most = sorted(default, key=default.__getitem__)[-2:]
     text = (
-        f"by default, {len(found)} kinds of attacks on two data sets cost honest clients at most "
-        f"{100 * max(lost.values()):.1f} points of accuracy more than the attackers' absence "
-        f"({max(lost, key=lost.__getitem__)}), and one group {100 * max(groups.values()):.1f} "
-        f"({max(groups, key=groups.__getitem__)}); {exact} of {len(runs)} runs keep the groups exactly"
+        f"beside the attackers' absence, {len(default)} attacks on two data sets cost honest clients at most "
+        f"{100 * default[most[1]]:.1f} points by default ({most[1]}), the next {100 * default[most[0]]:.1f}, and the "
+        f"costliest ones {100 * max(robust.values()):.1f} with {tolerated_attacks.ROBUST}; "
+        f"{sum(exact)} of {len(exact)} runs keep the groups exactly"
     )
-    good = max(lost.values()) <= HONEST_LOSS and max(groups.values()) <= GROUP_LOSS
-    lacks = "" if len(found) == len(cases) else f"{len(found)} of {len(cases)} attacks"
-    return Found(text, good and exact >= EXACT_RUNS * len(runs), lacks)
+    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(exact) >= EXACT_RUNS * len(exact))
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")

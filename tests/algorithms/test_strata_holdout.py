@@ -393,9 +393,21 @@ def test_a_small_side_prevents_a_split_by_which_few_others_gain() -> None:
 def test_what_clients_lose_whose_updates_are_left_out_does_not_count_and_what_they_gain_does() -> None:
     losing = of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0])
     everyone_there = torch.tensor([False] * 3 + [True] * 3)
-    assert split_decision(losing, 5, holdout_check=True, left_out=everyone_there).decision.values["gain"] == 0.125
+    found = split_decision(losing, 5, holdout_check=True, left_out=everyone_there)
+    assert found.count == 2
+    assert found.decision.values["gain"] == 0.125
     winning = of_groups([-0.25, -0.25, -0.25, 2.0, 2.0, 2.0])
     assert split_decision(winning, 5, holdout_check=True, left_out=everyone_there).decision.values["gain"] == 0.875
+
+
+@pytest.mark.parametrize(("heard", "count"), [([0.2, 0.3, 0.25], 2), ([0.5, -0.2, -0.1], 1)])
+def test_where_the_losses_of_some_do_not_count_the_others_must_gain_beyond_chance(
+    heard: list[float], count: int
+) -> None:
+    """t = .25 / (.05 / sqrt(3)) = 8.7 with 2 degrees of freedom, and .067 / (.38 / sqrt(3)) = 0.3."""
+    one = of_groups([*heard, -2.0, -2.0, -2.0])
+    left_out = torch.tensor([False] * 3 + [True] * 3)
+    assert split_decision(one, 5, holdout_check=True, left_out=left_out).count == count
 
 
 def test_what_a_member_loses_counts_up_to_three_times_the_median() -> None:

@@ -41,6 +41,10 @@ _LARGEST_LOSS_OF_SMALL_SIDE = 2.0
 members then loses two thirds of what the others gain, if these gain alike."""
 
 
+_HEARD_LEVEL = 0.05
+"""The level of the t-test of the gains of groups' models, where the losses of some members do not count."""
+
+
 @dataclass(frozen=True)
 class ClusterSplit:
     """Which clients of a cluster get a cluster of their own.
@@ -116,7 +120,8 @@ def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, h
     one, other = (_prune(comparison, group, unheard, holdout_check=holdout_check) for group in subgroups)
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
     gains = _gains(comparison, node, losses, unheard)
-    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains)):
+    heard = ~unheard[groups.inside[node] & answered]
+    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains, heard)):
         return whole
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p))
 
@@ -160,14 +165,21 @@ def _largest_loss_of_small_side(gains: torch.Tensor, small: torch.Tensor, large:
     return _LARGEST_LOSS_OF_SMALL_SIDE * float(gains[large].quantile(0.5))
 
 
-def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor) -> bool:
-    """Whether a split lowers the loss of those who have answered, by their gains (m,).
+def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, heard: torch.Tensor) -> bool:
+    """Whether a split lowers the loss of those who have answered.
 
     Personal models make up for groups that differ little, and then gains are chance. But each model of a group has
     fewer clients to learn from in all later rounds.
+
+    Args:
+        comparison: The comparison.
+        gains: What each client gains, (m',).
+        heard: Whose losses count, bool (m',). Where some do not, the others must gain beyond chance.
     """
     if comparison.of_personal_models:
         return _gain_p_value(gains) <= comparison.gain_level
+    if not bool(heard.all()) and _gain_p_value(gains[heard]) > _HEARD_LEVEL:
+        return False
     return float(gains.sum()) > 0
 
 
