@@ -208,6 +208,7 @@ def attacks_beside_absence(result: Any) -> Found | None:
     """
     costs = dict[str, Mapping[str, float]]()
     exact = list[bool]()
+    missing = 0
     for rule in ("mean", tolerated_attacks.ROBUST):
         wanted = [case for case in tolerated_attacks.CASES.values() if case[3] == rule]
         cases = {
@@ -215,11 +216,12 @@ def attacks_beside_absence(result: Any) -> Found | None:
             for data, attack, where, _ in wanted
             if attack != tolerated_attacks.ABSENT
         }
-        if not all(cases.values()):
-            return None
-        costs[rule] = {name: mean(run["loss"] for run in runs) for name, runs in cases.items()}
+        missing += sum(not runs for runs in cases.values())
+        costs[rule] = {name: mean(run["loss"] for run in runs) for name, runs in cases.items() if runs}
         exact += [bool(run["exact"]) for runs in cases.values() for run in runs]
     default, robust = costs.values()
+    if len(default) < 2 or not robust:
+        return None
     most = sorted(default, key=default.__getitem__)[-2:]
     text = (
         f"beside the attackers' absence, {len(default)} attacks on two data sets cost honest clients at most "
@@ -227,7 +229,8 @@ def attacks_beside_absence(result: Any) -> Found | None:
         f"costliest ones {100 * max(robust.values()):.1f} with {tolerated_attacks.ROBUST}; "
         f"{sum(exact)} of {len(exact)} runs keep the groups exactly"
     )
-    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(exact) >= EXACT_RUNS * len(exact))
+    lacks = f"{missing} cases were not run" if missing else ""
+    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(exact) >= EXACT_RUNS * len(exact), lacks)
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
