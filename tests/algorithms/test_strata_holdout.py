@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import HoldoutComparison, group_updates, start_comparison
+from fedstrata.algorithms.strata.holdout import (
+    HoldoutComparison,
+    first_half_updates,
+    group_updates,
+    start_comparison,
+)
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Layout, Rows, TensorSpec
 from fedstrata.core.private_aggregation import CentralPrivacy
@@ -209,11 +214,13 @@ def test_models_of_groups_are_extrapolated_where_personal_models_are_compared(
     copies = problem.layout.p // 2
     start = torch.tensor([1.0, 0.0]).repeat(copies)
     updates = torch.tensor([[2.0, 1.0], [4.0, -1.0], [-1.0, 0.5], [-3.0, -0.5]]).repeat(1, copies)
+    clients = torch.arange(4)
+    halves = [Rows(clients, updates), Rows(clients, updates + 100.0)]  # half B enters no model
     found = start_comparison(
         problem,
         start,
-        [Rows(torch.arange(4), updates), Rows(torch.arange(4), updates + 100.0)],  # half B enters no model
-        torch.arange(4),
+        first_half_updates(halves, clients),
+        clients,
         sides(False, False, True, True),
         level=0.05,
         decision=Decision("replicated_split"),
@@ -239,7 +246,7 @@ def test_running_statistics_of_groups_are_not_extrapolated() -> None:
     found = start_comparison(
         replace(toy_problem(clients=4), layout=layout),
         torch.tensor([0.0, 1.0]),
-        [updates, updates],
+        updates,
         torch.arange(4),
         sides(False, False, True, True),
         level=0.05,

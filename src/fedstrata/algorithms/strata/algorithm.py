@@ -306,10 +306,11 @@ class Strata:
                 found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
                 side_tests = side_tests.index_add(0, test.clients, found.tested.long())
                 sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
+                half = first_half_updates(test.sent, test.clients)
                 comparison = start_comparison(
                     problem,
                     state.models[test.cluster],
-                    test.sent,
+                    half,
                     test.clients,
                     found.groups,
                     level=found.level,
@@ -323,13 +324,12 @@ class Strata:
                     has_stand_ins=sampled,
                 )
                 if comparison is not None and may_be_tried(problem, comparison):
-                    half = first_half_updates(test.sent, test.clients)
                     sides = sides_beyond_class_mixes(problem.layout, half, test.clients)
                     comparison = replace(comparison, gain_level=CLEAR_LEVEL, beyond_mixes=sides)
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
-                updates = first_half_updates(test.sent, test.clients)
-                search = start_search(problem.layout, updates, round)
+                half = first_half_updates(test.sent, test.clients)
+                search = start_search(problem.layout, half, round)
                 clusters[test.cluster] = known.searching(search)
         return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits
 

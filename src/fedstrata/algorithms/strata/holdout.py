@@ -157,7 +157,7 @@ class HoldoutComparison:
 def start_comparison(
     problem: Problem,
     start: torch.Tensor,
-    sent: Sequence[Rows],
+    updates: Rows,
     clients: torch.Tensor,
     confirmed: GroupTree,
     *,
@@ -174,7 +174,7 @@ def start_comparison(
     Args:
         problem: What is fixed for the run.
         start: The model of the cluster, (p,).
-        sent: The updates of the members by every fold. Those of half A come first.
+        updates: The updates of the members by half A of their data.
         clients: Who was compared, ids (m,).
         confirmed: The tree of confirmed splits, or a single group.
         level: The level of the error-rate tests of all other splits, together.
@@ -185,7 +185,6 @@ def start_comparison(
         personal: Whether personal models are compared.
         has_stand_ins: Whether other members stand in for those who were compared.
     """
-    updates = first_half_updates(sent, clients)
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
     if groups is None:
         return None

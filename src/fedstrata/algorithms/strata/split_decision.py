@@ -2,7 +2,7 @@
 
 A group is split under two conditions. A permutation test or an error-rate test has confirmed the split, and its
 subgroups, split further where that helps, have the lower loss with models of their own. Of personal models, the loss
-must be lower by a paired t-test over the members.
+must be lower by a paired t-test over the members. Groups beyond class mixes need that alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ same bound where personal models are compared: a single large gain would make th
 has none: to claim much splits nothing, as a test must confirm the split too.
 """
 
-
 _SMALL_SIDE = 0.25
 """Nor can a side of at most this share of the members prevent a split by large losses if nearly all others gain.
 
@@ -39,7 +38,6 @@ _NEARLY_ALL = 0.8
 _LARGEST_LOSS_OF_SMALL_SIDE = 2.0
 """What members of such a side lose counts up to so many times the median of what the others gain. A quarter of the
 members then loses two thirds of what the others gain, if these gain alike."""
-
 
 _HEARD_LEVEL = 0.05
 """The level of the t-test of the gains of groups' models, where the losses of some members do not count."""

@@ -122,6 +122,7 @@ def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int, 
         return GroupTrial(confirmed)
     if any(torch.equal(second, side) for side in confirmed.groups.inside[1:3]):
         return GroupTrial(confirmed)  # They are the confirmed sides.
+    # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
     sides = with_confirmed_split(single_group(len(second)), 0, ~second, second)
     beside = _begun(comparison, sides, start, round, gain_level=_LATER_LEVEL, beyond_mixes=1.0)
     return GroupTrial(confirmed, beside=beside)

@@ -62,14 +62,15 @@ def check_updates(layout: Layout, state: StrataState, report: Report, labels: to
         long = nobody.index_fill(0, ids, True) & ~oversized
         report = shortened(report, oversized)
     backwards = nobody if directions is None else directions.left_out
-    gone = backwards | oversized
+    state = replace(state, directions=directions, lengths=lengths)
+    gone = state.left_out
     if bool(gone[clients].any()):
         kept = counted.results[TRAIN].only(~gone[clients])
         counted = replace(counted, results={**counted.results, TRAIN: kept})
     kinds = {"reversed": backwards, "oversized": oversized, "clipped": long & ~backwards, "drifted": drifted}
     events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
     return CheckedUpdates(
-        state=replace(state, directions=directions, lengths=lengths),
+        state=state,
         report=report,
         counted=counted,
         events=tuple(event for event in events if event["clients"]),
