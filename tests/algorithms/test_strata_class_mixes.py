@@ -32,7 +32,7 @@ def updates(seed: int = 0) -> Rows:
 
 
 def test_groups_are_found_that_class_mixes_hide() -> None:
-    sides = sides_beyond_class_mixes(LAYOUT, updates(), CLIENTS)
+    sides = sides_beyond_class_mixes(LAYOUT, updates())
     assert sides is not None and torch.equal(sides, GROUP)
     first = updates().values[:, :INPUTS]
     axis = torch.linalg.svd(first - first.mean(dim=0)).U[:, 0] > 0
@@ -41,33 +41,29 @@ def test_groups_are_found_that_class_mixes_hide() -> None:
 
 def test_the_first_client_is_on_the_first_side_whatever_the_order() -> None:
     order = CLIENTS.flip(0)
-    sides = sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, updates().values[order]), CLIENTS)
+    sides = sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, updates().values[order]))
     assert sides is not None and torch.equal(sides, ~GROUP[order])
 
 
 def test_three_components_need_twelve_clients() -> None:
-    assert sides_beyond_class_mixes(LAYOUT, updates(), CLIENTS[:12]) is not None
-    assert sides_beyond_class_mixes(LAYOUT, updates(), CLIENTS[:11]) is None
-
-
-def test_a_client_without_an_update_leaves_no_sides() -> None:
-    assert sides_beyond_class_mixes(LAYOUT, updates().at(CLIENTS[:15]), CLIENTS) is None
+    assert sides_beyond_class_mixes(LAYOUT, updates().at(CLIENTS[:12])) is not None
+    assert sides_beyond_class_mixes(LAYOUT, updates().at(CLIENTS[:11])) is None
 
 
 def test_a_bias_that_does_not_move_shows_no_mix_and_takes_nothing_out() -> None:
     values = updates().values.clone()
     values[:, -CLASSES:] = 0.0
     values[:, :INPUTS] = torch.where(GROUP[:, None], 1.0, -1.0)
-    sides = sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, values), CLIENTS)
+    sides = sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, values))
     assert sides is not None and torch.equal(sides, GROUP)
 
 
 def test_clients_whose_first_layer_moves_alike_have_no_sides() -> None:
     values = updates().values.clone()
     values[:, :INPUTS] = 1.0
-    assert sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, values), CLIENTS) is None
+    assert sides_beyond_class_mixes(LAYOUT, Rows(CLIENTS, values)) is None
 
 
 def test_without_a_bias_in_the_last_layer_nothing_shows_the_mix() -> None:
     without = Layout(LAYOUT.tensors[:2])
-    assert sides_beyond_class_mixes(without, Rows(CLIENTS, updates().values[:, : without.p]), CLIENTS) is None
+    assert sides_beyond_class_mixes(without, Rows(CLIENTS, updates().values[:, : without.p])) is None

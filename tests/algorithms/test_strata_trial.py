@@ -19,7 +19,19 @@ from fedstrata.algorithms.strata.trial import (
     trial_decision,
     with_trial_round,
 )
-from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Report, Result, Rows, make_pending
+from fedstrata.core import (
+    TRAIN,
+    Decision,
+    Layout,
+    LocalTask,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    TensorSpec,
+    make_pending,
+)
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.records import find_checkpoint, save
 from fedstrata.testing import toy_problem
@@ -170,71 +182,146 @@ def test_clients_may_leave_until_a_side_is_empty() -> None:
     assert trial(2).only(torch.tensor([False, False, True, True])) is None
 
 
-def beside(rounds: int = 0) -> GroupTrial:
+def beside(rounds: int = 1) -> GroupTrial:
     """The same trial with two groups beside it: the first and third client, and the others."""
-    sides = torch.tensor([False, True, False, True])
-    begun = start_trial(replace(unclear(tree()), beyond_mixes=sides), torch.full((P,), 2.0), 4, first=True)
-    return replace(begun, rounds=rounds)
-
-
-def test_two_groups_beyond_class_mixes_are_tried_beside_the_confirmed_ones() -> None:
-    assert trial().beside is None
-    found = beside().beside
-    assert found is not None and torch.equal(found.groups.inside, groups([0, 1, 2, 3], [0, 2], [1, 3]))
-    assert found.decision.values == {"p": 0.01, "trial_rounds": 4.0, "beyond_mixes": 1.0}
-    assert (beside().comparison.gain_level, found.gain_level) == (0.15, 0.05)
+    begun = trial(rounds)
+    sides = with_confirmed_split(single_group(4), 0, *groups([0, 2], [1, 3]))
+    decision = Decision("groups_replicate", values={"p": 0.01, "beyond_mixes": 1.0})
+    clients = torch.arange(1, 5)
+    models = torch.full((3, P), 2.0)
+    own = torch.full((1, P), 2.0)
+    other = comparison_of(clients, sides, models, own, level=0.05, decision=decision, round=4)
+    return replace(begun, beside=replace(other, gain_level=0.05))
 
 
 def test_a_later_trial_of_the_same_clients_has_a_smaller_level() -> None:
     again = start_trial(unclear(tree()), torch.full((P,), 2.0), 14, first=False)
-    assert again.comparison.gain_level == 0.05
+    assert (trial().comparison.gain_level, again.comparison.gain_level) == (0.15, 0.05)
 
 
-@pytest.mark.parametrize("second", [[False, False, True, True], [True, True, False, False]])
-def test_the_confirmed_sides_are_not_tried_twice(second: list[bool]) -> None:
-    same_sides = replace(unclear(tree()), beyond_mixes=torch.tensor(second))
-    assert start_trial(same_sides, torch.full((P,), 2.0), 4, first=True).beside is None
+MIXED = [0, 1] * 8
+"""The hidden group of each of sixteen clients, of whom every two have the same class mix."""
 
 
-def test_sides_that_have_lost_their_clients_are_not_tried() -> None:
-    one_side = replace(unclear(tree()), beyond_mixes=torch.tensor([True] * 4))
-    assert start_trial(one_side, torch.full((P,), 2.0), 4, first=True).beside is None
+def classifier() -> Problem:
+    """Networks whose last layer has a bias, so that it shows the class mix."""
+    layout = Layout(
+        (
+            TensorSpec("hidden.weight", "hidden", "linear", (1, 6)),
+            TensorSpec("head.weight", "head", "linear", (2, 1)),
+            TensorSpec("head.bias", "head", "linear", (2,)),
+        )
+    )
+    return replace(toy_problem(clients=16), layout=layout)
 
 
-def test_members_train_the_models_of_the_groups_beside_in_a_task_of_their_own() -> None:
-    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside()])
-    assert list(asked.tasks) == [TRAIN, "trial 0", "trial 1", "trial 2", "trial 3"]
-    assert len(asked.models) == 1 + 5 + 3
-    # The model of all is trained once. Those of the two groups beside are the last two.
-    assert asked.tasks["trial 3"].candidates.flatten().tolist() == [-1, 7, 7, 8]
-    measured = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside(rounds=4)])
-    assert measured.tasks["trial 3 loss"].candidates[:, 0].tolist() == [-1, 7, 7, 8]
+def trained_once(*, second: list[int], hidden: list[int] = MIXED, absent: list[int] | None = None) -> GroupTrial:
+    """A trial of sixteen clients after its first round.
+
+    Args:
+        second: Who is on the second of the confirmed sides.
+        hidden: The other group of each client. It moves the first two columns of the first layer by one.
+        absent: Who has not answered.
+    """
+    problem = classifier()
+    first = [client for client in range(16) if client not in second]
+    tree = with_confirmed_split(single_group(16), 0, *groups(first, second, m=16))
+    models = torch.zeros(3, problem.layout.p)
+    decision = Decision("groups_replicate", values={"p": 0.01})
+    own = models[:1].clone()
+    comparison = comparison_of(torch.arange(16), tree, models, own, level=0.05, decision=decision, round=3)
+    begun = start_trial(comparison, torch.full((problem.layout.p,), 2.0), 4, first=True)
+    rows = torch.zeros(16, problem.layout.p)
+    mixes = torch.linspace(-1.0, 1.0, 8).repeat_interleave(2)
+    rows[:, 2:6] = 3 * mixes[:, None]
+    rows[:, -2:] = torch.stack([mixes, -mixes], dim=1)
+    rows[:, :2] = torch.tensor(hidden)[:, None].float()
+    here = torch.tensor([client not in (absent or []) for client in range(16)])
+    clients = torch.arange(16)[here]
+    nobody_chose = torch.full((len(clients), 1), torch.nan)
+    done = Result(Rows(clients, rows[here]), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
+    return with_trial_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
 
 
-def test_the_models_of_the_groups_beside_move_by_the_mean_of_their_members_and_that_of_all_is_shared() -> None:
-    results = {
-        "trial 0": result([1, 2, 3, 4], [1.0, 2.0, 3.0, 2.0]),
-        "trial 1": result([1, 2, 3, 4], [1.0] * 4),
-        "trial 2": result([3, 4], [1.0, 1.0]),
-        "trial 3": result([1, 2, 3, 4], [1.0, 5.0, 3.0, 5.0]),
-    }
-    after = with_trial_round(PROBLEM, beside(), Report(results))
-    assert after.rounds == 1 and after.beside is not None
-    assert after.comparison.models[:, 0].tolist() == [4.0, 3.0, 3.0, 3.0, 3.0]
-    assert after.beside.models[:, 0].tolist() == [4.0, 4.0, 7.0]
+def test_two_groups_beyond_class_mixes_are_tried_beside_the_confirmed_ones_after_the_first_round() -> None:
+    """The confirmed sides are those of the class mixes; the first and the last eight clients."""
+    after = trained_once(second=list(range(8, 16)))
+    found = after.beside
+    assert after.rounds == 1 and found is not None
+    assert torch.equal(found.groups.inside[1:], groups(list(range(0, 16, 2)), list(range(1, 16, 2)), m=16))
+    assert found.decision.values == {"p": 0.01, "trial_rounds": 4.0, "beyond_mixes": 1.0}
+    assert found.gain_level == 0.05
+    # All models began with 2. The first column has moved by the mean of each group.
+    moves = after.comparison.models[:, 0]
+    assert found.models[:, 0].tolist() == pytest.approx([float(moves[0]), 2.0, 3.0], abs=0.2)
+    assert torch.equal(found.models[0], after.comparison.models[0])
 
 
-@pytest.mark.parametrize(("third", "of_second"), [([1, 2, 3, 4], torch.nan), ([1, 3], 1.0)])
-def test_the_confirmed_groups_do_not_wait_for_those_beside_them(third: list[int], of_second: float) -> None:
-    """The second group beside diverges, or has not trained."""
+def test_who_is_absent_in_the_first_round_is_in_neither_group() -> None:
+    found = trained_once(second=list(range(8, 16)), absent=[5]).beside
+    assert found is not None and not bool(found.groups.inside[1:, 5].any())
+    assert int(found.groups.inside[1:].sum()) == 15
+
+
+@pytest.mark.parametrize("second", [list(range(1, 16, 2)), list(range(0, 16, 2))])
+def test_the_confirmed_sides_are_not_tried_twice(second: list[int]) -> None:
+    assert trained_once(second=second).beside is None
+
+
+def test_groups_beside_begin_in_the_first_round_or_never() -> None:
     results = {
         "trial 0": result([1, 2, 3, 4], [1.0] * 4),
         "trial 1": result([1, 2, 3, 4], [1.0] * 4),
         "trial 2": result([3, 4], [1.0, 1.0]),
-        "trial 3": result(third, [1.0 if client in (1, 3) else of_second for client in third]),
     }
-    after = with_trial_round(PROBLEM, beside(), Report(results))
-    assert after.rounds == 1 and after.beside is None
+    assert with_trial_round(PROBLEM, trial(1), Report(results)).beside is None
+
+
+def test_members_choose_between_the_models_beside_on_half_a_and_measure_the_chosen_one() -> None:
+    asked = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside()])
+    assert list(asked.tasks) == [TRAIN, "trial 0", "trial 1", "trial 2", "trial beside"]
+    assert len(asked.models) == 1 + 5 + 3
+    # The model of all is trained once. Those of the two groups beside are the last two.
+    choice = asked.tasks["trial beside"]
+    assert choice.candidates.tolist() == [[-1, -1], [7, 8], [7, 8], [7, 8]]
+    assert choice.fold == choice.selection_fold == "A"
+    measured = add_trial_tasks(plan([0, 1, 3, 4]), PROBLEM, [beside(rounds=4)])
+    assert measured.tasks["trial beside loss"].candidates[:, 0].tolist() == [-1, 7, 7, 8]
+
+
+CONFIRMED = {
+    "trial 0": result([1, 2, 3, 4], [1.0, 2.0, 3.0, 2.0]),
+    "trial 1": result([1, 2, 3, 4], [1.0] * 4),
+    "trial 2": result([3, 4], [1.0, 1.0]),
+}
+"""What the members train for the confirmed groups."""
+
+
+def test_a_client_belongs_to_the_group_beside_whose_model_it_has_chosen() -> None:
+    """Client 4 is in the second group, and the model of the first has a lower loss. Client 2 did not answer."""
+    losses = torch.tensor([[0.3, 0.4], [0.9, 0.2], [0.5, 0.6]])
+    chosen = result([1, 3, 4], [1.0, 5.0, 3.0], losses)
+    after = with_trial_round(PROBLEM, beside(), Report({**CONFIRMED, "trial beside": chosen}))
+    assert after.rounds == 2 and after.beside is not None
+    assert torch.equal(after.beside.groups.inside, groups([0, 1, 2, 3], [0, 3], [1, 2]))
+    assert after.comparison.models[:, 0].tolist() == [4.0, 3.0, 3.0, 3.0, 3.0]
+    assert after.beside.models[:, 0].tolist() == [4.0, 4.0, 7.0]
+
+
+def test_a_model_whose_loss_is_no_number_is_not_chosen() -> None:
+    losses = torch.tensor([[torch.nan, 9.0], [0.2, torch.inf]])
+    chosen = result([1, 3], [1.0, 5.0], losses)
+    after = with_trial_round(PROBLEM, beside(), Report({**CONFIRMED, "trial beside": chosen}))
+    assert after.beside is not None
+    assert torch.equal(after.beside.groups.inside[1:, [0, 2]], torch.tensor([[False, True], [True, False]]))
+
+
+@pytest.mark.parametrize(("values", "losses"), [([1.0, torch.nan], [[0, 1], [1, 0]]), ([1.0, 1.0], [[0, 1], [0, 1]])])
+def test_the_confirmed_groups_do_not_wait_for_those_beside_them(values: list[float], losses: list[list[int]]) -> None:
+    """The second group beside diverges, or nobody has chosen its model."""
+    chosen = result([1, 3], values, torch.tensor(losses).float())
+    after = with_trial_round(PROBLEM, beside(), Report({**CONFIRMED, "trial beside": chosen}))
+    assert after.rounds == 2 and after.beside is None
 
 
 def measured(gains: list[float], gains_beside: list[float]) -> GroupTrial:
@@ -244,15 +331,15 @@ def measured(gains: list[float], gains_beside: list[float]) -> GroupTrial:
         gains: With the model of the first side or the second; a side's own groups serve nobody.
         gains_beside: With the model of the side beside.
     """
-    own = {0: 1.0, 1: gains[0], 2: gains[2], 3: -1.0, 4: -1.0}
+    own = {0: 0.0, 1: gains[0], 2: gains[2], 3: -1.0, 4: -1.0}
     begun = beside(rounds=4)
     results = dict[str, Result]()
-    for slot, (which, nodes) in enumerate(begun.slots):
-        clients = (nodes >= 0).nonzero().flatten()
-        node_gains = gains_beside if which else [own.get(int(node), 0.0) for node in nodes]
-        losses = [1.0 if slot == 0 else 1.0 - node_gains[place] for place in clients.tolist()]
+    for name, candidates in begun.candidates().items():
+        models = candidates.flatten()
+        clients = (models >= 0).nonzero().flatten().tolist()
+        losses = [1.0 - own.get(int(models[place]), gains_beside[place]) for place in clients]
         shares = torch.tensor(losses)[:, None].expand(-1, 5)
-        results[f"trial {slot} loss"] = result((clients + 1).tolist(), [0.0] * len(clients), shares)
+        results[f"{name} loss"] = result([1 + place for place in clients], [0.0] * len(clients), shares)
     return with_trial_round(PROBLEM, begun, Report(results))
 
 

@@ -18,7 +18,6 @@ from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.lengths import no_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
-from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.holdout import (
     HoldoutComparison,
     add_evaluation_tasks,
@@ -324,8 +323,7 @@ class Strata:
                     has_stand_ins=sampled,
                 )
                 if comparison is not None and may_be_tried(problem, comparison):
-                    sides = sides_beyond_class_mixes(problem.layout, half, test.clients)
-                    comparison = replace(comparison, gain_level=CLEAR_LEVEL, beyond_mixes=sides)
+                    comparison = replace(comparison, gain_level=CLEAR_LEVEL)
                 clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
             elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
                 half = first_half_updates(test.sent, test.clients)

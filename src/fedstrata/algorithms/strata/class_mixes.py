@@ -27,21 +27,20 @@ _TOLERANCE = 1e-6
 """A smaller share of what it is compared with is rounding, in single precision."""
 
 
-def sides_beyond_class_mixes(layout: Layout, updates: Rows, clients: torch.Tensor) -> torch.Tensor | None:
+def sides_beyond_class_mixes(layout: Layout, updates: Rows) -> torch.Tensor | None:
     """Who is on the second of two sides that differ in more than the class mix, bool (m,); None where nothing says it.
 
     Args:
         layout: The layout of the network. Its last layer needs a bias.
-        updates: The updates of the clients by half A of their data, (m', p). Half B then says whether the sides pay.
-        clients: The clients, ids (m,). All of them must have an update.
+        updates: The updates of the clients, (m, p).
     """
     bias = bias_of(layout)
-    if bias is None or not bool(torch.isin(clients, updates.clients).all()):
+    if bias is None:
         return None
-    rows = updates.of(clients)
+    rows = updates.values
     by_class = _centred(rows[:, layout.columns(layout.select(bias))])
     components = min(_COMPONENTS, by_class.shape[1] - 1)
-    if components < 1 or len(clients) < _CLIENTS_PER_COEFFICIENT * (components + 1):
+    if components < 1 or len(rows) < _CLIENTS_PER_COEFFICIENT * (components + 1):
         return None
     scores, strengths, _ = torch.linalg.svd(by_class, full_matrices=False)
     # A component without any spread is rounding, and says nothing of a mix.

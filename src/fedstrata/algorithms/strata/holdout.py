@@ -80,8 +80,6 @@ class HoldoutComparison:
         of_outliers: Whether the groups are outliers, and all others.
         has_stand_ins: Whether other members stand in for those who were compared. They join `clients` when they answer.
         gain_level: The level of the t-test of the gains of personal models.
-        beyond_mixes: Who is on the second of two sides that differ in more than their class mixes, bool (m,), for a
-            trial of them; None where there are no such sides.
     """
 
     clients: torch.Tensor
@@ -97,7 +95,6 @@ class HoldoutComparison:
     of_outliers: bool = False
     has_stand_ins: bool = False
     gain_level: float = _GAIN_LEVEL
-    beyond_mixes: torch.Tensor | None = None
 
     @property
     def answered(self) -> torch.Tensor:
@@ -150,7 +147,6 @@ class HoldoutComparison:
             losses_by_share=self.losses_by_share[kept],
             errors=self.errors[kept],
             samples=self.samples[kept],
-            beyond_mixes=None if self.beyond_mixes is None else self.beyond_mixes[kept],
         )
 
 

@@ -5,9 +5,13 @@ they are better than one for all. Those of others are better at first, and worse
 clients to learn from. Where clients make personal models, groups that differ little are of the second kind.
 
 So members train the models of their groups on half A of their data, in rounds of their own beside the normal training.
-Two groups that differ in more than their class mixes are tried beside the confirmed ones.
 There is one model for each group of the tree, that of all clients included, and all begin with the cluster's model.
 Then each client makes a personal model of the model of each of its groups, on half A as well, and measures on half B.
+
+Beside the confirmed groups, two groups are tried that differ in more than their class mixes. They are formed by the
+updates of the first round. From then on each client trains the model of the two that has the lower loss on half A of
+its data, as in IFCA, and so belongs to its group (Ghosh et al., "An efficient framework for clustered federated
+learning", NeurIPS 2020, algorithm 1).
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from typing import Any
 from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
+from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, bounded_losses, comparison_of, mean_update
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
-from fedstrata.core import TRAIN, LocalTask, Plan, Problem, Report
+from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 _ROUNDS = 4
@@ -44,6 +49,12 @@ _LATER_LEVEL = 0.05
 CLEAR_LEVEL = 0.001
 """The level of this test from which on a comparison of one round needs no trial."""
 
+_FIRST_TASK = "trial 0"
+"""The task in which all members train the model of all."""
+
+_BESIDE_TASK = "trial beside"
+"""The task in which they train one of the two models beside those of the confirmed groups."""
+
 _MAX_ROUNDS = 14
 """The number of rounds after which a trial is given up: too few of its members have answered."""
 
@@ -55,8 +66,8 @@ class GroupTrial:
     Attributes:
         comparison: The groups, their models so far, (q, p), and how well these do. The round is that of the beginning.
         rounds: The number of rounds in which they have been trained.
-        beside: The same of two groups of the same clients that differ in more than their class mixes, if there are any.
-            Its model of all is that of `comparison`.
+        beside: After the first round, the same of two groups of the same clients that differ in more than their class
+            mixes, if there are any. Its model of all is that of `comparison`.
     """
 
     comparison: HoldoutComparison
@@ -69,14 +80,24 @@ class GroupTrial:
         return (self.comparison,) if self.beside is None else (self.comparison, self.beside)
 
     @property
-    def slots(self) -> list[tuple[int, torch.Tensor]]:
-        """The models that each member trains: the place of the comparison, and the group of each client, (m,).
+    def models(self) -> torch.Tensor:
+        """The models of both, (q or q + 3, p)."""
+        return torch.cat([each.models for each in self.comparisons])
 
-        The groups of all are the first one. Those of a deeper level come later, and those beside them last; -1 is none.
+    def candidates(self) -> dict[str, torch.Tensor]:
+        """The models of which each client trains or measures one, by task: places in `models`, (m, c); -1 for none.
+
+        The first task has the groups of all, the next ones those of deeper levels, and the last one those beside them.
         """
-        confirmed = [(0, nodes) for nodes in self.comparison.groups.by_depth()]
-        beside = [] if self.beside is None else [(1, nodes) for nodes in self.beside.groups.by_depth()[1:]]
-        return confirmed + beside
+        levels = enumerate(self.comparison.groups.by_depth())
+        found = {f"trial {level}": nodes[:, None] for level, nodes in levels}
+        if self.beside is not None:
+            first = len(self.comparison.models)
+            sides = self.beside.groups.by_depth()[1]
+            own = torch.where(sides >= 0, first + sides, -1)[:, None]
+            both = torch.tensor([first + 1, first + 2]).expand(len(own), 2)
+            found[_BESIDE_TASK] = own if self.is_trained else both
+        return found
 
     @property
     def is_trained(self) -> bool:
@@ -107,55 +128,50 @@ def may_be_tried(problem: Problem, comparison: HoldoutComparison) -> bool:
 
 
 def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int, *, first: bool) -> GroupTrial:
-    """A trial of those groups of a comparison that permutation tests have confirmed, and of two beside them.
+    """A trial of those groups of a comparison that permutation tests have confirmed.
 
     Args:
-        comparison: The comparison.
+        comparison: The comparison of one round.
         start: The model of the cluster, (p,).
         round: The round after which the trial begins.
         first: Whether the clients have not been in a trial before.
     """
+    groups = comparison.groups.confirmed_only(_MAX_DEPTH)
+    decision = _with_values(comparison.decision, trial_rounds=float(_ROUNDS))
+    models = start.expand(len(groups), -1).clone()
     level = _LEVEL if first else _LATER_LEVEL
-    confirmed = _begun(comparison, comparison.groups.confirmed_only(_MAX_DEPTH), start, round, gain_level=level)
-    second = comparison.beyond_mixes
-    if second is None or not bool(second.any()) or bool(second.all()):
-        return GroupTrial(confirmed)
-    if any(torch.equal(second, side) for side in confirmed.groups.inside[1:3]):
-        return GroupTrial(confirmed)  # They are the confirmed sides.
-    # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
-    sides = with_confirmed_split(single_group(len(second)), 0, ~second, second)
-    beside = _begun(comparison, sides, start, round, gain_level=_LATER_LEVEL, beyond_mixes=1.0)
-    return GroupTrial(confirmed, beside=beside)
+    return GroupTrial(_in_trial(comparison, groups, models, round, gain_level=level, decision=decision))
 
 
-def _begun(
+def _in_trial(
     comparison: HoldoutComparison,
     groups: GroupTree,
-    start: torch.Tensor,
+    models: torch.Tensor,
     round: int,
     *,
     gain_level: float,
-    **values: float,
+    decision: Decision,
 ) -> HoldoutComparison:
-    """The comparison of groups in trial, all of whose models begin with that of the cluster.
+    """The comparison of other groups of the clients of a comparison, which nobody has measured yet.
 
     Args:
-        comparison: The comparison of one round before the trial.
+        comparison: The comparison whose clients they are.
         groups: The groups in trial.
-        start: The model of the cluster, (p,).
+        models: Their models, (q, p).
         round: The round after which the trial begins.
         gain_level: The level of the t-test of the gains.
-        values: What the decision tells beside the values of the test.
+        decision: The decision of the permutation test.
     """
-    models = start.expand(len(groups), -1).clone()
-    test = comparison.decision
-    decision = replace(test, values={**test.values, "trial_rounds": float(_ROUNDS), **values})
     # A checkpoint holds no tensor twice.
     clients = comparison.clients.clone()
-    own = start[None].clone()
-    level = comparison.level
-    trial = comparison_of(clients, groups, models, own, level=level, decision=decision, round=round)
+    own = models[:1].clone()
+    trial = comparison_of(clients, groups, models, own, level=comparison.level, decision=decision, round=round)
     return replace(trial, gain_level=gain_level)
+
+
+def _with_values(decision: Decision, **values: float) -> Decision:
+    """A decision that tells more values."""
+    return replace(decision, values={**decision.values, **values})
 
 
 def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) -> Plan:
@@ -168,58 +184,48 @@ def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) 
     """
     if not trials:
         return plan
-    to_train = _ModelsBySlot(plan.cohort)
-    to_measure = _ModelsBySlot(plan.cohort)
+    to_train = dict[str, torch.Tensor]()
+    to_measure = dict[str, torch.Tensor]()
     models = [plan.models]
     for trial in trials:
-        asked = to_measure if trial.is_trained else to_train
-        asked.add(trial, first=sum(map(len, models)))
-        models += [comparison.models for comparison in trial.comparisons]
+        _add_candidates(to_measure if trial.is_trained else to_train, trial, plan.cohort, first=sum(map(len, models)))
+        models.append(trial.models)
     work = replace(plan.tasks[TRAIN], fold="A", selection_fold="A")
     tasks = dict(plan.tasks)
-    for slot, candidates in enumerate(to_train.candidates):
-        name = _training_task(slot)
-        tasks[name] = replace(work, candidates=candidates[:, None], stream=name)
-    for slot, candidates in enumerate(to_measure.candidates):
-        tasks |= _measuring_tasks(problem, replace(work, candidates=candidates[:, None]), slot)
+    for name, candidates in to_train.items():
+        tasks[name] = replace(work, candidates=candidates, stream=name)
+    for name, candidates in to_measure.items():
+        tasks |= _measuring_tasks(problem, replace(work, candidates=candidates), name)
     return replace(plan, models=torch.cat(models), tasks=tasks)
 
 
-class _ModelsBySlot:
-    """The model of each client of a cohort by the slot of a trial, (m,) each; -1 for none."""
+def _add_candidates(known: dict[str, torch.Tensor], trial: GroupTrial, cohort: torch.Tensor, first: int) -> None:
+    """Add the models for the clients of a trial that have not measured yet.
 
-    def __init__(self, cohort: torch.Tensor) -> None:
-        self._cohort = cohort
-        self.candidates = list[torch.Tensor]()
-
-    def add(self, trial: GroupTrial, first: int) -> None:
-        """Add the clients of a trial that have not measured yet. The model of its first group has this number."""
-        comparison = trial.comparison
-        waiting = ~comparison.answered
-        rows = torch.isin(self._cohort, comparison.clients[waiting])
-        places = torch.searchsorted(comparison.clients, self._cohort[rows])
-        starts = (first, first + len(comparison.models))
-        for slot, (which, nodes) in enumerate(trial.slots):
-            if slot == len(self.candidates):
-                self.candidates.append(torch.full_like(self._cohort, -1))
-            own = nodes[places]
-            self.candidates[slot][rows] = torch.where(own >= 0, starts[which] + own, -1)
+    Args:
+        known: The models for each client of the cohort by task, (m', c) each; changed in place.
+        trial: The trial.
+        cohort: The clients that the round selects, ids (m',).
+        first: The place of the first model of the trial in the plan.
+    """
+    comparison = trial.comparison
+    rows = torch.isin(cohort, comparison.clients[~comparison.answered])
+    places = torch.searchsorted(comparison.clients, cohort[rows])
+    for name, candidates in trial.candidates().items():
+        of_cohort = known.setdefault(name, torch.full((len(cohort), candidates.shape[1]), -1))
+        own = candidates[places]
+        of_cohort[rows] = torch.where(own >= 0, first + own, -1)
 
 
-def _training_task(slot: int) -> str:
-    """The name of the task in which the models of a slot are trained."""
-    return f"trial {slot}"
+def _loss_task(name: str) -> str:
+    """The name of the task in which personal models of the models of a task are measured."""
+    return f"{name} loss"
 
 
-def _measuring_task(slot: int) -> str:
-    """The name of the task in which personal models of them are measured."""
-    return f"trial {slot} loss"
-
-
-def _measuring_tasks(problem: Problem, work: LocalTask, slot: int) -> dict[str, LocalTask]:
-    """The tasks in which clients make personal models of one model each, and measure their losses on half B."""
+def _measuring_tasks(problem: Problem, work: LocalTask, trained: str) -> dict[str, LocalTask]:
+    """The tasks in which clients make personal models of what a task trained, and measure their losses on half B."""
     work = replace(work, upload=problem.layout.nothing)
-    name = f"trial {slot} tuning"
+    name = f"{trained} tuning"
     # The rate is that before any schedule, as in the personal stage.
     tuning = tuning_by_epochs(work, problem.training, name, _TUNING_EPOCHS, stream=name)
     *_, tuned = tuning
@@ -232,15 +238,15 @@ def _measuring_tasks(problem: Problem, work: LocalTask, slot: int) -> dict[str, 
         continues=tuned,
         fold="B",
         selection_fold="B",
-        stream=_measuring_task(slot),
+        stream=_loss_task(trained),
     )
-    return {**tuning, _measuring_task(slot): loss}
+    return {**tuning, _loss_task(trained): loss}
 
 
 def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> GroupTrial:
     """The trial after a round: with the models trained once more, or with the losses that members have measured.
 
-    A round in which nobody of some group has trained does not count.
+    A round in which nobody of some confirmed group has trained does not count.
 
     Args:
         problem: What is fixed for the run.
@@ -249,27 +255,111 @@ def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> Gro
     """
     if trial.is_trained:
         return _with_losses(trial, report)
-    models = [comparison.models.clone() for comparison in trial.comparisons]
-    trained = set[tuple[int, int]]()
-    for slot, (which, nodes) in enumerate(trial.slots):
-        clients = trial.comparison.clients
-        updates = report.results[_training_task(slot)].updates
-        # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
-        updates = clipped_to_median(updates.at(torch.isin(updates.clients, clients)))
-        own = nodes[torch.searchsorted(clients, updates.clients)]
-        for node in own.unique().tolist():
-            models[which][node] += mean_update(problem, updates.at(own == node))[0]
-            trained.add((which, node))
-    if sum(which == 0 for which, _ in trained) < len(models[0]):
+    training = {
+        name: _trained(trial, candidates, report.results[name]) for name, candidates in trial.candidates().items()
+    }
+    models = trial.models
+    trained = set[int]()
+    for each in training.values():
+        for model in each.models.unique().tolist():
+            models[model] += mean_update(problem, each.updates.at(each.models == model))[0]
+            trained.add(model)
+    count = len(trial.comparison.models)
+    if not trained.issuperset(range(count)):
         return trial  # A model that goes on without others would be compared with less trained ones.
-    comparison = replace(trial.comparison, models=models[0])
-    beside = trial.beside
+    comparison = replace(trial.comparison, models=models[:count].clone())
+    beside = _beside_after_round(problem, trial, models, training)
     if beside is not None:
-        models[1][0] = models[0][0]
-        # The confirmed groups do not wait for those beside them.
-        is_whole = {(1, 1), (1, 2)} <= trained and bool(models[1].isfinite().all())
-        beside = replace(beside, models=models[1]) if is_whole else None
+        beside.models[0] = comparison.models[0]
     return GroupTrial(comparison, trial.rounds + 1, beside)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What the members of a trial have trained in one task.
+
+    Attributes:
+        updates: Their updates, (m', p).
+        models: The model that each has trained, a place in the models of the trial, (m',).
+    """
+
+    updates: Rows
+    models: torch.Tensor
+
+
+def _trained(trial: GroupTrial, candidates: torch.Tensor, result: Result) -> _Training:
+    """What the members of a trial have trained in a task, of which these were the candidates, (m, c)."""
+    clients = trial.comparison.clients
+    here = torch.isin(result.updates.clients, clients)
+    # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
+    updates = clipped_to_median(result.updates.at(here))
+    own = candidates[torch.searchsorted(clients, updates.clients)]
+    # As each client chooses: the first on a tie, and last what is not a number. Of a single one there is no loss.
+    places = result.losses[here].nan_to_num(nan=torch.inf).argmin(dim=1, keepdim=True)
+    return _Training(updates, own.gather(1, places).flatten())
+
+
+def _beside_after_round(
+    problem: Problem, trial: GroupTrial, models: torch.Tensor, training: Mapping[str, _Training]
+) -> HoldoutComparison | None:
+    """The two groups beside the confirmed ones after a round; None where there are none, or no more.
+
+    The confirmed groups do not wait for them: they end when nobody has trained one of the two models, or one diverges.
+
+    Args:
+        problem: What is fixed for the run.
+        trial: The trial before the round.
+        models: Its models after the round, (q or q + 3, p).
+        training: What its members have trained in each task.
+    """
+    if trial.rounds == 0:
+        found = _two_groups_beside(problem, trial.comparison, training[_FIRST_TASK].updates)
+    elif trial.beside is None:
+        return None
+    else:
+        first = len(trial.comparison.models)
+        chosen = training[_BESIDE_TASK]
+        if len(chosen.models.unique()) < 2:
+            return None
+        groups = _with_sides(trial.beside, chosen, models=(first + 1, first + 2))
+        found = replace(trial.beside, groups=groups, models=models[first:].clone())
+    return found if found is None or bool(found.models.isfinite().all()) else None
+
+
+def _two_groups_beside(problem: Problem, comparison: HoldoutComparison, updates: Rows) -> HoldoutComparison | None:
+    """Two groups that differ in more than their class mixes, and their models after a round; None where there are none.
+
+    Args:
+        problem: What is fixed for the run.
+        comparison: The confirmed groups in trial before that round, all with the same model.
+        updates: The updates of that round by half A, (m', p). Half B then says whether the groups pay.
+    """
+    second = sides_beyond_class_mixes(problem.layout, updates)
+    if second is None:
+        return None
+    clients = comparison.clients
+    sides = tuple(torch.isin(clients, updates.clients[side]) for side in (~second, second))
+    answered = torch.isin(clients, updates.clients)
+    if any(torch.equal(sides[0], side & answered) for side in comparison.groups.inside[1:3]):
+        return None  # They are the confirmed sides.
+    moves = [
+        torch.zeros_like(comparison.models[:1]),
+        *(mean_update(problem, updates.at(side)) for side in (~second, second)),
+    ]
+    models = comparison.models[:1] + torch.cat(moves)
+    groups = with_confirmed_split(single_group(len(clients)), 0, *sides)
+    # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
+    decision = _with_values(comparison.decision, beyond_mixes=1.0)
+    return _in_trial(comparison, groups, models, comparison.round, gain_level=_LATER_LEVEL, decision=decision)
+
+
+def _with_sides(beside: HoldoutComparison, training: _Training, models: tuple[int, int]) -> GroupTree:
+    """Two groups in which each client that has trained is in that of the model that it has chosen."""
+    places = torch.searchsorted(beside.clients, training.updates.clients)
+    inside = beside.groups.inside.clone()
+    for side, model in enumerate(models, start=1):
+        inside[side, places] = training.models == model
+    return replace(beside.groups, inside=inside)
 
 
 def trial_events(
@@ -291,17 +381,18 @@ def trial_events(
 def _with_losses(trial: GroupTrial, report: Report) -> GroupTrial:
     """The trial with the losses of those who have measured in a round."""
     clients = trial.comparison.clients
-    losses = [comparison.losses_by_share.clone() for comparison in trial.comparisons]
-    for slot, (which, nodes) in enumerate(trial.slots):
-        result = report.results[_measuring_task(slot)]
+    losses = torch.cat([each.losses_by_share for each in trial.comparisons], dim=1)
+    for name, candidates in trial.candidates().items():
+        result = report.results[_loss_task(name)]
         here = torch.isin(result.updates.clients, clients)
         places = torch.searchsorted(clients, result.updates.clients[here])
-        losses[which][places, nodes[places]] = bounded_losses(result.losses[here])
-    comparison = replace(trial.comparison, losses_by_share=losses[0])
-    beside = trial.beside
-    if beside is not None:
-        losses[1][:, 0] = losses[0][:, 0]
-        beside = replace(beside, losses_by_share=losses[1])
+        losses[places, candidates[places].flatten()] = bounded_losses(result.losses[here])
+    count = len(trial.comparison.models)
+    comparison = replace(trial.comparison, losses_by_share=losses[:, :count].clone())
+    if trial.beside is None:
+        return replace(trial, comparison=comparison)
+    of_all = losses[:, :1]
+    beside = replace(trial.beside, losses_by_share=torch.cat([of_all, losses[:, count + 1 :]], dim=1))
     return replace(trial, comparison=comparison, beside=beside)
 
 
