@@ -109,7 +109,7 @@ def left_out(*clients: int, of: int) -> Directions:
     """Some of several clients were left out; all had a mean cosine of -1/2."""
     out = torch.zeros(of, dtype=torch.bool)
     out[list(clients)] = True
-    return Directions(torch.full((of,), -2.0), torch.full((of,), 4.0), torch.zeros(of, dtype=torch.int64), out)
+    return replace(no_directions(of), cosines=torch.full((of,), -2.0), weights=torch.full((of,), 4.0), left_out=out)
 
 
 def test_half_of_a_cluster_is_a_group_of_its_own_and_begins_anew() -> None:
@@ -149,7 +149,13 @@ def test_a_client_comes_back_when_its_mean_cosine_is_positive() -> None:
 
 def test_who_comes_late_begins_anew() -> None:
     late = torch.tensor([False, True])
-    known = Directions(torch.tensor([2.0, -3.0]), torch.tensor([4.0, 4.0]), torch.tensor([1, 3]), late)
+    known = replace(
+        no_directions(2),
+        cosines=torch.tensor([2.0, -3.0]),
+        weights=torch.tensor([4.0, 4.0]),
+        turned=torch.tensor([1, 3]),
+        left_out=late,
+    )
     fresh = known.forgetting(late)
     assert fresh.cosines.tolist() == [2.0, 0.0]
     assert fresh.weights.tolist() == [4.0, 0.0]
@@ -232,6 +238,23 @@ def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
     assert known.means.tolist() == [-0.5, -0.5, -0.5, 0.0, 0.0]
     after = after_round(known, ALL, [1.0], [1.0], [1.0], [-1.0], [1.0])
     assert after.left_out.tolist() == [False, False, False, True, False]
+
+
+def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well() -> None:
+    """Clients 0 and 1 get a cluster of their own, come back, and one of them points forwards there."""
+    alone = after_round(left_out(0, 1, of=5), torch.tensor([1, 1, 0, 0, 0]), *[[-1.0]] * 2, *[[1.0]] * 3)
+    assert not alone.left_out.any() and alone.doubted.tolist() == [True, True, False, False, False]
+    back = alone.reassigned(torch.tensor([True, True, False, False, False]))
+    assert back.left_out.tolist() == [True, True, False, False, False]
+    after = after_round(back, ALL, [-1.0], *[[1.0]] * 4)
+    assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
+
+
+def test_who_points_forwards_in_a_cluster_of_its_own_is_no_more_doubted() -> None:
+    """Three of five that were left out are half of their cluster, so they are a group that wants something else."""
+    known = after_round(left_out(0, 1, 2, of=5), ALL, *[[1.0]] * 5)
+    assert not known.doubted.any()
+    assert not known.reassigned(torch.tensor([True] * 5)).left_out.any()
 
 
 def test_who_was_not_left_out_begins_anew_in_its_new_cluster() -> None:

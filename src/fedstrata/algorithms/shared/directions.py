@@ -77,12 +77,15 @@ class Directions:
         turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
             forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
+        doubted: Who was left out until it got a cluster of its own, and has not pointed forwards in any since, bool
+            (n,). It is left out again if it is reassigned.
     """
 
     cosines: torch.Tensor
     weights: torch.Tensor
     turned: torch.Tensor
     left_out: torch.Tensor
+    doubted: torch.Tensor
 
     @property
     def means(self) -> torch.Tensor:
@@ -90,12 +93,13 @@ class Directions:
         return self.cosines / self.weights.clamp_min(1.0)
 
     def forgetting(self, clients: torch.Tensor) -> Directions:
-        """The same without what is known of some clients, bool (n,)."""
+        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
         return Directions(
             cosines=torch.where(clients, 0.0, self.cosines),
             weights=torch.where(clients, 0.0, self.weights),
             turned=torch.where(clients, 0, self.turned),
             left_out=self.left_out & ~clients,
+            doubted=self.doubted | (self.left_out & clients),
         )
 
     def reassigned(self, clients: torch.Tensor) -> Directions:
@@ -105,7 +109,7 @@ class Directions:
         to point forwards there first. Two clients with flipped signs would else hide each other in a cluster of five.
         """
         fresh = self.forgetting(clients)
-        waiting = clients & self.left_out
+        waiting = clients & fresh.doubted
         turned = torch.where(waiting, _TURNED_ROUNDS, fresh.turned)
         return replace(fresh, turned=turned, left_out=fresh.left_out | waiting)
 
@@ -117,6 +121,7 @@ def no_directions(clients: int) -> Directions:
         weights=torch.zeros(clients),
         turned=torch.zeros(clients, dtype=torch.int64),
         left_out=torch.zeros(clients, dtype=torch.bool),
+        doubted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
@@ -175,6 +180,7 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
         after,
         turned=after.turned.index_put((ids,), turned),
         left_out=after.left_out.index_put((ids,), left_out),
+        doubted=after.doubted.index_put((ids,), known.doubted[ids] & (left_out | ~(cosines > 0))),
     )
 
 
