@@ -20,7 +20,7 @@ def report_of(*scales: float) -> Report:
 
 
 def checked(state: StrataState, *scales: float) -> CheckedUpdates:
-    return check_updates(PROBLEM.layout, state, report_of(*scales), torch.zeros(6, dtype=torch.int64))
+    return check_updates(PROBLEM.layout, state, report_of(*scales), torch.zeros(6, dtype=torch.int64), copy_check=True)
 
 
 def counted(found: CheckedUpdates) -> dict[int, float]:
@@ -53,7 +53,26 @@ def test_updates_that_point_backwards_are_left_out_and_long_ones_shortened_in_th
     assert counted(found) == {0: 1.0, 1: 1.0, 2: 1.0, 4: 1.0, 5: 2.0}
 
 
+def test_an_update_that_two_clients_send_counts_once() -> None:
+    found = checked(Strata().init(PROBLEM), 1.0, 1.5, 1.2, 1.1, 1.2, 1.3)
+    assert found.events == ({"kind": "copied", "clients": [4]},)
+    assert sorted(counted(found)) == [0, 1, 2, 3, 5]
+    assert 4 in found.report.results[TRAIN].updates.clients
+
+
+def test_who_sends_the_update_of_one_that_is_left_out_is_left_out() -> None:
+    """Two of six would else hide each other, as the cosines with the sum of the others are noisy."""
+    state = Strata().init(PROBLEM)
+    for _ in range(2):
+        found = checked(state, 1.0, 1.1, 1.2, -1.0, 1.3, -1.0)
+        state = found.state
+    assert found.events == ({"kind": "reversed", "clients": [3, 5]},)
+    assert sorted(counted(found)) == [0, 1, 2, 4]
+    assert found.state.left_out.tolist() == [False, False, False, True, False, True]
+
+
 def test_without_the_checks_everything_counts() -> None:
     state = Strata(norm_check=False, direction_check=False).init(PROBLEM)
-    found = checked(state, 1.0, 1.0, 1.0, -1.0, 1.0, 50.0)
-    assert found.events == () and counted(found)[5] == 50.0
+    labels = torch.zeros(6, dtype=torch.int64)
+    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.5, 1.2, -1.0, 1.2, 50.0), labels, copy_check=False)
+    assert found.events == () and counted(found)[5] == 50.0 and len(counted(found)) == 6

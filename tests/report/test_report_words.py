@@ -55,6 +55,7 @@ def test_every_threshold_and_every_measure_is_explained() -> None:
         ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
         ({"kind": "oversized", "clients": [1]}, "much longer than those of the cluster; they are not in its mean"),
         ({"kind": "clipped", "clients": [1]}, "they count as if they were twice as long"),
+        ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),
         ({"kind": "trial", "node": 0}, "are trained beside one for all for some rounds, and compared then"),
         ({"kind": "trial_given_up", "node": 0}, "too few clients answered, or a model diverged"),
         ({"kind": "drifted", "clients": [1]}, "as when data change; all models are offered in the next round"),

@@ -294,6 +294,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "reversed": _reversal_text,
         "oversized": _excess_text,
         "clipped": _clipping_text,
+        "copied": _copy_text,
         "drifted": _drift_text,
         "trial": _trial_text,
         "trial_given_up": _ended_trial_text,
@@ -339,6 +340,11 @@ def _excess_text(event: Mapping[str, Any]) -> str:
 def _clipping_text(event: Mapping[str, Any]) -> str:
     """Return why updates count less in the mean of their cluster."""
     return "updates more than twice as long as the median of the cluster; they count as if they were twice as long"
+
+
+def _copy_text(event: Mapping[str, Any]) -> str:
+    """Return why updates are not in the mean of their cluster."""
+    return "the same update as another client of the cluster, which counts once"
 
 
 def _trial_text(event: Mapping[str, Any]) -> str:

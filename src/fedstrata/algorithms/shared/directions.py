@@ -102,6 +102,20 @@ class Directions:
             doubted=self.doubted | (self.left_out & clients),
         )
 
+    def shared_with(self, originals: torch.Tensor) -> Directions:
+        """The same where what is known of a client is known of those that have sent its update.
+
+        Args:
+            originals: Whose update each client has sent, (n,).
+        """
+        return Directions(
+            cosines=self.cosines[originals],
+            weights=self.weights[originals],
+            turned=self.turned[originals],
+            left_out=self.left_out[originals],
+            doubted=self.doubted[originals],
+        )
+
     def reassigned(self, clients: torch.Tensor) -> Directions:
         """The same where some clients, bool (n,), have gone over to other clusters.
 

@@ -128,6 +128,8 @@ class Strata:
         norm_check: Whether no update counts more than twice the median norm of its cluster, updates that keep being
             much longer are left out of its mean, and clients whose updates have suddenly become much longer are offered
             the models of all clusters. With central differential privacy none of this is done.
+        copy_check: Whether an update that several clients of a cluster send alike counts once, unless half of the
+            cluster or more do. With central differential privacy it counts as often as it is sent.
     """
 
     source: ClassVar[str] = "fedstrata, docs/strata.md"
@@ -140,6 +142,7 @@ class Strata:
     holdout_models: Literal["group", "personal"] | Auto = "auto"
     direction_check: bool = True
     norm_check: bool = True
+    copy_check: bool = True
 
     def with_personal_models(self) -> Strata:
         """The algorithm for a run with a personal stage."""
@@ -181,7 +184,8 @@ class Strata:
         labels = self.assign(problem, state, report)
         reassigned = reassigned_clients(state, labels)
         state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
-        checked = check_updates(problem.layout, state, report, labels)
+        copy_check = self.copy_check and problem.privacy is None
+        checked = check_updates(problem.layout, state, report, labels, copy_check=copy_check)
         state, report = checked.state, checked.report
         participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
         decisions = decisions_without_test(state, participants, self.folds)
