@@ -92,6 +92,11 @@ class Directions:
         """The mean cosine of each client, (n,); 0 before its first upload."""
         return self.cosines / self.weights.clamp_min(1.0)
 
+    @property
+    def suspect(self) -> torch.Tensor:
+        """Who is left out, or was until it got a cluster of its own, bool (n,)."""
+        return self.left_out | self.doubted
+
     def forgetting(self, clients: torch.Tensor) -> Directions:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
         return Directions(

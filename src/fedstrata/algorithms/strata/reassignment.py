@@ -37,6 +37,20 @@ def open_clusters(state: StrataState) -> torch.Tensor:
     return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
 
 
+def _offered(state: StrataState) -> torch.Tensor:
+    """The clusters that other clients may choose, bool (k,): those whose members are mostly beyond suspicion.
+
+    Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
+    better for a round.
+    """
+    members = state.labels[state.labels >= 0].bincount(minlength=len(state.models))
+    if state.directions is None:
+        return members >= 0
+    suspects = state.labels[state.directions.suspect & (state.labels >= 0)].bincount(minlength=len(state.models))
+    offered: torch.Tensor = (suspects == 0) | (2 * suspects < members)
+    return offered
+
+
 def unsettled(state: StrataState) -> torch.Tensor:
     """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
 
@@ -60,12 +74,12 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
     free = unsettled(state)[plan.cohort].tolist()
-    everything = list(range(len(state.models)))
+    offered = _offered(state).nonzero().flatten().tolist()
     siblings = {own: _siblings(state, own) for own in set(clusters) if own >= 0}
     rows = list[list[int]]()
     for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
         if is_free:
-            rows.append(everything)
+            rows.append(sorted({own, *offered}))
         else:
             rows.append(row if own < 0 else [own, *siblings[own]])
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
@@ -77,7 +91,8 @@ def _siblings(state: StrataState, own: int) -> list[int]:
     if not free[own]:
         return []
     parents = [state.tree[node].parent for node in state.nodes.tolist()]
-    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and free[c]]
+    offered = free & _offered(state)
+    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and offered[c]]
     return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
 
 
