@@ -1,10 +1,10 @@
-"""The validation of answers and of new models beside the round that it belongs to, on small and larger networks.
+"""The validation of answers and of new models, and Strata's checks of updates, beside the round they belong to.
 
     python benchmarks/checks.py                                    # an MLP on digits, and a CNN
     python benchmarks/checks.py --jobs digits --rounds 30
 
-Each round of an ordinary run is timed as it is, and without the time that its validation took: processor time of one
-thread, which other programs do not lengthen. The ratio of the two is what validation costs. The CNN
+Each round of an ordinary run is timed as it is, and without the time that these took: processor time of one thread,
+which other programs do not lengthen. The ratio of the two is what they cost. The CNN
 trains on noise of CIFAR-10's shape: what it learns does not matter here.
 """
 
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +27,8 @@ import numpy as np
 import torch
 from images import noise
 
+from fedstrata.algorithms.strata import algorithm as strata
+from fedstrata.algorithms.strata import update_checks
 from fedstrata.config import load_experiment
 from fedstrata.runner import rounds as loop
 from fedstrata.runner import run as recorded
@@ -63,25 +67,52 @@ def main() -> None:
     )
     for job in given.jobs.split(","):
         for algorithm in given.algorithms.split(","):
-            ratios, checks = cost(job, algorithm, given.rounds)
+            found = cost(job, algorithm, given.rounds)
+            ratios = found.ratios()
+            validation_ms, updates_ms = (
+                1000 * median(spent[round] for round in found.began) for spent in (found.validation, found.updates)
+            )
             print(
-                f"{job:>7}, {algorithm:>6}: round with validation / without it: median {median(ratios):.5f}, "
-                f"{min(ratios):.5f} to {max(ratios):.5f}; validation {1000 * median(checks):.2f} ms a round",
+                f"{job:>7}, {algorithm:>6}: round with checks / without them: median {median(ratios):.5f}, "
+                f"{min(ratios):.5f} to {max(ratios):.5f}; validation {validation_ms:.2f} ms, "
+                f"checks of updates {updates_ms:.2f} ms a round",
                 flush=True,
             )
 
 
-def cost(job: str, algorithm: str, rounds: int) -> tuple[list[float], list[float]]:
-    """The ratio of every round with validation to that without, and the seconds of validation."""
+@dataclass(frozen=True)
+class Seconds:
+    """Processor time by round, in seconds.
+
+    Attributes:
+        began: When each round's validation begins.
+        validation: What the round spends on validation.
+        updates: What it spends on Strata's checks of updates.
+    """
+
+    began: dict[int, float] = field(default_factory=dict)
+    validation: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    updates: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def ratios(self) -> list[float]:
+        """The ratio of every round to the same without both. A round here is from one validation to the next."""
+        found = list[float]()
+        for round in self.began:
+            if round + 1 in self.began:
+                seconds = self.began[round + 1] - self.began[round]
+                found.append(seconds / (seconds - self.validation[round] - self.updates[round]))
+        return found
+
+
+def cost(job: str, algorithm: str, rounds: int) -> Seconds:
+    """What each round of a job spends on checks."""
     with TemporaryDirectory() as folder:
         tables = {**COMMON, **JOBS[job], "rounds": rounds, "algorithm": {"name": algorithm}}
         if "name" not in tables["data"]:
             tables["data"] = {**tables["data"], "name": str(_noise(Path(folder), tables["data"]))}
-        with _timed() as (began, spent):
+        with _timed() as seconds:
             recorded.run_experiment(load_experiment(tables), Path(folder) / "run", quiet=True)
-    # A round here is from one validation to the next.
-    seconds = {round: began[round + 1] - began[round] for round in began if round + 1 in began}
-    return [seconds[round] / (seconds[round] - spent[round]) for round in seconds], list(spent.values())
+    return seconds
 
 
 def _noise(folder: Path, data: dict[str, Any]) -> Path:
@@ -92,26 +123,25 @@ def _noise(folder: Path, data: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def _timed() -> Iterator[tuple[dict[int, float], dict[int, float]]]:
-    """When each round's validation begins, and how many seconds the round spends on it, by round."""
-    began: dict[int, float] = {}
-    spent: dict[int, float] = {}
+def _timed() -> Iterator[Seconds]:
+    """What the rounds of runs inside it spend on checks."""
+    seconds = Seconds()
     round = 0
 
-    def clocked(check: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
+    def clocked(check: Callable[..., Any], spent: dict[int, float]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
             start = process_time()
-            found = check(*given)
-            spent[round] = spent.get(round, 0.0) + process_time() - start
+            found = check(*given, **named)
+            spent[round] += process_time() - start
             return found
 
         return run
 
-    def validate(layout: Any, plan: Any, report: Any) -> Any:
+    def validate(layout: Any, plan: Any, report: Any, **named: Any) -> Any:
         nonlocal round
         round = plan.round
-        began[round] = process_time()
-        return clocked(validation.validate)(layout, plan, report)
+        seconds.began[round] = process_time()
+        return clocked(validation.validate, seconds.validation)(layout, plan, report, **named)
 
     def decide(algorithm: Any, *given: Any) -> Any:
         """As it is, but for the time of the algorithm itself."""
@@ -119,24 +149,29 @@ def _timed() -> Iterator[tuple[dict[int, float], dict[int, float]]]:
         def update(*inputs: Any) -> Any:
             start = process_time()
             found = algorithm.update(*inputs)
-            spent[round] -= process_time() - start
+            seconds.validation[round] -= process_time() - start
             return found
 
-        return clocked(validation.decide)(SimpleNamespace(update=update), *given)
+        return clocked(validation.decide, seconds.validation)(SimpleNamespace(update=update), *given)
 
-    watched: dict[str, tuple[ModuleType, Callable[..., Any]]] = {
-        "validate": (loop, validate),
-        "decide": (loop, decide),
-        "divergence_of_answers": (loop, clocked(validation.divergence_of_answers)),
-        "divergence_of_loss": (recorded, clocked(validation.divergence_of_loss)),
-    }
+    def in_validation(name: str) -> Callable[..., Any]:
+        return clocked(getattr(validation, name), seconds.validation)
+
+    watched: list[tuple[ModuleType, str, Callable[..., Any]]] = [
+        (loop, "validate", validate),
+        (loop, "decide", decide),
+        (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
+        (recorded, "divergence_of_loss", in_validation("divergence_of_loss")),
+        (strata, "check_updates", clocked(update_checks.check_updates, seconds.updates)),
+    ]
+    before = [getattr(module, name) for module, name, _ in watched]
     try:
-        for name, (module, check) in watched.items():
+        for module, name, check in watched:
             setattr(module, name, check)
-        yield began, spent
+        yield seconds
     finally:
-        for name, (module, _) in watched.items():
-            setattr(module, name, getattr(validation, name))
+        for (module, name, _), check in zip(watched, before, strict=True):
+            setattr(module, name, check)
 
 
 if __name__ == "__main__":

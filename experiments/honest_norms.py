@@ -20,7 +20,7 @@ import torch
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared.lengths import no_lengths, with_lengths
+from fedstrata.algorithms.shared.lengths import no_lengths, update_norms, with_lengths
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, measure_norms, validate
@@ -91,12 +91,13 @@ def look(name: str) -> tuple[float, int, float, int, int]:
 
     def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
         nonlocal largest, mean, left_out, changed, lengths
-        for norms in measure_norms(layout, plan, report):
-            ratios = norms.values / norms.medians
+        for measured in measure_norms(layout, plan, report):
+            ratios = measured.values / measured.medians
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
         result = report.results[TRAIN]
         labels = torch.full(lengths.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
-        lengths = with_lengths(lengths, layout, report, labels, torch.zeros_like(lengths.drifted))
+        norms = update_norms(layout, report)
+        lengths = with_lengths(lengths, norms, report, labels, torch.zeros_like(lengths.drifted))
         mean = max(mean, float(lengths.means.max().exp()))
         left_out += int(lengths.left_out.sum())
         changed += int(lengths.drifted.sum())

@@ -17,6 +17,9 @@ from fedstrata.lazy_torch import torch
 _TOLERANCE = 1e-4
 """Updates are the same if their distance is at most so many times their norm."""
 
+_COLUMNS = 4096
+"""So many of the columns, evenly spread, are compared first: enough to tell updates that are not the same."""
+
 _TINY = 1e-30
 """A smaller norm is that of an update of zeros, which says nothing about who sent it."""
 
@@ -51,17 +54,25 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
         updates: The updates, (m, p).
         rows: Whose of them are compared, places in the order of ids.
     """
-    norms = torch.linalg.vector_norm(updates.values[rows], dim=1)
+    p = updates.values.shape[1]
+    columns = torch.linspace(0, p - 1, min(p, _COLUMNS), dtype=torch.float64).long()
+    some = updates.values[:, columns]
+    norms = torch.linalg.vector_norm(some, dim=1)
     # Equal updates have equal norms, so that they are neighbours in this order.
-    order = norms.argsort(stable=True)
-    rows = rows[order]
-    norms = norms[order]
-    groups = [[0]] if len(rows) else []
-    for place in range(1, len(rows)):
-        least = _TOLERANCE * float(norms[place])
-        is_close = float(norms[place]) > _TINY and float(norms[place] - norms[place - 1]) <= least
-        if is_close and float(torch.dist(updates.values[rows[place]], updates.values[rows[place - 1]])) <= least:
-            groups[-1].append(place)
+    rows = rows[norms[rows].argsort(stable=True)]
+    lengths = norms[rows].tolist()
+    groups = [rows[:1].tolist()]
+    for place, row in enumerate(rows[1:].tolist(), start=1):
+        before = groups[-1][-1]
+        is_near = lengths[place] - lengths[place - 1] <= _TOLERANCE * lengths[place]
+        if is_near and all(_are_same(each[before], each[row]) for each in (some, updates.values)):
+            groups[-1].append(row)
         else:
-            groups.append([place])
-    return [sorted(updates.clients[rows[group]].tolist()) for group in groups if len(group) > 1]
+            groups.append([row])
+    return [sorted(updates.clients[group].tolist()) for group in groups if len(group) > 1]
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two updates, (p,) each, are the same, and not zero."""
+    length = float(torch.linalg.vector_norm(other))
+    return length > _TINY and float(torch.dist(one, other)) <= _TOLERANCE * length

@@ -220,7 +220,7 @@ def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: t
     if not bool(may_turn.any()):
         return before
     larger = _larger_side(values, norms, trusted)
-    if int(larger.sum()) < _MIN_SIDE:
+    if int(larger.sum()) < _MIN_SIDE or not bool((before > 0).any() | (~larger & may_turn).any()):
         return before
     cosines = _cosines_with_others(values, norms, larger)
     median = cosines[larger].nanmedian()

@@ -127,17 +127,26 @@ def no_lengths(clients: int) -> Lengths:
     return Lengths(torch.zeros(clients), torch.zeros(clients), torch.full((clients,), torch.nan), nobody, nobody)
 
 
+def update_norms(layout: Layout, report: Report) -> torch.Tensor:
+    """The norms of the updates by the normal training of a round, of convolutions and linear layers, (m,)."""
+    updates = report.results[TRAIN].updates
+    columns = layout.columns(layout.select("all"))
+    compared = updates if len(columns) == layout.p else updates.only(columns)
+    norms: torch.Tensor = torch.linalg.vector_norm(compared.values, dim=1)
+    return norms
+
+
 def with_lengths(
-    known: Lengths, layout: Layout, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
+    known: Lengths, norms: torch.Tensor, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
 ) -> Lengths:
     """What is known after a round.
 
-    Convolutions and linear layers are compared, of the members that have trained the model of their cluster. Newcomers
-    are not compared: the model need not fit them yet.
+    The members are compared that have trained the model of their cluster. Newcomers are not: the model need not fit
+    them yet.
 
     Args:
         known: What was known before.
-        layout: The layout of the network.
+        norms: The norms of the updates of the round, (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
         newcomers: Who is a newcomer, bool (n,).
@@ -151,20 +160,11 @@ def with_lengths(
     left_out = torch.zeros_like(known.left_out)
     left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
     after = replace(known, left_out=left_out)
-    norms = _norms(layout, result)
     for cluster in here[own].unique().tolist():
         rows = own & (here == cluster) & (norms > _TINY)
         if int(rows.sum()) >= _MIN_CLIENTS:
             after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
     return after
-
-
-def _norms(layout: Layout, result: Result) -> torch.Tensor:
-    """The norm of the convolutions and linear layers of each update, (m,)."""
-    columns = layout.columns(layout.select("all"))
-    updates = result.updates if len(columns) == layout.p else result.updates.only(columns)
-    norms: torch.Tensor = torch.linalg.vector_norm(updates.values, dim=1)
-    return norms
 
 
 def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> Lengths:
@@ -211,7 +211,7 @@ def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tens
     return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
 
 
-def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor) -> tuple[Report, torch.Tensor]:
+def clipped(known: Lengths, norms: torch.Tensor, report: Report, labels: torch.Tensor) -> tuple[Report, torch.Tensor]:
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
@@ -219,7 +219,7 @@ def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor
 
     Args:
         known: What is known of the norms, with this round.
-        layout: The layout of the network.
+        norms: The norms of the updates of the round, (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
 
@@ -228,7 +228,6 @@ def clipped(known: Lengths, layout: Layout, report: Report, labels: torch.Tensor
     """
     result = report.results[TRAIN]
     clients = result.updates.clients
-    norms = _norms(layout, result)
     factors = torch.ones_like(norms)
     here = labels[clients]
     for cluster in here[here >= 0].unique().tolist():

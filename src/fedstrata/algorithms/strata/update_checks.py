@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.algorithms.shared.copied_updates import originals_of
 from fedstrata.algorithms.shared.directions import with_directions
-from fedstrata.algorithms.shared.lengths import clipped, shortened, with_lengths
+from fedstrata.algorithms.shared.lengths import clipped, shortened, update_norms, with_lengths
 from fedstrata.algorithms.strata.reassignment import unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
@@ -63,10 +63,11 @@ def check_updates(
         # Whoever was offered other models has now chosen.
         chosen = nobody.index_fill(0, clients, True) & unsettled(state)
         before = lengths.settled(chosen)
-        lengths = with_lengths(before, layout, compared, state.labels, state.newcomers).shared_with(originals)
+        norms = update_norms(layout, compared)
+        lengths = with_lengths(before, norms, compared, state.labels, state.newcomers).shared_with(originals)
         oversized = lengths.left_out
         drifted = lengths.drifted & ~before.drifted
-        counted, ids = clipped(lengths, layout, compared, labels)
+        counted, ids = clipped(lengths, norms, compared, labels)
         long = nobody.index_fill(0, ids, True) & ~oversized
         report = shortened(report, oversized)
     directions = directions and directions.shared_with(originals)
