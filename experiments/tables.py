@@ -25,6 +25,7 @@ from rank_picture import write_picture
 from rankings import RANKINGS
 from robustness import ROBUSTNESS
 from trust import TRUST
+from virtual_node_tables import virtual_nodes
 
 ROOT = Path(__file__).parent.parent
 
@@ -144,6 +145,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "compressed": compressed,
     "many_clients": many_clients,
     "gpu": gpu,
+    "virtual_nodes": virtual_nodes,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

@@ -35,12 +35,21 @@ def deploy_run(
     federation: _FederationFolder,
     out: RunFolder = None,
     sets: Sets = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="In Flower's simulation on this machine: no node has to be up.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment on a federation that is up."""
-    from fedstrata.flower.deploy import run_on_federation
+    """Run an experiment on a federation that is up, or in Flower's simulation of it."""
+    if simulated:
+        from fedstrata.flower.simulation import simulate_federation
 
-    _say_run(run_on_federation(experiment, federation, out, sets or ()), as_json=as_json)
+        folder = simulate_federation(experiment, federation, out, sets or ())
+    else:
+        from fedstrata.flower.deploy import run_on_federation
+
+        folder = run_on_federation(experiment, federation, out, sets or ())
+    _say_run(folder, as_json=as_json)
 
 
 @commands.command("resume")

@@ -59,7 +59,7 @@ def init(
     vacant(folder)
     with tempfile.TemporaryDirectory() as beside:
         _copy_modules(experiment, Path(beside))
-        _refuse_unknown_modules(experiment, Path(beside))
+        refuse_unknown_modules(experiment, Path(beside))
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import node_keys, scaffold
@@ -119,8 +119,8 @@ def run_on_federation(
         EngineError: When the run did not finish.
     """
     experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
-    home = _home(federation)
-    _refuse_unknown_modules(experiment, home)
+    home = federation_home(federation)
+    refuse_unknown_modules(experiment, home)
     _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
     text.parent.mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ def resume(out: Path | str, federation: Path | str) -> Path:
         EngineError: When the run did not finish.
     """
     _, folder = choose(None, (), out, resume=True)
-    return _submit(_home(federation), folder, {"experiment": "", "resume": True})
+    return _submit(federation_home(federation), folder, {"experiment": "", "resume": True})
 
 
 def refuse_attack(experiment: Experiment) -> None:
@@ -200,7 +200,7 @@ def _copy_modules(experiment: Experiment, folder: Path) -> None:
             shutil.copytree(module, folder / module, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
+def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
     """Refuse what the programs that start in a folder cannot import, though this process may.
 
     Raises:
@@ -231,7 +231,12 @@ def _fit_proxy(home: Path, experiment: Experiment) -> None:
         fit_proxy(home, layout_of(config.network()), config)
 
 
-def _home(federation: Path | str) -> Path:
+def federation_home(federation: Path | str) -> Path:
+    """Return the whole path of the folder of a federation.
+
+    Raises:
+        InputError: When it is none, or Flower is not installed.
+    """
     home = Path(federation).resolve()
     if not (home / FEDERATION_FILE).is_file():
         raise ExperimentError(

@@ -82,7 +82,7 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     source = None if resume else Path(str(config["experiment"]))
     experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
     federation = read_federation(path)
-    public = _public(path.parent / federation.public, federation) if federation.public else None
+    public = public_samples(path.parent, federation)
     public_keys = read_public_keys(path.parent)
     hand_over_signature(path.parent)
     return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
@@ -347,8 +347,19 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     return warnings
 
 
-def _public(path: Path, federation: Federation) -> torch.Tensor:
-    """Read the unlabelled samples of the server, normalised as all others."""
+def public_samples(home: Path, federation: Federation) -> torch.Tensor | None:
+    """Read the unlabelled samples of the server, normalised as all others; None where it has none.
+
+    Args:
+        home: The folder of the federation.
+        federation: What its file says.
+
+    Raises:
+        DataError: When they are not there or do not fit.
+    """
+    if not federation.public:
+        return None
+    path = home / federation.public
     samples = federation.samples
     try:
         with np.load(path, allow_pickle=False) as archive:

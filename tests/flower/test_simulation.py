@@ -1,0 +1,50 @@
+"""Flower's own simulation of a federation: the same bits as fedstrata's, and what it needs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedstrata as fs
+from fedstrata.errors import InputError
+from fedstrata.flower import deploy
+from fedstrata.flower.simulation import simulate_federation
+
+EXPERIMENT: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"name": "digits", "clients": 6, "samples": 100},
+    "partition": {"scheme": "rotation", "groups": 3},
+    "local": {"lr": 0.1, "batch": 10},
+    "algorithm": {"name": "strata"},
+    "engine": {"name": "loop"},
+}
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    """The files of the models of a run."""
+    return {path.name: path.read_bytes() for path in (folder / "models").iterdir()}
+
+
+@pytest.mark.deploy
+def test_virtual_nodes_give_the_bits_of_the_simulator(tmp_path: Path) -> None:
+    deploy.init(tmp_path / "federation", EXPERIMENT)
+    there = simulate_federation(EXPERIMENT, tmp_path / "federation", tmp_path / "there", workers=2)
+    here = fs.run(EXPERIMENT, tmp_path / "here", quiet=True)
+    run = fs.load(there)
+    assert [each["labels"] for each in run.rounds] == [each["labels"] for each in here.rounds]
+    assert models(there) == models(tmp_path / "here")
+    assert (there / "report.html").exists()
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy.init(tmp_path / "federation", EXPERIMENT)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'fedstrata\[flower,ray\]'"):
+        simulate_federation(EXPERIMENT, tmp_path / "federation", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_no_federation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="deploy init"):
+        simulate_federation(EXPERIMENT, tmp_path, tmp_path / "run")
