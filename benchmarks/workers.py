@@ -71,9 +71,9 @@ class Contender:
             self.times.append(perf_counter() - began)
 
     def beside(self, other: Contender) -> str:
-        """How many times faster than another one: the median of all pairs, and from where to where they go."""
+        """How many times faster than another one: the median of all pairs, and each pair in the order of the rounds."""
         ratios = [slow / fast for slow, fast in zip(other.times, self.times, strict=True)]
-        return f"{median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        return f"{median(ratios):5.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})"
 
 
 def main() -> None:

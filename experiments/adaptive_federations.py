@@ -7,7 +7,8 @@ turned images of MNIST in four groups, 4 of the 20 Byzantine, or 2 of the 5 in o
 Strata compares clients by updates of folds, which enter no model: there they send what they have trained. The check of
 directions looks at the cosine of a whole update with the sum of the others: they send one whose cosine with the mean of
 the honest ones is 0.05. In one round, a norm of up to ten times the median is always accepted: theirs is nine times it.
-In all rounds, the norm may be 2.5 times the median on average: others send 2.4 times it, or once. The rest is harm:
+In all rounds, the norm may be 2.5 times the median on average: others send 2.4 times it, or once. An update that
+several send counts once: each adds noise with a norm of one hundredth of it. The rest is harm:
 
 - ``hidden_layer``: the layer with the least share of the honest mean goes backwards; the other layers go forward as far
   as the cosine needs it.
@@ -37,6 +38,9 @@ from fedstrata.randomness import generator
 COSINE = 0.05
 """The cosine of what they send with the mean of the honest updates."""
 
+NOISE = 0.01
+"""The norm of the noise as a share of that of what they send."""
+
 BELOW_LIMIT = 9.0
 """Times the median norm of the honest updates; ten times is accepted."""
 
@@ -56,7 +60,7 @@ def hidden_layer(known: Knowledge) -> torch.Tensor:
     lengths = [float(part.norm()) for part in parts]
     angle = acos(COSINE) - atan2(*lengths)
     sent: torch.Tensor = _length(known) * (cos(angle) * parts[1] / lengths[1] - sin(angle) * parts[0] / lengths[0])
-    return sent.expand_as(known.own).clone()
+    return _with_noise(known, sent)
 
 
 def sideways(known: Knowledge) -> torch.Tensor:
@@ -68,7 +72,14 @@ def sideways(known: Knowledge) -> torch.Tensor:
     way = torch.randn(len(mean), generator=generator(known.seed, "sideways attack"))
     way = way - (way @ mean) * mean
     sent: torch.Tensor = _length(known) * (COSINE * mean + (1 - COSINE**2) ** 0.5 * way / way.norm())
-    return sent.expand_as(known.own).clone()
+    return _with_noise(known, sent)
+
+
+def _with_noise(known: Knowledge, sent: torch.Tensor) -> torch.Tensor:
+    """What each of them sends, (b, p): the same but for a little noise."""
+    noise = torch.randn(known.own.shape, generator=generator(known.seed, "noise of the attackers", known.round))
+    apart: torch.Tensor = sent + NOISE * sent.norm() * noise / noise.norm(dim=1, keepdim=True)
+    return apart
 
 
 def _length(known: Knowledge) -> float:
@@ -80,9 +91,10 @@ UNNOTICED = 2.4
 """Times the median norm of the honest updates in all rounds; 2.5 times is accepted."""
 
 STRATA = {"name": "strata"}
+NO_CHECKS = {"direction_check": False, "norm_check": False, "copy_check": False}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"algorithm": {"name": "fedavg"}},
-    "mean, no checks": {"algorithm": {**STRATA, "direction_check": False, "norm_check": False}},
+    "mean, no checks": {"algorithm": {**STRATA, **NO_CHECKS}},
     "mean": {"algorithm": STRATA},
     "norm_clip": {"algorithm": STRATA, "server": {"aggregation": "norm_clip"}},
     "multi_krum": {"algorithm": STRATA, "server": {"aggregation": "multi_krum"}},
