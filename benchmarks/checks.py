@@ -80,7 +80,7 @@ def main() -> None:
             )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seconds:
     """Processor time by round, in seconds.
 

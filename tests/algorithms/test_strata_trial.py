@@ -215,13 +215,16 @@ def classifier() -> Problem:
     return replace(toy_problem(clients=16), layout=layout)
 
 
-def trained_once(*, second: list[int], hidden: list[int] = MIXED, absent: list[int] | None = None) -> GroupTrial:
-    """A trial of sixteen clients after its first round.
+def trained_once(
+    *, second: list[int], hidden: list[int] = MIXED, absent: list[int] | None = None, rounds: int = 0
+) -> GroupTrial:
+    """A trial of sixteen clients after one more round, by default its first one.
 
     Args:
         second: Who is on the second of the confirmed sides.
         hidden: The other group of each client. It moves the first two columns of the first layer by one.
         absent: Who has not answered.
+        rounds: The rounds before it.
     """
     problem = classifier()
     first = [client for client in range(16) if client not in second]
@@ -240,6 +243,7 @@ def trained_once(*, second: list[int], hidden: list[int] = MIXED, absent: list[i
     clients = torch.arange(16)[here]
     nobody_chose = torch.full((len(clients), 1), torch.nan)
     done = Result(Rows(clients, rows[here]), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
+    begun = replace(begun, rounds=rounds)
     return with_trial_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
 
 
@@ -269,12 +273,8 @@ def test_the_confirmed_sides_are_not_tried_twice(second: list[int]) -> None:
 
 
 def test_groups_beside_begin_in_the_first_round_or_never() -> None:
-    results = {
-        "trial 0": result([1, 2, 3, 4], [1.0] * 4),
-        "trial 1": result([1, 2, 3, 4], [1.0] * 4),
-        "trial 2": result([3, 4], [1.0, 1.0]),
-    }
-    assert with_trial_round(PROBLEM, trial(1), Report(results)).beside is None
+    assert trained_once(second=list(range(8, 16))).beside is not None
+    assert trained_once(second=list(range(8, 16)), rounds=1).beside is None
 
 
 def test_members_choose_between_the_models_beside_on_half_a_and_measure_the_chosen_one() -> None:
@@ -309,11 +309,12 @@ def test_a_client_belongs_to_the_group_beside_whose_model_it_has_chosen() -> Non
 
 
 def test_a_model_whose_loss_is_no_number_is_not_chosen() -> None:
-    losses = torch.tensor([[torch.nan, 9.0], [0.2, torch.inf]])
-    chosen = result([1, 3], [1.0, 5.0], losses)
+    """Of two that are not finite, the engines take the first."""
+    losses = torch.tensor([[torch.nan, 9.0], [0.2, torch.inf], [torch.nan, torch.inf]])
+    chosen = result([1, 3, 4], [1.0, 5.0, 5.0], losses)
     after = with_trial_round(PROBLEM, beside(), Report({**CONFIRMED, "trial beside": chosen}))
     assert after.beside is not None
-    assert torch.equal(after.beside.groups.inside[1:, [0, 2]], torch.tensor([[False, True], [True, False]]))
+    assert torch.equal(after.beside.groups.inside[1:, [0, 2, 3]], torch.tensor([[0, 1, 1], [1, 0, 0]]).bool())
 
 
 @pytest.mark.parametrize(("values", "losses"), [([1.0, torch.nan], [[0, 1], [1, 0]]), ([1.0, 1.0], [[0, 1], [0, 1]])])

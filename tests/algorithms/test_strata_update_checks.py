@@ -60,15 +60,27 @@ def test_an_update_that_two_clients_send_counts_once() -> None:
     assert 4 in found.report.results[TRAIN].updates.clients
 
 
-def test_who_sends_the_update_of_one_that_is_left_out_is_left_out() -> None:
-    """Two of six would else hide each other, as the cosines with the sum of the others are noisy."""
+def test_the_copies_of_an_honest_update_hide_nobody() -> None:
+    """Two of six send flipped signs, and in every third round what client 0 sends. They are known by what they send."""
     state = Strata().init(PROBLEM)
-    for _ in range(2):
-        found = checked(state, 1.0, 1.1, 1.2, -1.0, 1.3, -1.0)
+    left_out = list[list[int]]()
+    for round in range(1, 7):
+        sent = (1.0, 1.1, 1.2, 1.3, 1.0, 1.0) if round % 3 == 0 else (1.0, 1.1, 1.2, 1.3, -1.0, -1.01)
+        found = checked(state, *sent)
         state = found.state
-    assert found.events == ({"kind": "reversed", "clients": [3, 5]},)
-    assert sorted(counted(found)) == [0, 1, 2, 4]
-    assert found.state.left_out.tolist() == [False, False, False, True, False, True]
+        left_out.append([client for client in range(6) if client not in counted(found)])
+    assert left_out == [[4, 5]] * 6
+    assert found.events == ({"kind": "reversed", "clients": [4, 5]},)
+
+
+def test_who_is_left_out_cannot_take_the_place_of_the_honest_client_that_it_copies() -> None:
+    state = Strata().init(PROBLEM)
+    bad = (-1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+    for scales in (bad, bad, bad, (1.5, *bad[1:])):
+        found = checked(state, *scales)
+        state = found.state
+    assert sorted(counted(found)) == [1, 2, 3, 4, 5]
+    assert state.left_out.tolist() == [True] + [False] * 5
 
 
 def test_without_the_checks_everything_counts() -> None:

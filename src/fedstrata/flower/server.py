@@ -112,7 +112,7 @@ def drive(
         public_keys: The public key of each client's node by the client's key, as the operator has it; None where nodes
             have no keys.
     """
-    _refuse_impossible(experiment, federation, public)
+    refuse_impossible(experiment, federation, public)
     folder = out / NETWORK
     refuse_links(out, [NETWORK])
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
@@ -285,7 +285,7 @@ def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
     return {client: max(round, planned.get(client, 0)) for client, round in registry.joins().items()}
 
 
-def _refuse_impossible(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
+def refuse_impossible(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
     """Refuse what only a simulator can do, and what does not fit together."""
     refuse_local_names(experiment)
     n = experiment.data.clients

@@ -11,16 +11,23 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-from fedstrata.config import Experiment, choose
+from fedstrata.config import choose
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, FedstrataError, InputError
-from fedstrata.flower.deploy import FEDERATION_FILE, federation_home, refuse_unknown_modules
-from fedstrata.flower.federation import Federation, read_federation
+from fedstrata.flower.deploy import FEDERATION_FILE, NETWORK, federation_home, refuse_unknown_modules
+from fedstrata.flower.federation import read_federation
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.server import drive, public_samples
+from fedstrata.flower.server import drive, public_samples, refuse_impossible
+
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def simulate_federation(
@@ -47,19 +54,47 @@ def simulate_federation(
         InputError: When something in the experiment is wrong, or Ray is not installed; nothing is started then.
         EngineError: When the run did not finish.
     """
+    # Flower reads them when it is imported. Neither Flower nor Ray reports that it is used.
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
     home = federation_home(federation)
     refuse_unknown_modules(experiment, home)
     known = read_federation(home / FEDERATION_FILE)
-    _simulate(experiment, home, known, folder, workers or os.cpu_count() or 1)
+    for client in known.clients:
+        if not (path := _data_of(home, client)).is_file():
+            raise InputError(
+                f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
+            )
+    public = public_samples(home, known)
+    refuse_impossible(experiment, known, public)
+    count = min(workers or os.cpu_count() or 1, len(known.clients))
+
+    def serve(grid: Any) -> None:
+        drive(grid, experiment, known, folder, public=public)
+
+    _simulate(
+        serve, _client_app(home, folder.resolve() / NETWORK / "devices", known.clients), len(known.clients), count
+    )
+    if not (folder / "summary.json").is_file():
+        raise EngineError(f"the run in {folder} did not finish; Flower's log above says why")
     return folder
 
 
-def _simulate(experiment: Experiment, home: Path, federation: Federation, out: Path, workers: int) -> None:
-    """Run Flower's simulation with a virtual SuperNode for each client."""
-    # Neither Flower nor Ray reports that it is used.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+def _data_of(home: Path, client: str) -> Path:
+    """The data of a client, in the folder of its node."""
+    return home / "nodes" / client / "data.npz"
+
+
+def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers: int) -> None:
+    """Run Flower's simulation.
+
+    Args:
+        serve: The server's part, with the grid.
+        client_app: The ClientApp of all virtual SuperNodes.
+        nodes: How many there are.
+        workers: The number of Ray's workers.
+    """
     try:
         import ray  # noqa: F401  # Flower would end the process without it
         from flwr.serverapp import ServerApp
@@ -69,13 +104,13 @@ def _simulate(experiment: Experiment, home: Path, federation: Federation, out: P
             f"expected Flower's simulation with Ray, found {error}; install it by: pip install 'fedstrata[flower,ray]'"
         ) from None
     server_app = ServerApp()
+    over = Event()
     failures = list[Exception]()
 
     @server_app.main()
     def main(grid: Any, context: Any) -> None:
         try:
-            public = public_samples(home, federation)
-            drive(_SimulatedGrid(grid), experiment, federation, out, public=public)
+            serve(_SimulatedGrid(grid, over))
         except Exception as error:
             failures.append(error)
 
@@ -83,17 +118,32 @@ def _simulate(experiment: Experiment, home: Path, federation: Federation, out: P
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"num_cpus": workers, "num_gpus": 0, "include_dashboard": False, "address": "local"},
     }
+    log = logging.getLogger("flwr")
+    level = log.level
     # It recommends another command, which has no way to say which node holds which data.
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    run_simulation(server_app, _client_app(home, federation.clients), len(federation.clients), backend_config=backend)
+    log.setLevel(logging.ERROR)
+    try:
+        run_simulation(server_app, client_app, nodes, backend_config=backend)
+    except RuntimeError as error:
+        failures.append(error)
+    finally:
+        # The thread of the server ends too.
+        over.set()
+        log.setLevel(level)
     for failure in failures:
         if isinstance(failure, FedstrataError):
             raise failure
         raise EngineError(f"Flower's simulation ended with {type(failure).__name__}: {failure}") from failure
 
 
-def _client_app(home: Path, clients: Sequence[str]) -> Any:
-    """The ClientApp of all virtual SuperNodes: that of a real one, with the folder of the node that it stands for."""
+def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
+    """The ClientApp of all virtual SuperNodes: that of a real one, with the data of the node that it stands for.
+
+    Args:
+        home: The folder of the federation.
+        states: The folder of what the clients keep to themselves. That of a real node is left alone.
+        clients: The keys of the clients.
+    """
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
@@ -107,10 +157,9 @@ def _client_app(home: Path, clients: Sequence[str]) -> Any:
 
             torch.set_num_threads(1)
             key = clients[int(context.node_config["partition-id"])]
-            node = home / "nodes" / key
-            state = node / "state"
-            state.mkdir(exist_ok=True)
-            device = client_work.Device(key, node / "data.npz", state)
+            state = states / key
+            state.mkdir(parents=True, exist_ok=True)
+            device = client_work.Device(key, _data_of(home, key), state)
             return getattr(client_work, name)(message, device)
 
         return answer
@@ -123,9 +172,15 @@ def _client_app(home: Path, clients: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class _SimulatedGrid:
-    """The `Grid` of Flower's simulation."""
+    """The `Grid` of Flower's simulation.
+
+    Attributes:
+        grid: Flower's own.
+        over: Set when the simulation has ended. Then no reply comes any more.
+    """
 
     grid: Any
+    over: Event
 
     def push_messages(self, messages: list[Any]) -> list[str | None]:
         """Send messages and return their ids."""
@@ -137,5 +192,7 @@ class _SimulatedGrid:
 
     def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Any]:
         """Return the replies that have come to some messages."""
+        if self.over.is_set():
+            raise EngineError("Flower's simulation has ended before the run")
         found: Iterable[Any] = self.grid.pull_messages(message_ids)
         return found

@@ -24,55 +24,60 @@ _TINY = 1e-30
 """A smaller norm is that of an update of zeros, which says nothing about who sent it."""
 
 
-def originals_of(report: Report, labels: torch.Tensor) -> torch.Tensor:
-    """Whose update of the normal training each client has sent, (n,): its own, or that of a client of smaller id.
+def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
+    """Whose update of the normal training does not count, because another client of its cluster has sent the same.
 
-    Those are compared that have trained the model of their cluster. Where half of these or more send what others send,
-    everyone counts: a cluster is what most of its clients are.
+    Of those who send the same, the client counts that is not left out for other reasons, and of these the one of the
+    smallest id. Where half of the clients of a cluster who have answered, or more, send what others send, everyone
+    counts: a cluster is what most of its clients are.
 
     Args:
         report: The report of the round.
-        labels: The cluster of each client, (n,); -1 for a pending client.
+        labels: The cluster of each client in this round, (n,); -1 for a pending client.
+        left_out: Whose updates are left out for other reasons, bool (n,).
+
+    Returns:
+        A bool (n,).
     """
     result = report.results[TRAIN]
     clients = result.updates.clients
     own = torch.where(result.chosen == labels[clients], result.chosen, -1)
-    originals = torch.arange(len(labels))
+    found = torch.zeros_like(left_out)
     for cluster in own[own >= 0].unique().tolist():
         answered = (own == cluster).nonzero().flatten()
-        found = _same_updates(result.updates, answered[clients[answered].argsort()])
-        if 2 * sum(map(len, found)) < len(answered):
-            for first, *others in found:
-                originals[others] = first
-    return originals
+        groups = _same_updates(result.updates, answered)
+        if 2 * sum(map(len, groups)) < len(answered):
+            for group in groups:
+                _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
+                found[others] = True
+    return found
 
 
 def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
-    """The groups of clients that have sent the same update, ids in ascending order.
+    """The groups of clients that have sent the same update, by their ids.
 
     Args:
         updates: The updates, (m, p).
-        rows: Whose of them are compared, places in the order of ids.
+        rows: The places of those that are compared.
     """
     p = updates.values.shape[1]
     columns = torch.linspace(0, p - 1, min(p, _COLUMNS), dtype=torch.float64).long()
     some = updates.values[:, columns]
-    norms = torch.linalg.vector_norm(some, dim=1)
-    # Equal updates have equal norms, so that they are neighbours in this order.
-    rows = rows[norms[rows].argsort(stable=True)]
-    lengths = norms[rows].tolist()
-    groups = [rows[:1].tolist()]
-    for place, row in enumerate(rows[1:].tolist(), start=1):
-        before = groups[-1][-1]
-        is_near = lengths[place] - lengths[place - 1] <= _TOLERANCE * lengths[place]
-        if is_near and all(_are_same(each[before], each[row]) for each in (some, updates.values)):
-            groups[-1].append(row)
-        else:
+    norms = torch.linalg.vector_norm(some, dim=1).tolist()
+    # Equal updates have equal norms, so that only those of nearly the same norm are compared.
+    groups = list[list[int]]()
+    for row in sorted(rows.tolist(), key=lambda row: (norms[row], row)):
+        near = (group for group in reversed(groups) if norms[row] - norms[group[0]] <= _TOLERANCE * norms[row])
+        same = (group for group in near if _are_same(some, group[0], row) and _are_same(updates.values, group[0], row))
+        group = next(same, None)
+        if group is None:
             groups.append([row])
-    return [sorted(updates.clients[group].tolist()) for group in groups if len(group) > 1]
+        else:
+            group.append(row)
+    return [updates.clients[group].tolist() for group in groups if len(group) > 1]
 
 
-def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two updates, (p,) each, are the same, and not zero."""
-    length = float(torch.linalg.vector_norm(other))
-    return length > _TINY and float(torch.dist(one, other)) <= _TOLERANCE * length
+def _are_same(values: torch.Tensor, one: int, other: int) -> bool:
+    """Whether two of some updates, (m, p), are the same, and not zero."""
+    length = float(torch.linalg.vector_norm(values[other]))
+    return length > _TINY and float(torch.dist(values[one], values[other])) <= _TOLERANCE * length

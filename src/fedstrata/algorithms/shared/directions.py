@@ -77,8 +77,8 @@ class Directions:
         turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
             forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
-        doubted: Who was left out until it got a cluster of its own, and has not pointed forwards in any since, bool
-            (n,). It is left out again if it is reassigned.
+        doubted: Who was left out before its record began anew, as in a cluster of its own, and has not pointed forwards
+            in a cluster of three or more since, bool (n,). It is left out again if it is reassigned.
     """
 
     cosines: torch.Tensor
@@ -94,7 +94,7 @@ class Directions:
 
     @property
     def suspect(self) -> torch.Tensor:
-        """Who is left out, or was until it got a cluster of its own, bool (n,)."""
+        """Who is left out, or doubted, bool (n,)."""
         return self.left_out | self.doubted
 
     def forgetting(self, clients: torch.Tensor) -> Directions:
@@ -105,20 +105,6 @@ class Directions:
             turned=torch.where(clients, 0, self.turned),
             left_out=self.left_out & ~clients,
             doubted=self.doubted | (self.left_out & clients),
-        )
-
-    def shared_with(self, originals: torch.Tensor) -> Directions:
-        """The same where what is known of a client is known of those that have sent its update.
-
-        Args:
-            originals: Whose update each client has sent, (n,).
-        """
-        return Directions(
-            cosines=self.cosines[originals],
-            weights=self.weights[originals],
-            turned=self.turned[originals],
-            left_out=self.left_out[originals],
-            doubted=self.doubted[originals],
         )
 
     def reassigned(self, clients: torch.Tensor) -> Directions:

@@ -101,21 +101,6 @@ class Lengths:
             drifted=self.drifted & ~clients,
         )
 
-    def shared_with(self, originals: torch.Tensor) -> Lengths:
-        """The same where what is known of a client is known of those that have sent its update.
-
-        Args:
-            originals: Whose update each client has sent, (n,).
-        """
-        return replace(
-            self,
-            logs=self.logs[originals],
-            weights=self.weights[originals],
-            last=self.last[originals],
-            left_out=self.left_out[originals],
-            drifted=self.drifted[originals],
-        )
-
     def settled(self, clients: torch.Tensor) -> Lengths:
         """The same when some clients have chosen a cluster, bool (n,)."""
         return replace(self, drifted=self.drifted & ~clients)

@@ -43,10 +43,11 @@ def _offered(state: StrataState) -> torch.Tensor:
     Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
     better for a round.
     """
-    members = state.labels[state.labels >= 0].bincount(minlength=len(state.models))
+    clusters = len(state.models)
     if state.directions is None:
-        return members >= 0
-    suspects = state.labels[state.directions.suspect & (state.labels >= 0)].bincount(minlength=len(state.models))
+        return torch.ones(clusters, dtype=torch.bool)
+    members = state.labels[state.labels >= 0].bincount(minlength=clusters)
+    suspects = state.labels[state.directions.suspect & (state.labels >= 0)].bincount(minlength=clusters)
     offered: torch.Tensor = (suspects == 0) | (2 * suspects < members)
     return offered
 
@@ -69,30 +70,40 @@ def unsettled(state: StrataState) -> torch.Tensor:
 def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     """The plan in which members of open clusters, and newcomers, may also choose other models than their cluster's.
 
-    For members of open clusters, these are the models of the other clusters of their split, and for newcomers all.
+    For members of open clusters, these are the models of the other clusters of their split, and for newcomers all. No
+    client but its members is offered the model of a cluster that is mostly suspect, unless there is no other.
     """
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
     free = unsettled(state)[plan.cohort].tolist()
-    offered = _offered(state).nonzero().flatten().tolist()
-    siblings = {own: _siblings(state, own) for own in set(clusters) if own >= 0}
+    offered = _offered(state)
+    models = offered.nonzero().flatten().tolist()
+    siblings = {own: _siblings(state, own, offered) for own in set(clusters) if own >= 0}
     rows = list[list[int]]()
     for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
         if is_free:
-            rows.append(sorted({own, *offered}))
+            rows.append(sorted({own, *models}))
+        elif own < 0:
+            rows.append([model for model in row if model in models] or row)
         else:
-            rows.append(row if own < 0 else [own, *siblings[own]])
+            rows.append([own, *siblings[own]])
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
-def _siblings(state: StrataState, own: int) -> list[int]:
-    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending."""
+def _siblings(state: StrataState, own: int, offered: torch.Tensor) -> list[int]:
+    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending.
+
+    Args:
+        state: The state before the round.
+        own: The cluster.
+        offered: Which clusters others may choose, bool (k,).
+    """
     free = open_clusters(state)
     if not free[own]:
         return []
     parents = [state.tree[node].parent for node in state.nodes.tolist()]
-    offered = free & _offered(state)
-    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and offered[c]]
+    may_be_chosen = free & offered
+    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and may_be_chosen[c]]
     return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
 
 
@@ -146,10 +157,12 @@ def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) ->
     """The pairs of open clusters of which the second one has a model that suits most members of the first."""
     result = report.results[TRAIN]
     free = unsettled(state)
+    offered = _offered(state)
     votes = dict[tuple[int, int], list[bool]]()
     for client, losses in zip(result.updates.clients.tolist(), result.losses.tolist(), strict=True):
         own = int(state.labels[client])
-        others = _siblings(state, own) if own >= 0 and own == int(labels[client]) and not free[client] else []
+        may_say = own >= 0 and own == int(labels[client]) and not free[client]
+        others = _siblings(state, own, offered) if may_say else []
         excess = {other: loss - losses[0] for other, loss in zip(others, losses[1:], strict=False)}
         for other in others if len(others) > 1 else ():
             third = min(value for each, value in excess.items() if each != other)

@@ -294,8 +294,9 @@ def _trained(trial: GroupTrial, candidates: torch.Tensor, result: Result) -> _Tr
     # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
     updates = clipped_to_median(result.updates.at(here))
     own = candidates[torch.searchsorted(clients, updates.clients)]
-    # As each client chooses: the first on a tie, and last what is not a number. Of a single one there is no loss.
-    places = result.losses[here].nan_to_num(nan=torch.inf).argmin(dim=1, keepdim=True)
+    # As each client chooses: the first on a tie, and last what is not finite. Of a single one there is no loss.
+    losses = result.losses[here]
+    places = losses.nan_to_num(nan=torch.finfo(losses.dtype).max).argmin(dim=1, keepdim=True)
     return _Training(updates, own.gather(1, places).flatten())
 
 

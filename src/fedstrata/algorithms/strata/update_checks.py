@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedstrata.algorithms.shared.copied_updates import originals_of
+from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
 from fedstrata.algorithms.shared.lengths import clipped, shortened, update_norms, with_lengths
 from fedstrata.algorithms.strata.reassignment import unsettled
@@ -47,46 +47,66 @@ def check_updates(
         state: The state before the round.
         report: The report of the round.
         labels: The cluster of each client in this round, (n,).
-        copy_check: Whether to find those that are the same. What keeps being found is in the state.
+        copy_check: Whether to find those that are the same.
     """
     clients = report.results[TRAIN].updates.clients
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    everyone = torch.arange(len(nobody))
-    originals = originals_of(report, state.labels) if copy_check else everyone
-    copied = originals != everyone
-    compared = _without(report, copied)
-    directions = state.directions and with_directions(state.directions, layout, compared, state.labels)
-    lengths = state.lengths
-    oversized = drifted = long = nobody
-    counted = compared
-    if lengths is not None:
-        # Whoever was offered other models has now chosen.
-        chosen = nobody.index_fill(0, clients, True) & unsettled(state)
-        before = lengths.settled(chosen)
-        norms = update_norms(layout, compared)
-        lengths = with_lengths(before, norms, compared, state.labels, state.newcomers).shared_with(originals)
-        oversized = lengths.left_out
-        drifted = lengths.drifted & ~before.drifted
-        counted, ids = clipped(lengths, norms, compared, labels)
-        long = nobody.index_fill(0, ids, True) & ~oversized
-        report = shortened(report, oversized)
-    directions = directions and directions.shared_with(originals)
-    backwards = nobody if directions is None else directions.left_out
-    state = replace(state, directions=directions, lengths=lengths)
-    kinds = {
-        "reversed": backwards,
-        "oversized": oversized,
-        "clipped": long & ~backwards,
-        "drifted": drifted,
-        "copied": copied & ~state.left_out,
+    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
+    found = _check_lengths(layout, replace(state, directions=directions), report, labels)
+    state = found.state
+    copies = copied(report, labels, state.left_out) if copy_check else nobody
+    # Of what does not count, nothing is told but the reason.
+    events = {
+        "reversed": nobody if directions is None else directions.left_out,
+        **found.who,
+        "clipped": found.who.get("clipped", nobody) & ~copies,
+        "copied": copies & ~state.left_out,
     }
-    events = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in kinds.items())
+    told = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in events.items())
     return CheckedUpdates(
         state=state,
-        report=report,
-        counted=_without(counted, state.left_out),
-        events=tuple(event for event in events if event["clients"]),
+        report=found.report,
+        counted=_without(found.counted, state.left_out | copies),
+        events=tuple(event for event in told if event["clients"]),
     )
+
+
+@dataclass(frozen=True)
+class _CheckedLengths:
+    """What the check of norms has found.
+
+    Attributes:
+        state: The state with what is now known of norms.
+        report: As in `CheckedUpdates`.
+        counted: The report in which no update is longer than it may be.
+        who: Who was found, bool (n,) each, by the kind of event.
+    """
+
+    state: StrataState
+    report: Report
+    counted: Report
+    who: dict[str, torch.Tensor]
+
+
+def _check_lengths(layout: Layout, state: StrataState, report: Report, labels: torch.Tensor) -> _CheckedLengths:
+    """Find the clients whose updates are much longer, if norms are checked. The arguments are as in `check_updates`."""
+    if state.lengths is None:
+        return _CheckedLengths(state, report, report, {})
+    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    # Whoever was offered other models has now chosen.
+    chosen = nobody.index_fill(0, report.results[TRAIN].updates.clients, True) & unsettled(state)
+    before = state.lengths.settled(chosen)
+    norms = update_norms(layout, report)
+    lengths = with_lengths(before, norms, report, state.labels, state.newcomers)
+    counted, ids = clipped(lengths, norms, report, labels)
+    state = replace(state, lengths=lengths)
+    long = nobody.index_fill(0, ids, True)
+    who = {
+        "oversized": lengths.left_out,
+        "clipped": long & ~state.left_out,
+        "drifted": lengths.drifted & ~before.drifted,
+    }
+    return _CheckedLengths(state, shortened(report, lengths.left_out), counted, who)
 
 
 def _without(report: Report, who: torch.Tensor) -> Report:
