@@ -25,5 +25,5 @@ def virtual_nodes() -> str:
         )
         for run in runs
     ]
-    head = "virtual nodes | rounds with equal labels | models with equal bits | seconds a round | simulator"
+    head = "virtual nodes | rounds with equal labels | models with equal bits | seconds a round | seconds a round, simulator"
     return table(f"{head} | MB to the nodes | MB from them", rows or [(MISSING,)])
