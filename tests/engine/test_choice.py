@@ -48,3 +48,12 @@ def test_an_engine_that_is_not_installed_is_told_before_data_are_read(monkeypatc
     assert resolve_engine("loop", "cpu") == ("loop", "cpu")
     with pytest.raises(ExperimentError, match=r'engine.name = "ray": expected Ray, found none; pip install'):
         resolve_engine("ray", "cpu")
+
+
+@pytest.mark.parametrize("name", ["loop", "batched"])
+def test_who_has_no_sample_to_compare_models_on_takes_the_first(name: str) -> None:
+    """Of the seven samples of client 6 there are three in half A, and of the one of client 0 none."""
+    task = fit_of(LAYOUT, [[2, 1], [2, 1]], selection_fold="A")
+    result = ENGINES[name](SITE, "cpu", 0, 600).run(plan_of(MODELS, task, cohort=[0, 6])).results["train"]
+    assert result.updates.clients.tolist() == [0, 6] and result.chosen[0] == 2
+    assert result.losses.isnan().tolist() == [[True, True], [False, False]]

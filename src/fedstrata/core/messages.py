@@ -30,7 +30,8 @@ class LocalTask:
         fold: A fixed part of the client's training data, one of ``FOLDS``.
         max_samples: The number of samples of the fold that each client uses at most, (m,). They are the same ones in
             every round. None is no limit.
-        selection_fold: The fold on which several candidates are compared.
+        selection_fold: The fold on which several candidates are compared. A client that has no sample of it takes the
+            first one, and its losses are nan.
         selection_metric: What is compared: the mean loss, "loss", or the share of errors, "errors". For numbers, how
             wrong a sample is lies between 0 and 1 (`fedstrata.objective.metrics.mistakes`).
         stream: The name of the client's random stream.

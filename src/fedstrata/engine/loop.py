@@ -176,6 +176,8 @@ class Loop:
     ) -> tuple[int, Tensor]:
         """The place of the candidate that is least wrong, the first on a tie; and how wrong each one is, (c,).
 
+        Without samples to compare them on it is the first, and nobody knows how wrong it is.
+
         Args:
             candidates: The models, (c,); -1 for none.
             starts: The row of the candidate at a place.
@@ -184,7 +186,7 @@ class Loop:
             metric: What is compared.
         """
         losses = torch.full((len(candidates),), torch.nan)
-        if int((candidates >= 0).sum()) > 1:
+        if len(index) and int((candidates >= 0).sum()) > 1:
             for place, model in enumerate(candidates.tolist()):
                 if model < 0:
                     continue

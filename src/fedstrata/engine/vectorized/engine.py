@@ -178,9 +178,12 @@ class _Choice:
 
     @property
     def rivals(self) -> list[int]:
-        """The places of the candidates among which the client has to choose; none if there is nothing to choose."""
+        """The places of the candidates among which the client has to choose; none if there is nothing to choose.
+
+        One of two halves of a single sample has nothing to compare them on.
+        """
         places = [place for place, model in enumerate(self.candidates.tolist()) if model >= 0]
-        return places if len(places) > 1 else []
+        return places if len(places) > 1 and len(self.judging) else []
 
     def row(self, place: int) -> Tensor:
         """The model that a candidate stands for, (p,)."""
