@@ -191,7 +191,7 @@ def beside(rounds: int = 1) -> GroupTrial:
     models = torch.full((3, P), 2.0)
     own = torch.full((1, P), 2.0)
     other = comparison_of(clients, sides, models, own, level=0.05, decision=decision, round=4)
-    return replace(begun, beside=replace(other, gain_level=0.05))
+    return replace(begun, beside=replace(other, gain_level=0.001))
 
 
 def test_a_later_trial_of_the_same_clients_has_a_smaller_level() -> None:
@@ -254,7 +254,7 @@ def test_two_groups_beyond_class_mixes_are_tried_beside_the_confirmed_ones_after
     assert after.rounds == 1 and found is not None
     assert torch.equal(found.groups.inside[1:], groups(list(range(0, 16, 2)), list(range(1, 16, 2)), m=16))
     assert found.decision.values == {"p": 0.01, "trial_rounds": 4.0, "beyond_mixes": 1.0}
-    assert found.gain_level == 0.05
+    assert found.gain_level == 0.001
     # All models began with 2. The first column has moved by the mean of each group.
     moves = after.comparison.models[:, 0]
     assert found.models[:, 0].tolist() == pytest.approx([float(moves[0]), 2.0, 3.0], abs=0.2)

@@ -44,10 +44,11 @@ _LEVEL = 0.15
 """The level of the t-test of the gains of personal models after a trial."""
 
 _LATER_LEVEL = 0.05
-"""That of later trials of the same clients, and of groups that no permutation test has confirmed."""
+"""That of later trials of the same clients."""
 
 CLEAR_LEVEL = 0.001
-"""The level of this test from which on a comparison of one round needs no trial."""
+"""The level of this test from which on a comparison of one round needs no trial, and that of groups which no
+permutation test has confirmed."""
 
 _FIRST_TASK = "trial 0"
 """The task in which all members train the model of all."""
@@ -351,7 +352,7 @@ def _two_groups_beside(problem: Problem, comparison: HoldoutComparison, updates:
     groups = with_confirmed_split(single_group(len(clients)), 0, *sides)
     # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
     decision = _with_values(comparison.decision, beyond_mixes=1.0)
-    return _in_trial(comparison, groups, models, comparison.round, gain_level=_LATER_LEVEL, decision=decision)
+    return _in_trial(comparison, groups, models, comparison.round, gain_level=CLEAR_LEVEL, decision=decision)
 
 
 def _with_sides(beside: HoldoutComparison, training: _Training, models: tuple[int, int]) -> GroupTree:
