@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+import outcomes
 from outcomes import MISSING, table
-
-RESULTS = Path(__file__).parent / "results" / "virtual_nodes.json"
 
 
 def virtual_nodes() -> str:
     """What is equal, and what a round takes, by the number of nodes."""
-    runs = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    path = outcomes.RESULTS / "virtual_nodes.json"
+    runs = json.loads(path.read_text()) if path.exists() else []
     rows = [
         (
             str(run["nodes"]),
@@ -25,5 +24,6 @@ def virtual_nodes() -> str:
         )
         for run in runs
     ]
-    head = "virtual nodes | rounds with equal labels | models with equal bits | seconds a round | seconds a round, simulator"
-    return table(f"{head} | MB to the nodes | MB from them", rows or [(MISSING,)])
+    equal = "rounds with equal labels | models with equal bits"
+    seconds = "seconds a round | seconds a round, simulator"
+    return table(f"virtual nodes | {equal} | {seconds} | MB to the nodes | MB from them", rows or [(MISSING,)])

@@ -102,18 +102,26 @@ def test_newcomers_that_are_too_small_for_any_test_choose_once() -> None:
     assert unsettled(state).tolist() == [False] * 19 + [True]
 
 
-@pytest.mark.parametrize(("suspects", "offered"), [([6, 7, 8], [0, 2]), ([6, 7], [0, 1, 2])])
-def test_a_cluster_of_which_half_are_suspect_is_offered_to_nobody_else(suspects: list[int], offered: list[int]) -> None:
-    """The second of three clusters of six, during reassignment. Its own members may go on or leave.
+@pytest.mark.parametrize(
+    ("members", "suspects", "offered"),
+    [([6, 7], [6, 7], [0, 2]), ([6, 7], [], [0, 1, 2]), ([6, 7, 8], [6, 7, 8], [0, 1, 2])],
+)
+def test_one_or_two_suspect_clients_as_a_cluster_are_offered_to_nobody_else(
+    members: list[int], suspects: list[int], offered: list[int]
+) -> None:
+    """The second of three clusters, during reassignment. Its own members may go on or leave.
 
     Client 16 is pending, as it was absent when its cluster was split, and client 17 is a newcomer.
     """
     state = three_clusters()
     assert state.directions is not None
-    doubted = state.directions.doubted.index_fill(0, torch.tensor(suspects), True)
+    labels = torch.tensor([0] * 12 + [2] * 6)
+    labels[members] = 1
+    doubted = state.directions.doubted.clone()
+    doubted[suspects] = True
     newcomers = state.newcomers.index_fill(0, torch.tensor([17]), True)
-    state = replace(state, directions=replace(state.directions, doubted=doubted), newcomers=newcomers)
-    state = make_pending(state, [16], node=0)
+    directions = replace(state.directions, doubted=doubted)
+    state = make_pending(replace(state, labels=labels, directions=directions, newcomers=newcomers), [16], node=0)
     rows = Strata().plan(problem_of(18), state, torch.arange(18)).tasks[TRAIN].candidates.tolist()
     found = [sorted(model for model in rows[client] if model >= 0) for client in (0, 6, 16, 17)]
     assert found == [offered, [0, 1, 2], offered, offered]

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import adaptive_federations
 import pytest
 import torch
-from adaptive_federations import BELOW_LIMIT, COSINE, hidden_layer, sideways
+from adaptive_federations import BELOW_LIMIT, COSINE, NOISE, hidden_layer, sideways
 from test_informed import knowledge
 
 from fedstrata.attacks import Knowledge
@@ -22,17 +23,19 @@ def known(task: str = "train") -> Knowledge:
 
 
 @pytest.mark.parametrize("attack", [hidden_layer, sideways])
-def test_all_send_the_same_just_below_the_limit_of_norms_and_with_a_cosine_that_passes(attack: object) -> None:
+def test_all_send_nearly_the_same_just_below_the_limit_of_norms_and_with_a_cosine_that_passes(attack: object) -> None:
     assert callable(attack)
     sent = attack(known())
     mean = torch.tensor(HONEST).mean(dim=0)
     median = torch.tensor(HONEST).norm(dim=1).median()
-    assert sent.shape == (2, 4) and sent[0].equal(sent[1])
-    assert float(sent[0].norm()) == pytest.approx(BELOW_LIMIT * float(median), rel=1e-5)
-    assert float(torch.cosine_similarity(sent[0], mean, dim=0)) == pytest.approx(COSINE, abs=1e-5)
+    assert sent.shape == (2, 4) and 0 < float(torch.dist(*sent)) <= 2 * NOISE * float(sent[0].norm()) * 1.02
+    for each in sent:
+        assert float(each.norm()) == pytest.approx(BELOW_LIMIT * float(median), rel=1.01 * NOISE)
+        assert float(torch.cosine_similarity(each, mean, dim=0)) == pytest.approx(COSINE, abs=1.02 * NOISE)
 
 
-def test_the_layer_that_moves_least_goes_backwards_and_the_rest_forward() -> None:
+def test_the_layer_that_moves_least_goes_backwards_and_the_rest_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_federations, "NOISE", 0.0)
     sent = hidden_layer(known())[0]
     assert sent[2] < 0 < sent[0] and sent[1] / sent[0] == pytest.approx(4 / 3)
     assert sent[3] == 0

@@ -24,6 +24,9 @@ from fedstrata.lazy_torch import torch
 _MAX_SIBLINGS = 5
 """The number of other models that a client may choose at most: those of the new clusters next to its own."""
 
+_FEW = 3
+"""Fewer clients have no direction of their own, so that nothing can take a suspicion from them."""
+
 _ALIKE_SHARE = 0.25
 """Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
 that of any third one."""
@@ -38,17 +41,18 @@ def open_clusters(state: StrataState) -> torch.Tensor:
 
 
 def _offered(state: StrataState) -> torch.Tensor:
-    """The clusters that other clients may choose, bool (k,): those whose members are mostly beyond suspicion.
+    """The clusters that other clients may choose, bool (k,): all but those of one or two clients that are suspect.
 
     Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
-    better for a round.
+    better for a round. Three clients or more that agree are beyond suspicion: they are a group that wants something
+    else.
     """
     clusters = len(state.models)
     if state.directions is None:
         return torch.ones(clusters, dtype=torch.bool)
     members = state.labels[state.labels >= 0].bincount(minlength=clusters)
     suspects = state.labels[state.directions.suspect & (state.labels >= 0)].bincount(minlength=clusters)
-    offered: torch.Tensor = (suspects == 0) | (2 * suspects < members)
+    offered: torch.Tensor = (members >= _FEW) | (suspects == 0)
     return offered
 
 
@@ -71,7 +75,7 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     """The plan in which members of open clusters, and newcomers, may also choose other models than their cluster's.
 
     For members of open clusters, these are the models of the other clusters of their split, and for newcomers all. No
-    client but its members is offered the model of a cluster that is mostly suspect, unless there is no other.
+    client but its members is offered the model of a suspect cluster, unless there is no other.
     """
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
