@@ -4,8 +4,8 @@
     python benchmarks/checks.py --jobs digits --rounds 30
 
 Each round of an ordinary run is timed as it is, and without the time that these took: processor time of one thread,
-which other programs do not lengthen. The ratio of the two is what they cost. The CNN
-trains on noise of CIFAR-10's shape: what it learns does not matter here.
+which other programs do not lengthen. The ratio of the two is what they cost. The CNN trains on noise of CIFAR-10's
+shape: what it learns does not matter here.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def main() -> None:
 
 
 @dataclass
-class Seconds:
-    """Processor time by round, in seconds.
+class RoundTimes:
+    """Processor times by round, in seconds.
 
     Attributes:
         began: When each round's validation begins.
@@ -104,15 +104,15 @@ class Seconds:
         return found
 
 
-def cost(job: str, algorithm: str, rounds: int) -> Seconds:
+def cost(job: str, algorithm: str, rounds: int) -> RoundTimes:
     """What each round of a job spends on checks."""
     with TemporaryDirectory() as folder:
         tables = {**COMMON, **JOBS[job], "rounds": rounds, "algorithm": {"name": algorithm}}
         if "name" not in tables["data"]:
             tables["data"] = {**tables["data"], "name": str(_noise(Path(folder), tables["data"]))}
-        with _timed() as seconds:
+        with _timed() as times:
             recorded.run_experiment(load_experiment(tables), Path(folder) / "run", quiet=True)
-    return seconds
+    return times
 
 
 def _noise(folder: Path, data: dict[str, Any]) -> Path:
@@ -123,9 +123,9 @@ def _noise(folder: Path, data: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def _timed() -> Iterator[Seconds]:
+def _timed() -> Iterator[RoundTimes]:
     """What the rounds of runs inside it spend on checks."""
-    seconds = Seconds()
+    times = RoundTimes()
     round = 0
 
     def clocked(check: Callable[..., Any], spent: dict[int, float]) -> Callable[..., Any]:
@@ -140,8 +140,8 @@ def _timed() -> Iterator[Seconds]:
     def validate(layout: Any, plan: Any, report: Any, **named: Any) -> Any:
         nonlocal round
         round = plan.round
-        seconds.began[round] = process_time()
-        return clocked(validation.validate, seconds.validation)(layout, plan, report, **named)
+        times.began[round] = process_time()
+        return clocked(validation.validate, times.validation)(layout, plan, report, **named)
 
     def decide(algorithm: Any, *given: Any) -> Any:
         """As it is, but for the time of the algorithm itself."""
@@ -149,26 +149,26 @@ def _timed() -> Iterator[Seconds]:
         def update(*inputs: Any) -> Any:
             start = process_time()
             found = algorithm.update(*inputs)
-            seconds.validation[round] -= process_time() - start
+            times.validation[round] -= process_time() - start
             return found
 
-        return clocked(validation.decide, seconds.validation)(SimpleNamespace(update=update), *given)
+        return clocked(validation.decide, times.validation)(SimpleNamespace(update=update), *given)
 
     def in_validation(name: str) -> Callable[..., Any]:
-        return clocked(getattr(validation, name), seconds.validation)
+        return clocked(getattr(validation, name), times.validation)
 
     watched: list[tuple[ModuleType, str, Callable[..., Any]]] = [
         (loop, "validate", validate),
         (loop, "decide", decide),
         (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
         (recorded, "divergence_of_loss", in_validation("divergence_of_loss")),
-        (strata, "check_updates", clocked(update_checks.check_updates, seconds.updates)),
+        (strata, "check_updates", clocked(update_checks.check_updates, times.updates)),
     ]
     before = [getattr(module, name) for module, name, _ in watched]
     try:
         for module, name, check in watched:
             setattr(module, name, check)
-        yield seconds
+        yield times
     finally:
         for (module, name, _), check in zip(watched, before, strict=True):
             setattr(module, name, check)

@@ -33,7 +33,7 @@ from fedstrata.core.messages import (
 )
 from fedstrata.core.problem import Problem
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
-from fedstrata.core.rows import Rows, empty_rows
+from fedstrata.core.rows import Rows, empty_rows, evenly_spread
 from fedstrata.core.server_optimizer import ServerMoments, ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     aggregate,
@@ -91,6 +91,7 @@ __all__ = [
     "cluster_evaluation",
     "descends",
     "empty_rows",
+    "evenly_spread",
     "extend_state",
     "fedavg_plan",
     "fixed_clusters",

@@ -144,6 +144,7 @@ class Layout:
     def columns(self, mask: Mask) -> torch.Tensor:
         """The columns of the tensors of a mask, ascending (q,) int64."""
         if mask == self.everything:
+            # One range, and not a copy of many.
             return torch.arange(self.p)
         spans = [span for span, chosen in zip(self.spans, mask, strict=True) if chosen]
         ranges = [torch.arange(span.start, span.stop) for span in spans]

@@ -137,6 +137,11 @@ class Rows:
         return Rows(self.clients, picked)
 
 
+def evenly_spread(p: int, most: int) -> torch.Tensor:
+    """Some of p columns, evenly spread, (min(p, most),) int64: enough to tell long rows apart."""
+    return torch.linspace(0, p - 1, min(p, most), dtype=torch.float64).long()
+
+
 def fits(m: int, p: int) -> bool:
     """Whether rows (m, p) float32 are held in memory."""
     return 4 * m * p <= IN_MEMORY

@@ -27,6 +27,12 @@ FEDERATION_FILE = "federation.toml"
 _SAMPLES_MARGIN = 2
 """How many times the samples of its largest client a client of a new federation may claim: data may grow."""
 
+ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
+"""What all experiments on devices have: each device trains its client by itself."""
+
+QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""The variables by which Flower does not report that it is used, nor ask for a newer version."""
+
 NETWORK = "network"
 """The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
 
@@ -50,7 +56,7 @@ def init(
         InputError: When something in the experiment is wrong, or the folder holds something.
     """
     folder = Path(folder)
-    experiment = load_experiment(source, [*sets, "engine.name=loop", "engine.device=cpu"])
+    experiment = load_experiment(source, [*sets, *ON_DEVICES])
     refuse_local_names(experiment)
     refuse_attack(experiment)
     from fedstrata.flower.payload import flower
@@ -74,7 +80,7 @@ def init(
         scaffold(folder, clients, host, port)
         for place in (folder, *(folder / "nodes" / client for client in clients)):
             _copy_modules(experiment, place)
-        paths = [folder / "nodes" / client / "data.npz" for client in clients]
+        paths = [node_data(folder, client) for client in clients]
         samples = export_client_data(setup, experiment.data.held_out_share, paths)
         truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
         public = export_public_data(setup, folder / "public.npz")
@@ -118,7 +124,7 @@ def run_on_federation(
         InputError: When something in the experiment is wrong; nothing is started then.
         EngineError: When the run did not finish.
     """
-    experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
+    experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
     home = federation_home(federation)
     refuse_unknown_modules(experiment, home)
     _fit_proxy(home, experiment)
@@ -231,6 +237,11 @@ def _fit_proxy(home: Path, experiment: Experiment) -> None:
         fit_proxy(home, layout_of(config.network()), config)
 
 
+def node_data(home: Path, client: str) -> Path:
+    """The file with the data of a client of a test federation, in the folder of its node."""
+    return home / "nodes" / client / "data.npz"
+
+
 def federation_home(federation: Path | str) -> Path:
     """Return the whole path of the folder of a federation.
 
@@ -258,10 +269,9 @@ def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     whole = {**config, "federation": str(home / FEDERATION_FILE), "out": str(out.resolve())}
     keys.write_text(tomli_w.dumps(whole), encoding="utf-8")
     beside = Path(sys.executable).parent
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     place = {"FLWR_HOME": str(home / "cli"), "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
     command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
-    subprocess.run(command, env={**os.environ, **quiet, **place}, check=False)
+    subprocess.run(command, env={**os.environ, **QUIET_FLOWER, **place}, check=False)
     if not finished.exists() or finished.stat().st_mtime_ns == before:
         raise EngineError(
             f"the run in {out} did not finish; its log says why. Go on by: "

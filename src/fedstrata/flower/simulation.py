@@ -17,17 +17,19 @@ from typing import Any
 from fedstrata.config import choose
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, FedstrataError, InputError
-from fedstrata.flower.deploy import FEDERATION_FILE, NETWORK, federation_home, refuse_unknown_modules
+from fedstrata.flower.deploy import (
+    FEDERATION_FILE,
+    NETWORK,
+    ON_DEVICES,
+    QUIET_FLOWER,
+    federation_home,
+    node_data,
+    refuse_unknown_modules,
+)
 from fedstrata.flower.federation import read_federation
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.server import drive, public_samples, refuse_impossible
-
-_ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def simulate_federation(
@@ -54,15 +56,15 @@ def simulate_federation(
         InputError: When something in the experiment is wrong, or Ray is not installed; nothing is started then.
         EngineError: When the run did not finish.
     """
-    # Flower reads them when it is imported. Neither Flower nor Ray reports that it is used.
-    for name, value in _ENVIRONMENT.items():
+    # Flower reads its variables when it is imported. Nor does Ray report that it is used.
+    for name, value in {**QUIET_FLOWER, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    experiment, folder = choose(source, [*sets, "engine.name=loop", "engine.device=cpu"], out)
+    experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
     home = federation_home(federation)
     refuse_unknown_modules(experiment, home)
     known = read_federation(home / FEDERATION_FILE)
     for client in known.clients:
-        if not (path := _data_of(home, client)).is_file():
+        if not (path := node_data(home, client)).is_file():
             raise InputError(
                 f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
             )
@@ -73,17 +75,11 @@ def simulate_federation(
     def serve(grid: Any) -> None:
         drive(grid, experiment, known, folder, public=public)
 
-    _simulate(
-        serve, _client_app(home, folder.resolve() / NETWORK / "devices", known.clients), len(known.clients), count
-    )
+    client_app = _client_app(home, folder.resolve() / NETWORK / "devices", known.clients)
+    _simulate(serve, client_app, len(known.clients), count)
     if not (folder / "summary.json").is_file():
         raise EngineError(f"the run in {folder} did not finish; Flower's log above says why")
     return folder
-
-
-def _data_of(home: Path, client: str) -> Path:
-    """The data of a client, in the folder of its node."""
-    return home / "nodes" / client / "data.npz"
 
 
 def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers: int) -> None:
@@ -159,7 +155,7 @@ def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
             key = clients[int(context.node_config["partition-id"])]
             state = states / key
             state.mkdir(parents=True, exist_ok=True)
-            device = client_work.Device(key, _data_of(home, key), state)
+            device = client_work.Device(key, node_data(home, key), state)
             return getattr(client_work, name)(message, device)
 
         return answer

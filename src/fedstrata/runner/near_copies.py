@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedstrata.core import evenly_spread
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
 from fedstrata.randomness import seed_of
@@ -158,7 +159,7 @@ def _comparable(dataset: Dataset, rows: list[NDArray[np.int64]]) -> list[NDArray
 def _read(dataset: Dataset, index: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return normalised samples, of large ones some numbers: (samples',) -> (samples', numbers)."""
     numbers = prod(dataset.shape)
-    compared = torch.linspace(0, numbers - 1, min(numbers, _COMPARED_NUMBERS), dtype=torch.float64).long()
+    compared = evenly_spread(numbers, _COMPARED_NUMBERS)
     parts = torch.from_numpy(index).split(max(1, _READ_AT_ONCE // numbers))
     return np.concatenate([dataset.prepare(part).flatten(1)[:, compared].numpy() for part in parts])
 

@@ -11,7 +11,7 @@ would weaken honest groups of clients that are alike.
 
 from __future__ import annotations
 
-from fedstrata.core import TRAIN, Report, Rows
+from fedstrata.core import TRAIN, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
 _TOLERANCE = 1e-4
@@ -60,9 +60,7 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
         updates: The updates, (m, p).
         rows: The places of those that are compared.
     """
-    p = updates.values.shape[1]
-    columns = torch.linspace(0, p - 1, min(p, _COLUMNS), dtype=torch.float64).long()
-    some = updates.values[:, columns]
+    some = updates.values[:, evenly_spread(updates.values.shape[1], _COLUMNS)]
     norms = torch.linalg.vector_norm(some, dim=1).tolist()
     # Equal updates have equal norms, so that only those of nearly the same norm are compared.
     groups = list[list[int]]()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.core import TRAIN, Layout, Report, Rows
+from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -220,8 +220,7 @@ def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tenso
     The axis goes through zero: the updates are not centred. Nobody is there where both sides have as many clients.
     """
     compared = trusted & (norms > _TINY)
-    p = values.shape[1]
-    columns = torch.linspace(0, p - 1, min(p, _AXIS_COLUMNS), dtype=torch.float64).long()
+    columns = evenly_spread(values.shape[1], _AXIS_COLUMNS)
     units = torch.where(compared[:, None], values[:, columns] / norms[:, None], 0.0)
     axis = units.sum(dim=0)
     for _ in range(_AXIS_STEPS):

@@ -340,15 +340,13 @@ def _two_groups_beside(problem: Problem, comparison: HoldoutComparison, updates:
     if second is None:
         return None
     clients = comparison.clients
-    sides = tuple(torch.isin(clients, updates.clients[side]) for side in (~second, second))
+    rows = (~second, second)
+    sides = tuple(torch.isin(clients, updates.clients[side]) for side in rows)
     answered = torch.isin(clients, updates.clients)
     if any(torch.equal(sides[0], side & answered) for side in comparison.groups.inside[1:3]):
         return None  # They are the confirmed sides.
-    moves = [
-        torch.zeros_like(comparison.models[:1]),
-        *(mean_update(problem, updates.at(side)) for side in (~second, second)),
-    ]
-    models = comparison.models[:1] + torch.cat(moves)
+    start = comparison.models[:1]
+    models = start + torch.cat([torch.zeros_like(start), *(mean_update(problem, updates.at(side)) for side in rows)])
     groups = with_confirmed_split(single_group(len(clients)), 0, *sides)
     # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
     decision = _with_values(comparison.decision, beyond_mixes=1.0)
