@@ -383,11 +383,46 @@ def test_a_half_that_loses_more_than_the_other_gains_is_not_split_off() -> None:
 
 
 def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_all_others_gain() -> None:
-    """Two of eight lose 2 each, which counts as twice the 0.25 of the others. Of three of nine it counts in full."""
-    found = split_decision(of_groups([0.25] * 6 + [-2.0] * 2, large=6), 5, holdout_check=True)
+    """Two of eight lose 0.2 each, which counts as twice the 0.025 of the others. Of three of nine it counts in full."""
+    found = split_decision(of_groups([0.025] * 6 + [-0.2] * 2, large=6), 5, holdout_check=True)
     assert found.count == 2
-    assert found.decision.values["gain"] == (6 * 0.25 - 2 * 0.5) / 8
-    assert split_decision(of_groups([0.25] * 6 + [-2.0] * 3, large=6), 5, holdout_check=True).count == 1
+    assert found.decision.values["gain"] == pytest.approx((6 * 0.025 - 2 * 0.05) / 8)
+    assert split_decision(of_groups([0.025] * 6 + [-0.2] * 3, large=6), 5, holdout_check=True).count == 1
+
+
+@pytest.mark.parametrize(
+    ("gains", "large", "count"),
+    [
+        ([0.05, 0.05, 0.05, -0.25, -0.25], 3, 2),  # two of five whose loss rises from 1 to 1.25
+        ([0.05, 0.05, 0.05, -0.25, -0.24], 3, 1),  # one of them by less than a quarter
+        ([0.05, -0.04, 0.03, -0.25, -0.25], 3, 1),  # the others do not gain beyond chance
+        ([0.05, 0.05, 0.05, -0.25, -0.25, -0.25], 3, 1),  # half of them are no smaller side
+        ([0.05, 0.05, -0.25], 2, 1),  # two others are few
+    ],
+)
+def test_a_smaller_side_that_does_harm_to_itself_is_split_off_and_doubted(
+    gains: list[float], large: int, count: int
+) -> None:
+    found = split_decision(of_groups(gains, large=large), 5, holdout_check=True)
+    assert found.count == count
+    if count == 2:
+        assert found.doubted is not None
+        assert found.doubted.tolist() == [False, False, False, True, True]
+        assert found.decision.values["gain"] == pytest.approx(3 * 0.05 / 5)
+    else:
+        assert found.doubted is None or not found.doubted.any()
+
+
+def test_a_side_that_no_permutation_test_has_confirmed_is_not_doubted() -> None:
+    """The error-rate test confirms it: each model is wrong where the other is right."""
+    one = of_groups([0.05, 0.05, 0.05, -0.25, -0.25], large=3)
+    groups = replace(one.groups, confirmed=0)
+    first = torch.tensor([True] * 3 + [False] * 2)
+    errors = torch.stack([torch.zeros(5), (~first).float(), first.float()], dim=1)
+    losses = torch.where(one.losses_by_share.isnan(), 2.0, one.losses_by_share)
+    found = split_decision(replace(one, groups=groups, errors=errors, losses_by_share=losses), 5, holdout_check=True)
+    assert found.count == 1
+    assert found.decision.values["p"] < 0.05
 
 
 def test_a_small_side_prevents_a_split_by_which_few_others_gain() -> None:

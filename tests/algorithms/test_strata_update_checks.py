@@ -1,5 +1,7 @@
 """Which updates count in the means of clusters, which are left out, and what is said of them."""
 
+from dataclasses import replace
+
 import torch
 from folded import problem_of
 
@@ -81,6 +83,24 @@ def test_who_is_left_out_cannot_take_the_place_of_the_honest_client_that_it_copi
         state = found.state
     assert sorted(counted(found)) == [1, 2, 3, 4, 5]
     assert state.left_out.tolist() == [True] + [False] * 5
+
+
+def test_a_doubted_client_does_not_count_in_the_round_in_which_it_comes_back() -> None:
+    """Client 5 leaves its own cluster for that of the others."""
+    state = Strata().init(PROBLEM)
+    assert state.directions is not None
+    state = replace(
+        state,
+        labels=torch.tensor([0, 0, 0, 0, 0, 1]),
+        models=state.models.repeat(2, 1),
+        nodes=state.nodes.repeat(2),
+        clusters=state.clusters * 2,
+        directions=state.directions.doubting(torch.tensor([5])),
+    )
+    together = torch.zeros(6, dtype=torch.int64)
+    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, copy_check=True)
+    assert sorted(counted(found)) == [0, 1, 2, 3, 4]
+    assert found.events == ({"kind": "reversed", "clients": [5]},)
 
 
 def test_without_the_checks_everything_counts() -> None:

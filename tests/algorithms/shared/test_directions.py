@@ -250,6 +250,15 @@ def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well(
     assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
 
 
+def test_who_is_doubted_and_reassigned_has_to_point_forwards_as_well() -> None:
+    known = left_out(of=5).doubting(torch.tensor([0, 1]))
+    assert not known.left_out.any() and known.suspect.tolist() == [True, True, False, False, False]
+    back = known.reassigned(torch.tensor([True, True, False, False, False]))
+    assert back.left_out.tolist() == [True, True, False, False, False]
+    after = after_round(back, ALL, [-1.0], *[[1.0]] * 4)
+    assert after.left_out.tolist() == [True, False, False, False, False]
+
+
 def test_who_points_forwards_in_a_cluster_of_its_own_is_no_more_doubted() -> None:
     """Three of five that were left out are half of their cluster, so they are a group that wants something else."""
     known = after_round(left_out(0, 1, 2, of=5), ALL, *[[1.0]] * 5)

@@ -77,8 +77,9 @@ class Directions:
         turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
             forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
-        doubted: Who was left out before its record began anew, as in a cluster of its own, and has not pointed forwards
-            in a cluster of three or more since, bool (n,). It is left out again if it is reassigned.
+        doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
+            update did harm to itself, and has not pointed forwards in a cluster of three or more since, bool (n,). It
+            is left out again if it is reassigned.
     """
 
     cosines: torch.Tensor
@@ -106,6 +107,10 @@ class Directions:
             left_out=self.left_out & ~clients,
             doubted=self.doubted | (self.left_out & clients),
         )
+
+    def doubting(self, clients: torch.Tensor) -> Directions:
+        """The same where some clients, ids, are doubted."""
+        return replace(self, doubted=self.doubted.index_fill(0, clients, True))
 
     def reassigned(self, clients: torch.Tensor) -> Directions:
         """The same where some clients, bool (n,), have gone over to other clusters.

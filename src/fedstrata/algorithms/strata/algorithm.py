@@ -40,7 +40,7 @@ from fedstrata.algorithms.strata.reassignment import (
     unite_alike,
     unsettled,
 )
-from fedstrata.algorithms.strata.split_clusters import split_clusters
+from fedstrata.algorithms.strata.split_clusters import doubted, split_clusters
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
@@ -217,7 +217,7 @@ class Strata:
         monitor, stability = monitor_round(problem, before, report)
         after = replace(
             after,
-            directions=state.directions and state.directions.reassigned(reassigned),
+            directions=state.directions and state.directions.doubting(doubted(splits)),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,

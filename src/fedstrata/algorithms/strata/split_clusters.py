@@ -62,6 +62,12 @@ def split_clusters(
     return SplitClusters(after, torch.tensor(parents), clusters)
 
 
+def doubted(splits: Mapping[int, ClusterSplit]) -> torch.Tensor:
+    """Who was split off because its update did harm to itself, ids, ascending."""
+    found = [split.clients[split.doubted] for split in splits.values() if split.doubted is not None]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *found]).sort().values
+
+
 def _is_emptied_child(state: StrataState, labels: torch.Tensor, cluster: int) -> bool:
     """Whether an empty cluster is open, and another cluster of its split has members."""
     others = labels[labels >= 0].unique().tolist()

@@ -39,6 +39,17 @@ _LARGEST_LOSS_OF_SMALL_SIDE = 2.0
 """What members of such a side lose counts up to so many times the median of what the others gain. A quarter of the
 members then loses two thirds of what the others gain, if these gain alike."""
 
+_HARMFUL_SHARE = 0.25
+"""What the smaller side of a confirmed split loses does not count if the loss of each of its members by its own model
+is higher than by that of both sides by at least this share.
+
+Honest updates lower the loss of those who send them. Byzantine clients that have gone with the others and turn round
+together are such a side: two of five could prevent that the others leave them.
+"""
+
+_MIN_LARGER_SIDE = 3
+"""So many others at least must be on the larger side."""
+
 _HEARD_LEVEL = 0.05
 """The level of the t-test of the gains of groups' models, where the losses of some members do not count."""
 
@@ -52,12 +63,14 @@ class ClusterSplit:
         groups: The group of each, (m,); -1 for a client that is in no group inside its side, which was split.
         count: The number of groups; 1 if everyone stays together.
         decision: What decided.
+        doubted: Whose updates have done harm to themselves, bool (m,); None for nobody.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
     count: int
     decision: Decision
+    doubted: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +81,13 @@ class _PrunedTree:
         losses: The loss of each client by the model of its leaf, (m,).
         leaves: The groups that are not split any more.
         p: The largest p of the error-rate tests that confirmed a split; 0 without any.
+        doubted: Who is on a side of a split whose own model does harm to its members, bool (m,).
     """
 
     losses: torch.Tensor
     leaves: tuple[int, ...]
     p: float
+    doubted: torch.Tensor
 
 
 def split_decision(
@@ -98,9 +113,9 @@ def split_decision(
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gains = _gains(comparison, 0, losses, unheard)
+    gains = _gains(comparison, 0, losses, unheard | pruned.doubted)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
-    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision)
+    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, pruned.doubted)
 
 
 def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, holdout_check: bool) -> _PrunedTree:
@@ -110,18 +125,36 @@ def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, h
     """
     groups = comparison.groups
     answered = comparison.answered
-    whole = _PrunedTree(comparison.losses[:, node], (node,), 0.0)
+    whole = _PrunedTree(comparison.losses[:, node], (node,), 0.0, torch.zeros_like(answered))
     subgroups = groups.children(node)
     if not subgroups or not all(bool((groups.inside[group] & answered).any()) for group in subgroups):
         return whole
     p = 0.0 if groups.is_confirmed(subgroups[0]) else _split_p(comparison, node)
     one, other = (_prune(comparison, group, unheard, holdout_check=holdout_check) for group in subgroups)
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
+    doubted = _harmful_side(comparison, node)
+    unheard = unheard | doubted
     gains = _gains(comparison, node, losses, unheard)
     heard = ~unheard[groups.inside[node] & answered]
     if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains, heard)):
         return whole
-    return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p))
+    doubted = doubted | one.doubted | other.doubted
+    return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p), doubted)
+
+
+def _harmful_side(comparison: HoldoutComparison, node: int) -> torch.Tensor:
+    """Who has answered on the smaller side of a confirmed split, if its own model does harm to them all, bool (m,)."""
+    groups = comparison.groups
+    subgroups = groups.children(node)
+    sides = {subgroup: groups.inside[subgroup] & comparison.answered for subgroup in subgroups}
+    small, large = sorted(subgroups, key=lambda subgroup: int(sides[subgroup].sum()))
+    nobody = torch.zeros_like(comparison.answered)
+    count = int(sides[large].sum())
+    is_smaller = int(sides[small].sum()) < count
+    if comparison.of_personal_models or not (groups.is_confirmed(small) and is_smaller and count >= _MIN_LARGER_SIDE):
+        return nobody
+    harm = comparison.losses[:, small] >= (1 + _HARMFUL_SHARE) * comparison.losses[:, node]
+    return sides[small] if bool(harm[sides[small]].all()) else nobody
 
 
 def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, unheard: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
 from fedstrata.algorithms.shared.lengths import clipped, shortened, update_norms, with_lengths
-from fedstrata.algorithms.strata.reassignment import unsettled
+from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.lazy_torch import torch
@@ -51,7 +51,10 @@ def check_updates(
     """
     clients = report.results[TRAIN].updates.clients
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    directions = state.directions and with_directions(state.directions, layout, report, state.labels)
+    directions = state.directions
+    if directions is not None:
+        directions = with_directions(directions, layout, report, state.labels)
+        directions = directions.reassigned(reassigned_clients(state, labels))
     found = _check_lengths(layout, replace(state, directions=directions), report, labels)
     state = found.state
     copies = copied(report, labels, state.left_out) if copy_check else nobody
