@@ -1,17 +1,20 @@
 """The choice of an engine; time is told by the tests."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from small import dataset, network, partition_of
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, registry
 from fedstrata.engine.registry import EngineCandidate, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ExperimentError, ModelError
+from fedstrata.models.networks import mlp, vgg11
 from fedstrata.objective import Objective
 
 SIZES = [40] * 20
@@ -81,6 +84,18 @@ def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
     # 20 clients of 8 steps, 0.2 ms each, in 20 rounds; the samples hardly count.
     assert chosen.name == "loop" and not clock.asked
     assert why == "loop: some 0.6 s of work in all, which no other could shorten by much"
+
+
+@pytest.mark.parametrize(("factory", "shape"), [(mlp, (1, 28, 28)), (vgg11, (3, 32, 32))])
+def test_the_estimate_of_operations_is_near_the_count_of_torch(
+    factory: Callable[..., torch.nn.Module], shape: tuple[int, ...]
+) -> None:
+    """Biases are counted with the weights, so the estimate is a little larger."""
+    module = factory(shape, 10).eval()
+    inputs = torch.zeros(2, *shape)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(inputs)
+    assert registry._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.002)
 
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:

@@ -10,8 +10,7 @@ from time import perf_counter
 from typing import Protocol
 
 import torch
-from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
 from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.client_data import SimulationSpec
@@ -198,12 +197,32 @@ def _reason(candidate: EngineCandidate, why: str) -> str:
     return f"{candidate.title}: {several}{why}"
 
 
+def _operations(network: nn.Module, inputs: Tensor) -> int:
+    """An estimate of the floating-point operations of a forward pass: two for each weight at each place of an output.
+
+    A convolution has its weights at each pixel, a linear layer in an image once. FlopCounterMode would count the
+    operations, but for it torch imports its compiler, which takes longer than all other imports.
+    """
+    counts = list[int]()
+
+    def count(layer: nn.Module, _: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        weights = list(layer.parameters(recurse=False))
+        if weights:
+            first = output if isinstance(output, Tensor) else output[0]
+            units = weights[0].shape[0] if weights[0].ndim else 1
+            counts.append(2 * sum(weight.numel() for weight in weights) * max(1, first.numel() // units))
+
+    for layer in network.modules():
+        layer.register_forward_hook(count)
+    with torch.no_grad():
+        network(inputs)
+    return sum(counts)
+
+
 def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
     """An estimate of the seconds that one core needs for clients with so many samples."""
     inputs, _ = spec.client_data.samples(spec.client_data.train(0)[:1])
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        spec.network().eval()(inputs)
-    flops: int = 3 * counter.get_total_flops()  # the backward pass takes twice as many as the forward pass
+    flops = 3 * _operations(spec.network().eval(), inputs)  # the backward pass takes twice as many as the forward pass
     samples = sum(map(training.samples_seen, sizes))
     return samples * flops / _FLOPS_PER_SECOND + sum(map(training.steps_of, sizes)) * _SECONDS_PER_STEP
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
-from scipy.stats import t as student_t
+from scipy.special import stdtr
 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.clustering import error_rate_test
@@ -219,7 +219,7 @@ def _gain_p_value(gains: torch.Tensor) -> float:
     if len(gains) < 2:
         return 1.0
     t = gains.mean() / (gains.std() / sqrt(len(gains)))
-    return float(student_t.sf(float(t.nan_to_num(0.0, torch.inf, -torch.inf)), len(gains) - 1))
+    return float(stdtr(len(gains) - 1, -float(t.nan_to_num(0.0, torch.inf, -torch.inf))))
 
 
 def _losses_if_split(comparison: HoldoutComparison, node: int, inside: Sequence[torch.Tensor]) -> torch.Tensor:
