@@ -1,7 +1,7 @@
 """The commands that a new user types first, in processes of their own, beside the import of torch alone.
 
     python benchmarks/startup.py                  # fedstrata --help, and fedstrata run: the demo with its page
-    python benchmarks/startup.py --pairs 5
+    python benchmarks/startup.py --times 5
 
 A first run of each is not timed: Python compiles its modules then, and files come into memory.
 """
@@ -21,27 +21,27 @@ from time import perf_counter
 
 import torch
 
+REFERENCE = "import torch"
 COMMANDS = {
-    "import torch": (sys.executable, "-c", "import torch"),
+    REFERENCE: (sys.executable, "-c", "import torch"),
     "fedstrata --help": (sys.executable, "-m", "fedstrata", "--help"),
     "fedstrata run": (sys.executable, "-m", "fedstrata", "run"),
 }
 
 
 def main() -> None:
-    """Print the seconds of each command, and its ratio to the first."""
+    """Print the seconds of each command, and its ratio to the import of torch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3, help="how often each command is timed, in turn")
+    parser.add_argument("--times", type=int, default=3, help="how often each command is timed, in turn")
     given = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
     for command in COMMANDS.values():
         seconds(command)
-    times = [{name: seconds(command) for name, command in COMMANDS.items()} for _ in range(given.pairs)]
-    reference = next(iter(COMMANDS))
+    times = [{name: seconds(command) for name, command in COMMANDS.items()} for _ in range(given.times)]
     for name in COMMANDS:
-        ratios = [time[name] / time[reference] for time in times]
+        ratios = [time[name] / time[REFERENCE] for time in times]
         each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{name}: {median(time[name] for time in times):.2f} s, {median(ratios):.2f} times {reference} ({each})")
+        print(f"{name}: {median(time[name] for time in times):.2f} s, {median(ratios):.2f} times {REFERENCE} ({each})")
 
 
 def seconds(command: Sequence[str]) -> float:

@@ -242,7 +242,7 @@ def test_running_statistics_of_groups_are_not_extrapolated() -> None:
             TensorSpec("norm.running_var", "norm", "buffer", (1,)),
         )
     )
-    updates = Rows(torch.arange(4), torch.tensor([[1.0, -0.8], [1.0, -0.8], [3.0, 0.2], [3.0, 0.2]]))
+    updates = Rows(torch.arange(4), torch.tensor([[1.0, -0.8], [1.0, -0.8], [2.0, 0.2], [2.0, 0.2]]))
     found = start_comparison(
         replace(toy_problem(clients=4), layout=layout),
         torch.tensor([0.0, 1.0]),
@@ -257,7 +257,7 @@ def test_running_statistics_of_groups_are_not_extrapolated() -> None:
         personal=True,
     )
     assert found is not None
-    assert found.models.flatten().tolist() == pytest.approx([2.0, 0.7, 0.0, 0.2, 4.0, 1.2])
+    assert found.models.flatten().tolist() == pytest.approx([1.5, 0.7, 0.5, 0.2, 2.5, 1.2])
 
 
 def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
@@ -390,11 +390,15 @@ def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_
     assert split_decision(of_groups([0.025] * 6 + [-0.2] * 3, large=6), 5, holdout_check=True).count == 1
 
 
+HARMFUL = [0.05, 0.05, 0.05, -0.25, -0.25]
+"""What five clients gain whose loss is 1 with one model for all: two of them have a loss of 1.25 by their own."""
+
+
 @pytest.mark.parametrize(
     ("gains", "large", "count"),
     [
-        ([0.05, 0.05, 0.05, -0.25, -0.25], 3, 2),  # two of five whose loss rises from 1 to 1.25
-        ([0.05, 0.05, 0.05, -0.25, -0.24], 3, 1),  # one of them by less than a quarter
+        (HARMFUL, 3, 2),
+        ([0.05, 0.05, 0.05, -0.25, -0.24], 3, 1),  # the loss of one of them grows by less than a quarter
         ([0.05, -0.04, 0.03, -0.25, -0.25], 3, 1),  # the others do not gain beyond chance
         ([0.05, 0.05, 0.05, -0.25, -0.25, -0.25], 3, 1),  # half of them are no smaller side
         ([0.05, 0.05, -0.25], 2, 1),  # two others are few
@@ -403,26 +407,105 @@ def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_
 def test_a_smaller_side_that_does_harm_to_itself_is_split_off_and_doubted(
     gains: list[float], large: int, count: int
 ) -> None:
-    found = split_decision(of_groups(gains, large=large), 5, holdout_check=True)
+    found = split_decision(of_groups(gains, large=large), 5, holdout_check=True, harm_check=True)
     assert found.count == count
+    assert found.doubted.tolist() == ([3, 4] if count == 2 else [])
     if count == 2:
-        assert found.doubted is not None
-        assert found.doubted.tolist() == [False, False, False, True, True]
         assert found.decision.values["gain"] == pytest.approx(3 * 0.05 / 5)
-    else:
-        assert found.doubted is None or not found.doubted.any()
+
+
+def test_nobody_is_doubted_without_the_check() -> None:
+    found = split_decision(of_groups(HARMFUL, large=3), 5, holdout_check=True)
+    assert found.count == 1 and not len(found.doubted)
+
+
+def test_a_few_times_of_hardly_any_loss_is_no_harm() -> None:
+    """Losses of 0.1 and 0.125; two of five would else be split off."""
+    one = of_groups(HARMFUL, large=3)
+    small = replace(one, losses_by_share=one.losses_by_share / 10)
+    assert split_decision(small, 5, holdout_check=True, harm_check=True).count == 1
+
+
+def test_who_of_a_harmful_side_has_not_answered_is_doubted_as_well() -> None:
+    one = of_groups(HARMFUL, large=3)
+    one.losses_by_share[4] = torch.nan
+    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    assert found.count == 2 and found.doubted.tolist() == [3, 4]
+
+
+def test_a_side_of_more_members_is_not_the_smaller_one_because_few_of_them_answered() -> None:
+    """Three of eight have answered on one side, and one of nine on the other."""
+    one = of_groups([0.05, 0.05, 0.05, *[0.0] * 5, -0.25, *[0.0] * 8], large=8)
+    one.losses_by_share[3:8] = torch.nan
+    one.losses_by_share[9:] = torch.nan
+    assert not len(split_decision(one, 5, holdout_check=True, harm_check=True).doubted)
+
+
+def nested(parents: list[int], *groups: range, losses: list[float]) -> HoldoutComparison:
+    """Nine clients in a confirmed tree of groups below everyone, who have the same loss by the model of each group."""
+    inside = torch.stack([torch.isin(torch.arange(9), torch.tensor(list(group))) for group in (range(9), *groups)])
+    tree = GroupTree(inside, torch.tensor([-1, *parents]), len(groups) // 2)
+    by_group = torch.where(inside.T, torch.tensor(losses), torch.nan)
+    one = of_groups([0.0] * 9)
+    return replace(one, groups=tree, losses_by_share=by_group[..., None], errors=torch.zeros(9, len(losses)))
+
+
+def test_a_side_of_two_pairs_that_both_gain_by_models_of_their_own_does_no_harm() -> None:
+    """Together the four have a loss of 1.3 by their model, and apart one of 0.5; all others have 1, and 0.95."""
+    groups = range(5), range(5, 9), range(5, 7), range(7, 9)
+    one = nested([0, 0, 2, 2], *groups, losses=[1.0, 0.95, 1.3, 0.5, 0.5])
+    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    assert found.count == 3 and not len(found.doubted)
+
+
+def test_a_harmful_side_inside_a_side_prevents_no_split_of_the_others() -> None:
+    """Of five clients on one side, two have losses of 1.5 by the model of their own; all others gain 0.05 or 0.1."""
+    groups = range(5), range(5, 9), range(3), range(3, 5)
+    one = nested([0, 0, 1, 1], *groups, losses=[1.0, 1.0, 0.95, 0.9, 1.5])
+    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    assert found.count == 3 and found.doubted.tolist() == [3, 4]
+    assert found.decision.values["gain"] == pytest.approx((3 * 0.1 + 4 * 0.05) / 9)
+
+
+@pytest.mark.parametrize("personal_models", [True, False])
+def test_neither_personal_models_nor_stand_ins_tell_of_harm(personal_models: bool) -> None:
+    one = of_groups(HARMFUL, large=3)
+    changed = replace(one, start=one.models[:1]) if personal_models else replace(one, has_stand_ins=True)
+    found = split_decision(changed, 5, holdout_check=True, harm_check=True)
+    assert found.count == 1 and not len(found.doubted)
 
 
 def test_a_side_that_no_permutation_test_has_confirmed_is_not_doubted() -> None:
     """The error-rate test confirms it: each model is wrong where the other is right."""
-    one = of_groups([0.05, 0.05, 0.05, -0.25, -0.25], large=3)
+    one = of_groups(HARMFUL, large=3)
     groups = replace(one.groups, confirmed=0)
     first = torch.tensor([True] * 3 + [False] * 2)
     errors = torch.stack([torch.zeros(5), (~first).float(), first.float()], dim=1)
     losses = torch.where(one.losses_by_share.isnan(), 2.0, one.losses_by_share)
-    found = split_decision(replace(one, groups=groups, errors=errors, losses_by_share=losses), 5, holdout_check=True)
-    assert found.count == 1
+    unconfirmed = replace(one, groups=groups, errors=errors, losses_by_share=losses)
+    found = split_decision(unconfirmed, 5, holdout_check=True, harm_check=True)
+    assert found.count == 1 and not len(found.doubted)
     assert found.decision.values["p"] < 0.05
+
+
+def test_a_long_update_counts_as_one_of_twice_the_median_in_the_model_of_its_group() -> None:
+    """Of updates of 1, 1, 1 and 9, the model of the last two has (1 + 2) / 2."""
+    updates = rows([1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [9.0, 0.0])
+    problem = toy_problem(clients=4)
+    found = start_comparison(
+        problem,
+        torch.zeros(2),
+        updates,
+        torch.arange(4),
+        sides(False, False, True, True),
+        level=0.05,
+        decision=Decision(kind="groups_replicate"),
+        node=0,
+        round=2,
+        finer=False,
+    )
+    assert found is not None
+    assert found.models[:, 0].tolist() == [1.25, 1.0, 1.5]
 
 
 def test_a_small_side_prevents_a_split_by_which_few_others_gain() -> None:

@@ -196,3 +196,33 @@ def test_without_the_check_of_norms_they_move_the_models() -> None:
     assert not oversized(turns)
     sent = turns[0].report.results[TRAIN].updates.values.mean(dim=0)
     assert torch.allclose(turns[0].state.models[0] - problem_of(18).fresh(0), sent, atol=1e-6)
+
+
+class Turning(Folded):
+    """Two of five clients of one group send flipped signs from round 5 on, in every task."""
+
+    def run(self, plan: Plan) -> Report:
+        """Answer every task."""
+        report = super().run(plan)
+        if plan.round >= 5:
+            for result in report.results.values():
+                result.updates.values[result.updates.clients < 2] *= -1
+        return report
+
+
+def test_two_of_five_that_turn_and_hide_each_other_are_split_off_and_do_not_count_when_they_come_back() -> None:
+    """The model has converged when they turn, so no direction is that of most. The test of round 13 confirms them."""
+    turns = drive(Strata(), Turning([0] * 5), 15)
+    told = [event for turn in turns for event in turn.diagnostics.events if event["kind"] in ("doubted", "reversed")]
+    assert told == [{"kind": "doubted", "clients": [0, 1]}, {"kind": "reversed", "clients": [0, 1]}]
+    assert "doubted" in turns[13].events and groups_of(turns[13].state) == [[0, 1], [2, 3, 4]]
+    assert groups_of(turns[14].state) == [[0, 1, 2, 3, 4]]
+    sent = turns[14].report.results[TRAIN].updates.values[2:].mean(dim=0)
+    (before,) = turns[13].state.models[turns[13].state.labels[2:].unique()]
+    assert torch.allclose(turns[14].state.models[0] - before, sent, atol=1e-6)
+    assert turns[13].state.directions.suspect.tolist() == [True, True, False, False, False]
+
+
+def test_without_the_check_of_directions_they_prevent_the_split() -> None:
+    turns = drive(Strata(direction_check=False), Turning([0] * 5), 15)
+    assert groups_of(turns[-1].state) == [[0, 1, 2, 3, 4]]

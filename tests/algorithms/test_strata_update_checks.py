@@ -8,7 +8,7 @@ from folded import problem_of
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
-from fedstrata.core import TRAIN, Report, Result, Rows
+from fedstrata.core import TRAIN, Report, Result, Rows, make_pending
 
 PROBLEM = problem_of(6)
 
@@ -101,6 +101,16 @@ def test_a_doubted_client_does_not_count_in_the_round_in_which_it_comes_back() -
     found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, copy_check=True)
     assert sorted(counted(found)) == [0, 1, 2, 3, 4]
     assert found.events == ({"kind": "reversed", "clients": [5]},)
+
+
+def test_a_doubted_client_that_chooses_its_cluster_later_does_not_count_in_that_round() -> None:
+    state = Strata().init(PROBLEM)
+    assert state.directions is not None
+    doubted = state.directions.doubting(torch.tensor([5]))
+    state = replace(make_pending(state, [4, 5], node=0), directions=doubted)
+    together = torch.zeros(6, dtype=torch.int64)
+    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, copy_check=True)
+    assert sorted(counted(found)) == [0, 1, 2, 3, 4]
 
 
 def test_without_the_checks_everything_counts() -> None:

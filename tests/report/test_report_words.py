@@ -53,6 +53,8 @@ def test_every_threshold_and_every_measure_is_explained() -> None:
         ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
         ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
         ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
+        ({"kind": "reversed", "clients": [1]}, "they are not in its mean until they point forwards"),
+        ({"kind": "doubted", "clients": [1]}, "these are split off, and others go on without them"),
         ({"kind": "oversized", "clients": [1]}, "much longer than those of the cluster; they are not in its mean"),
         ({"kind": "clipped", "clients": [1]}, "they count as if they were twice as long"),
         ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),

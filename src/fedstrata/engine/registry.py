@@ -200,23 +200,34 @@ def _reason(candidate: EngineCandidate, why: str) -> str:
 def _operations(network: nn.Module, inputs: Tensor) -> int:
     """An estimate of the floating-point operations of a forward pass: two for each weight at each place of an output.
 
-    A convolution has its weights at each pixel, a linear layer in an image once. FlopCounterMode would count the
-    operations, but for it torch imports its compiler, which takes longer than all other imports.
+    The places of a convolution are the pixels of its output, those of other layers all but the last axis. An embedding
+    computes nothing. FlopCounterMode would count the operations, but for it torch imports its compiler, which takes
+    about as long as torch itself.
     """
     counts = list[int]()
 
-    def count(layer: nn.Module, _: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        weights = list(layer.parameters(recurse=False))
-        if weights:
-            first = output if isinstance(output, Tensor) else output[0]
-            units = weights[0].shape[0] if weights[0].ndim else 1
-            counts.append(2 * sum(weight.numel() for weight in weights) * max(1, first.numel() // units))
+    def count(layer: nn.Module, _: object, output: object) -> None:
+        weights = [weight for weight in layer.parameters(recurse=False) if weight.ndim > 0]
+        first = _first_tensor(output)
+        if weights and first is not None and first.ndim > 1:
+            is_convolution = weights[0].ndim > 2
+            places = first.numel() // first.shape[1 if is_convolution else -1] if first.numel() else 0
+            counts.append(2 * sum(weight.numel() for weight in weights) * places)
 
     for layer in network.modules():
-        layer.register_forward_hook(count)
+        if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.register_forward_hook(count)
     with torch.no_grad():
         network(inputs)
     return sum(counts)
+
+
+def _first_tensor(output: object) -> Tensor | None:
+    """The first tensor in what a layer returned; None where there is none."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for found in map(_first_tensor, parts) if found is not None), None)
 
 
 def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:

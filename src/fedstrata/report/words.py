@@ -292,6 +292,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "rejected": _rejection_text,
         "diverged": _divergence_text,
         "reversed": _reversal_text,
+        "doubted": _doubt_text,
         "oversized": _excess_text,
         "clipped": _clipping_text,
         "copied": _copy_text,
@@ -329,7 +330,12 @@ def _rejection_text(event: Mapping[str, Any]) -> str:
 
 def _reversal_text(event: Mapping[str, Any]) -> str:
     """Return why updates are not in the mean of their cluster."""
-    return "the updates of the last rounds point against those of the cluster; they are not in its mean"
+    return "updates that keep pointing against those of the cluster; they are not in its mean until they point forwards"
+
+
+def _doubt_text(event: Mapping[str, Any]) -> str:
+    """Return why clients are split off."""
+    return "updates that raise the loss of their own senders; these are split off, and others go on without them"
 
 
 def _excess_text(event: Mapping[str, Any]) -> str:

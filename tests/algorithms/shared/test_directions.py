@@ -259,6 +259,15 @@ def test_who_is_doubted_and_reassigned_has_to_point_forwards_as_well() -> None:
     assert after.left_out.tolist() == [True, False, False, False, False]
 
 
+def test_who_turn_together_do_not_clear_each_other() -> None:
+    """Three of seven, in a cluster of their own."""
+    apart = torch.tensor([1, 1, 1, 0, 0, 0, 0])
+    known = left_out(of=7).doubting(torch.tensor([0, 1, 2]))
+    after = after_round(known, apart, *[[1.0]] * 7)
+    assert after.doubted.tolist() == [True] * 3 + [False] * 4
+    assert after.reassigned(after.doubted).left_out.tolist() == [True] * 3 + [False] * 4
+
+
 def test_who_points_forwards_in_a_cluster_of_its_own_is_no_more_doubted() -> None:
     """Three of five that were left out are half of their cluster, so they are a group that wants something else."""
     known = after_round(left_out(0, 1, 2, of=5), ALL, *[[1.0]] * 5)

@@ -78,8 +78,8 @@ class Directions:
             forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
         doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
-            update did harm to itself, and has not pointed forwards in a cluster of three or more since, bool (n,). It
-            is left out again if it is reassigned.
+            updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
+            cluster of three or more, of whom somebody is not doubted, is doubted no more.
     """
 
     cosines: torch.Tensor
@@ -186,11 +186,14 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
         left_out = left_out | reversed_
     turned = torch.where(left_out & (cosines > 0), 0, turned)
     left_out &= (means <= 0) | (turned >= _TURNED_ROUNDS)
+    doubted = known.doubted[ids]
+    # Those who turn together agree with each other, which clears none of them.
+    cleared = (cosines > 0) & ~left_out & ~doubted.all()
     return replace(
         after,
         turned=after.turned.index_put((ids,), turned),
         left_out=after.left_out.index_put((ids,), left_out),
-        doubted=after.doubted.index_put((ids,), known.doubted[ids] & (left_out | ~(cosines > 0))),
+        doubted=after.doubted.index_put((ids,), doubted & ~cleared),
     )
 
 

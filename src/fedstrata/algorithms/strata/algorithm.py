@@ -40,7 +40,7 @@ from fedstrata.algorithms.strata.reassignment import (
     unite_alike,
     unsettled,
 )
-from fedstrata.algorithms.strata.split_clusters import doubted, split_clusters
+from fedstrata.algorithms.strata.split_clusters import split_clusters
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
     SplitTest,
@@ -217,13 +217,20 @@ class Strata:
         monitor, stability = monitor_round(problem, before, report)
         after = replace(
             after,
-            directions=state.directions and state.directions.doubting(doubted(splits)),
+            directions=state.directions and state.directions.doubting(parted.doubted),
             clusters=with_answer_counts(parted.clusters, after.labels, report),
             pending_after_split=pending_after_split(before, after),
             monitor=monitor,
         )
+        doubts = ({"kind": "doubted", "clients": parted.doubted.tolist()},) if len(parted.doubted) else ()
         return after, Diagnostics(
-            events=(*checked.events, *trials, *reassignment_events(state, labels, reassigned), *diagnostics.events),
+            events=(
+                *checked.events,
+                *doubts,
+                *trials,
+                *reassignment_events(state, labels, reassigned),
+                *diagnostics.events,
+            ),
             metrics=(*diagnostics.metrics, *stability),
             matrices=matrices_of(problem.layout, state, tests),
         )
@@ -289,7 +296,13 @@ class Strata:
         round = state.round + 1
         if comparison.of_outliers:
             return outlier_decision(comparison, round)
-        return split_decision(comparison, round, holdout_check=self.holdout_check, left_out=state.left_out)
+        return split_decision(
+            comparison,
+            round,
+            holdout_check=self.holdout_check,
+            left_out=state.left_out,
+            harm_check=state.directions is not None,
+        )
 
     def _start_comparisons(
         self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]

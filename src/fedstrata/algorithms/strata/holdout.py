@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
+from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, placed
 from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Rows
 from fedstrata.core.standard_round import padded_candidates
@@ -184,7 +185,9 @@ def start_comparison(
     groups = candidate_groups(confirmed, clients, updates, finer=finer)
     if groups is None:
         return None
-    models = start + group_updates(problem, updates, clients, groups, node=node, round=round)
+    # A single long update would spoil the model of an honest group. Differential privacy has a bound of its own.
+    bounded = updates if problem.privacy is not None else clipped_to_median(updates)
+    models = start + group_updates(problem, bounded, clients, groups, node=node, round=round)
     if personal:
         models = _extrapolated(problem.layout, models)
     base = start[None] if personal else None

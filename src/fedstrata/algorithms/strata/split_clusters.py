@@ -18,11 +18,13 @@ class SplitClusters:
         labels: The cluster of each client, (n,); -1 for a pending client.
         parents: The cluster that each comes from, (k',). A cluster without a split comes from itself.
         clusters: What is remembered of each, (k').
+        doubted: Who was split off because its updates did harm to itself, ids, ascending.
     """
 
     labels: torch.Tensor
     parents: torch.Tensor
     clusters: Sequence[ClusterState]
+    doubted: torch.Tensor
 
 
 def split_clusters(
@@ -39,10 +41,12 @@ def split_clusters(
     after = torch.full_like(labels, -1)
     parents = list[int]()
     clusters = list[ClusterState]()
+    doubted = [torch.empty(0, dtype=torch.int64)]
     for cluster, known in enumerate(state.clusters):
         members = labels == cluster
         if cluster in splits:
             split = splits[cluster]
+            doubted.append(split.doubted[members[split.doubted]])
             for group in range(split.count):
                 clients = split.clients[split.groups == group]
                 after[clients[members[clients]]] = len(parents)
@@ -59,13 +63,7 @@ def split_clusters(
             after[members] = len(parents)
             parents.append(cluster)
             clusters.append(replace(known, reassignment_rounds=max(known.reassignment_rounds - 1, 0)))
-    return SplitClusters(after, torch.tensor(parents), clusters)
-
-
-def doubted(splits: Mapping[int, ClusterSplit]) -> torch.Tensor:
-    """Who was split off because its update did harm to itself, ids, ascending."""
-    found = [split.clients[split.doubted] for split in splits.values() if split.doubted is not None]
-    return torch.cat([torch.empty(0, dtype=torch.int64), *found]).sort().values
+    return SplitClusters(after, torch.tensor(parents), clusters, torch.cat(doubted).sort().values)
 
 
 def _is_emptied_child(state: StrataState, labels: torch.Tensor, cluster: int) -> bool:

@@ -8,7 +8,7 @@ must be lower by a paired t-test over the members. Groups beyond class mixes nee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 
 from scipy.special import stdtr
@@ -39,19 +39,22 @@ _LARGEST_LOSS_OF_SMALL_SIDE = 2.0
 """What members of such a side lose counts up to so many times the median of what the others gain. A quarter of the
 members then loses two thirds of what the others gain, if these gain alike."""
 
-_HARMFUL_SHARE = 0.25
-"""What the smaller side of a confirmed split loses does not count if the loss of each of its members by its own model
-is higher than by that of both sides by at least this share.
+_LEAST_HARM = 1.25
+"""What the smaller side of a confirmed split loses does not count if each of its members has at least so many times the
+loss after the split, by the models that come from their own updates.
 
 Honest updates lower the loss of those who send them. Byzantine clients that have gone with the others and turn round
 together are such a side: two of five could prevent that the others leave them.
 """
 
-_MIN_LARGER_SIDE = 3
-"""So many others at least must be on the larger side."""
+_LEAST_EXCESS = 0.05
+"""And each of them loses at least so many nats: a few times of hardly any loss is still hardly any."""
 
-_HEARD_LEVEL = 0.05
-"""The level of the t-test of the gains of groups' models, where the losses of some members do not count."""
+_MIN_LARGER_SIDE = 3
+"""So many others at least must have answered."""
+
+_LEVEL_OF_OTHERS = 0.05
+"""The level of the t-test of what the others gain by groups' models, where the losses of some members do not count."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,14 @@ class ClusterSplit:
         groups: The group of each, (m,); -1 for a client that is in no group inside its side, which was split.
         count: The number of groups; 1 if everyone stays together.
         decision: What decided.
-        doubted: Whose updates have done harm to themselves, bool (m,); None for nobody.
+        doubted: Who is split off because its updates did harm to itself, ids.
     """
 
     clients: torch.Tensor
     groups: torch.Tensor
     count: int
     decision: Decision
-    doubted: torch.Tensor | None = None
+    doubted: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class _PrunedTree:
         losses: The loss of each client by the model of its leaf, (m,).
         leaves: The groups that are not split any more.
         p: The largest p of the error-rate tests that confirmed a split; 0 without any.
-        doubted: Who is on a side of a split whose own model does harm to its members, bool (m,).
+        doubted: Who is on a side of a split whose updates did harm to itself, bool (m,).
     """
 
     losses: torch.Tensor
@@ -91,7 +94,12 @@ class _PrunedTree:
 
 
 def split_decision(
-    comparison: HoldoutComparison, round: int, *, holdout_check: bool, left_out: torch.Tensor | None = None
+    comparison: HoldoutComparison,
+    round: int,
+    *,
+    holdout_check: bool,
+    left_out: torch.Tensor | None = None,
+    harm_check: bool = False,
 ) -> ClusterSplit:
     """Decide by a comparison which groups get a cluster each.
 
@@ -100,10 +108,11 @@ def split_decision(
         round: The round of the last answers.
         holdout_check: Whether a split must lower the loss.
         left_out: Whose updates are left out of the mean of the cluster, bool (n,); by default nobody's.
+        harm_check: Whether a side whose updates do harm to itself cannot prevent a split.
     """
     groups = comparison.groups
-    unheard = torch.zeros_like(comparison.answered) if left_out is None else left_out[comparison.clients]
-    pruned = _prune(comparison, 0, unheard, holdout_check=holdout_check)
+    ignored = torch.zeros_like(comparison.answered) if left_out is None else left_out[comparison.clients]
+    pruned = _prune(comparison, 0, ignored, holdout_check=holdout_check, harm_check=harm_check)
     labels = torch.full((len(comparison.clients),), -1)
     for label, leaf in enumerate(pruned.leaves):
         labels[groups.inside[leaf]] = label
@@ -113,15 +122,17 @@ def split_decision(
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gains = _gains(comparison, 0, losses, unheard | pruned.doubted)
+    gains = _gains(comparison, 0, losses, ignored | pruned.doubted)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
-    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, pruned.doubted)
+    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, comparison.clients[pruned.doubted])
 
 
-def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, holdout_check: bool) -> _PrunedTree:
+def _prune(
+    comparison: HoldoutComparison, node: int, ignored: torch.Tensor, *, holdout_check: bool, harm_check: bool
+) -> _PrunedTree:
     """The tree below a group with only those splits that are confirmed and, with the check, lower the loss.
 
-    What clients that are unheard lose does not count, bool (m,).
+    What clients that are ignored lose does not count, bool (m,). The other arguments are those of `split_decision`.
     """
     groups = comparison.groups
     answered = comparison.answered
@@ -130,41 +141,53 @@ def _prune(comparison: HoldoutComparison, node: int, unheard: torch.Tensor, *, h
     if not subgroups or not all(bool((groups.inside[group] & answered).any()) for group in subgroups):
         return whole
     p = 0.0 if groups.is_confirmed(subgroups[0]) else _split_p(comparison, node)
-    one, other = (_prune(comparison, group, unheard, holdout_check=holdout_check) for group in subgroups)
+    one, other = (
+        _prune(comparison, group, ignored, holdout_check=holdout_check, harm_check=harm_check) for group in subgroups
+    )
     losses = _losses_if_split(comparison, node, (one.losses, other.losses))
-    doubted = _harmful_side(comparison, node)
-    unheard = unheard | doubted
-    gains = _gains(comparison, node, losses, unheard)
-    heard = ~unheard[groups.inside[node] & answered]
-    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains, heard)):
+    doubted = one.doubted | other.doubted
+    if harm_check:
+        doubted |= _harmful_side(comparison, node, losses)
+    gains = _gains(comparison, node, losses, ignored | doubted)
+    counted = ~(ignored | doubted)[groups.inside[node] & answered]
+    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains, counted)):
         return whole
-    doubted = doubted | one.doubted | other.doubted
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p), doubted)
 
 
-def _harmful_side(comparison: HoldoutComparison, node: int) -> torch.Tensor:
-    """Who has answered on the smaller side of a confirmed split, if its own model does harm to them all, bool (m,)."""
+def _harmful_side(comparison: HoldoutComparison, node: int, losses: torch.Tensor) -> torch.Tensor:
+    """Who is on the smaller side of a confirmed split, if its updates do harm to all its members, bool (m,).
+
+    Personal models tell nothing about it, as members choose how much of the updates is in them.
+
+    Args:
+        comparison: The comparison.
+        node: The group that is split.
+        losses: The loss of each client after the split, (m,).
+    """
     groups = comparison.groups
-    subgroups = groups.children(node)
-    sides = {subgroup: groups.inside[subgroup] & comparison.answered for subgroup in subgroups}
-    small, large = sorted(subgroups, key=lambda subgroup: int(sides[subgroup].sum()))
-    nobody = torch.zeros_like(comparison.answered)
-    count = int(sides[large].sum())
-    is_smaller = int(sides[small].sum()) < count
-    if comparison.of_personal_models or not (groups.is_confirmed(small) and is_smaller and count >= _MIN_LARGER_SIDE):
+    answered = comparison.answered
+    nobody = torch.zeros_like(answered)
+    small, large = sorted((groups.inside[side] for side in groups.children(node)), key=lambda side: int(side.sum()))
+    if comparison.of_personal_models or comparison.has_stand_ins or not groups.is_confirmed(groups.children(node)[0]):
         return nobody
-    harm = comparison.losses[:, small] >= (1 + _HARMFUL_SHARE) * comparison.losses[:, node]
-    return sides[small] if bool(harm[sides[small]].all()) else nobody
+    counts = [(int(side.sum()), int((side & answered).sum())) for side in (small, large)]
+    is_smaller = all(few < many for few, many in zip(*counts, strict=True))
+    if not is_smaller or counts[1][1] < _MIN_LARGER_SIDE:
+        return nobody
+    before = comparison.losses[:, node]
+    harmed = (losses >= _LEAST_HARM * before) & (losses - before >= _LEAST_EXCESS)
+    return small if bool(harmed[small & answered].all()) else nobody
 
 
-def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, unheard: torch.Tensor) -> torch.Tensor:
+def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, ignored: torch.Tensor) -> torch.Tensor:
     """What the members of a group who have answered gain if it is split, (m',), as far as it counts.
 
     Args:
         comparison: The comparison.
         node: The group.
         losses: The loss of each client after the split, (m,).
-        unheard: Whose losses by the split do not count, bool (m,). Of personal models they do.
+        ignored: Whose losses by the split do not count, bool (m,). Of personal models they do.
     """
     groups = comparison.groups
     gains = (comparison.losses[:, node] - losses).double()
@@ -178,7 +201,7 @@ def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, unhea
     if not comparison.of_personal_models and all(bool(side.any()) for side in sides):
         small, large = sorted(sides, key=lambda side: int(side.sum()))
         bounded = torch.where(small, bounded.clamp(min=-_largest_loss_of_small_side(gains, small, large)), bounded)
-        bounded = torch.where(unheard, bounded.clamp(min=0.0), bounded)
+        bounded = torch.where(ignored, bounded.clamp(min=0.0), bounded)
     return bounded[groups.inside[node] & comparison.answered]
 
 
@@ -196,7 +219,7 @@ def _largest_loss_of_small_side(gains: torch.Tensor, small: torch.Tensor, large:
     return _LARGEST_LOSS_OF_SMALL_SIDE * float(gains[large].quantile(0.5))
 
 
-def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, heard: torch.Tensor) -> bool:
+def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, counted: torch.Tensor) -> bool:
     """Whether a split lowers the loss of those who have answered.
 
     Personal models make up for groups that differ little, and then gains are chance. But each model of a group has
@@ -205,11 +228,11 @@ def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, heard: torc
     Args:
         comparison: The comparison.
         gains: What each client gains, (m',).
-        heard: Whose losses count, bool (m',). Where some do not, the others must gain beyond chance.
+        counted: Whose losses count, bool (m',). Where some do not, the others must gain beyond chance.
     """
     if comparison.of_personal_models:
         return _gain_p_value(gains) <= comparison.gain_level
-    if not bool(heard.all()) and _gain_p_value(gains[heard]) > _HEARD_LEVEL:
+    if not bool(counted.all()) and _gain_p_value(gains[counted]) > _LEVEL_OF_OTHERS:
         return False
     return float(gains.sum()) > 0
 

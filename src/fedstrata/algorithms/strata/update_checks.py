@@ -54,7 +54,9 @@ def check_updates(
     directions = state.directions
     if directions is not None:
         directions = with_directions(directions, layout, report, state.labels)
-        directions = directions.reassigned(reassigned_clients(state, labels))
+        # A doubted client that was absent when its cluster was split chooses its cluster later.
+        chooses = (state.labels < 0) & (labels >= 0)
+        directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
     found = _check_lengths(layout, replace(state, directions=directions), report, labels)
     state = found.state
     copies = copied(report, labels, state.left_out) if copy_check else nobody
