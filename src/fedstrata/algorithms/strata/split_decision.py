@@ -168,12 +168,12 @@ def _harmful_side(comparison: HoldoutComparison, node: int, losses: torch.Tensor
     groups = comparison.groups
     answered = comparison.answered
     nobody = torch.zeros_like(answered)
-    small, large = sorted((groups.inside[side] for side in groups.children(node)), key=lambda side: int(side.sum()))
     if comparison.of_personal_models or comparison.has_stand_ins or not groups.is_confirmed(groups.children(node)[0]):
         return nobody
-    counts = [(int(side.sum()), int((side & answered).sum())) for side in (small, large)]
-    is_smaller = all(few < many for few, many in zip(*counts, strict=True))
-    if not is_smaller or counts[1][1] < _MIN_LARGER_SIDE:
+    small, large = sorted((groups.inside[side] for side in groups.children(node)), key=lambda side: int(side.sum()))
+    few = int((small & answered).sum())
+    many = int((large & answered).sum())
+    if few >= many or many < _MIN_LARGER_SIDE or int(small.sum()) == int(large.sum()):
         return nobody
     before = comparison.losses[:, node]
     harmed = (losses >= _LEAST_HARM * before) & (losses - before >= _LEAST_EXCESS)
