@@ -236,8 +236,18 @@ def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
     known = left_out(3, 4, of=5).reassigned(moving)
     assert known.left_out.tolist() == moving.tolist()
     assert known.means.tolist() == [-0.5, -0.5, -0.5, 0.0, 0.0]
-    after = after_round(known, ALL, [1.0], [1.0], [1.0], [-1.0], [1.0])
-    assert after.left_out.tolist() == [False, False, False, True, False]
+    turns = [[1.0], [1.0], [1.0], [-1.0], [1.0]]
+    for left in ([3, 4], [3, 4], [3]):
+        known = after_round(known, ALL, *turns)
+        assert known.left_out.nonzero().flatten().tolist() == left
+
+
+def test_who_points_backwards_once_has_to_begin_anew() -> None:
+    """Forwards by chance in two rounds, and backwards in the third."""
+    known = left_out(4, of=5).reassigned(torch.tensor([False] * 4 + [True]))
+    for sign, turned in ((1.0, 2), (1.0, 1), (-1.0, 3), (1.0, 2)):
+        known = after_round(known, ALL, *[[1.0]] * 4, [sign])
+        assert known.left_out[4] and known.turned[4] == turned
 
 
 def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well() -> None:
@@ -246,7 +256,7 @@ def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well(
     assert not alone.left_out.any() and alone.doubted.tolist() == [True, True, False, False, False]
     back = alone.reassigned(torch.tensor([True, True, False, False, False]))
     assert back.left_out.tolist() == [True, True, False, False, False]
-    after = after_round(back, ALL, [-1.0], *[[1.0]] * 4)
+    after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
     assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
 
 
@@ -255,7 +265,7 @@ def test_who_is_doubted_and_reassigned_has_to_point_forwards_as_well() -> None:
     assert not known.left_out.any() and known.suspect.tolist() == [True, True, False, False, False]
     back = known.reassigned(torch.tensor([True, True, False, False, False]))
     assert back.left_out.tolist() == [True, True, False, False, False]
-    after = after_round(back, ALL, [-1.0], *[[1.0]] * 4)
+    after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
     assert after.left_out.tolist() == [True, False, False, False, False]
 
 

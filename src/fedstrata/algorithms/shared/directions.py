@@ -116,7 +116,8 @@ class Directions:
         """The same where some clients, bool (n,), have gone over to other clusters.
 
         How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has
-        to point forwards there first. Two clients with flipped signs would else hide each other in a cluster of five.
+        to point forwards there for some rounds first. Two clients with flipped signs would else hide each other in a
+        cluster of five.
         """
         fresh = self.forgetting(clients)
         waiting = clients & fresh.doubted
@@ -184,9 +185,10 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
         if not bool(reversed_.any()):
             break
         left_out = left_out | reversed_
-    turned = torch.where(left_out & (cosines > 0), 0, turned)
-    left_out &= (means <= 0) | (turned >= _TURNED_ROUNDS)
     doubted = known.doubted[ids]
+    turned = torch.where(left_out & (cosines > 0), 0, turned)
+    turned = _rounds_to_go(turned, known.turned[ids], left_out & doubted, cosines)
+    left_out &= (means <= 0) | (turned >= _TURNED_ROUNDS) | (doubted & (turned > 0))
     # Those who turn together agree with each other, which clears none of them.
     cleared = (cosines > 0) & ~left_out & ~doubted.all()
     return replace(
@@ -195,6 +197,24 @@ def _of_cluster(known: Directions, updates: Rows) -> Directions:
         left_out=after.left_out.index_put((ids,), left_out),
         doubted=after.doubted.index_put((ids,), doubted & ~cleared),
     )
+
+
+def _rounds_to_go(
+    turned: torch.Tensor, before: torch.Tensor, waiting: torch.Tensor, cosines: torch.Tensor
+) -> torch.Tensor:
+    """In how many rounds clients that wait to be taken in again have pointed backwards, int64 (m,); others as they are.
+
+    Whoever waits has to point forwards in as many rounds in a row: its mean has begun anew, and when a model has
+    converged, flipped signs point forwards in many a round by chance.
+
+    Args:
+        turned: In how many rounds each client has pointed backwards, (m,).
+        before: The same before this round.
+        waiting: Who is left out and doubted, bool (m,).
+        cosines: The cosines of this round, (m,).
+    """
+    to_go = torch.where(cosines > 0, (before - 1).clamp(min=0), _TURNED_ROUNDS)
+    return torch.where(waiting, to_go, turned)
 
 
 def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
