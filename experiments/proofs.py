@@ -89,6 +89,24 @@ def grouped() -> str:
     return table(f"data | federation | {FOUND}", rows)
 
 
+def regrouped() -> str:
+    """How often the clusters of today's program are the true groups, and the mean accuracy of Strata."""
+    rows = list[tuple[str, ...]]()
+    for experiment, data in DATA:
+        name = experiment.replace("strata_", "strata_alone_")
+        found = [results(name, f"strata+{on}") for on, _ in (*GROUPED, (ALIKE, ""))]
+        rows.append((data, *(_exact_and_accuracy(runs) for runs in found)))
+    return table(" | ".join(("data", *(federation for _, federation in GROUPED), "alike clients")), rows)
+
+
+def _exact_and_accuracy(runs: Sequence[Result]) -> str:
+    """The number of runs whose clusters are the true groups, and the mean accuracy of all."""
+    if not runs:
+        return MISSING
+    exact = sum(run["ari"] == 1.0 for run in runs)
+    return f"{exact} of {len(runs)}, {mean(run['acc_client'] for run in runs):.3f}"
+
+
 def numbers() -> str:
     """The same for few clients and for many."""
     return table(f"clients | {FOUND}", ((title, *_found(experiment, on)) for experiment, on, title in NUMBERS))
@@ -322,6 +340,7 @@ def _share(hits: Iterable[bool]) -> str:
 
 PROOFS: Mapping[str, Callable[[], str]] = {
     "grouped": grouped,
+    "regrouped": regrouped,
     "numbers": numbers,
     "alike": alike,
     "wrong": wrong,
