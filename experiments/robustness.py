@@ -111,6 +111,21 @@ def tolerated(data: str, rule: str = "mean") -> str:
     return table(f"attack | {' | '.join(tolerated_attacks.WHERE)} | groups exact", rows)
 
 
+def unattacked() -> str:
+    """The mean accuracy without an attack, with Strata's checks of updates and without."""
+    known = federations.read(outcomes.RESULTS / "tolerated_attacks.json")
+    rows = list[tuple[str, ...]]()
+    for data in tolerated_attacks.DATA:
+        names = [tolerated_attacks.unattacked_name(data, checked=checked) for checked in (True, False)]
+        runs = [known.get(name, {"runs": []})["runs"] for name in names]
+        with_checks, without = ({run["seed"]: mean(run["accuracy"]) for run in each} for each in runs)
+        seeds = sorted(with_checks.keys() & without.keys())
+        differences = ", ".join(f"{with_checks[seed] - without[seed]:+.4f}" for seed in seeds)
+        means = (f"{mean(each[seed] for seed in seeds):.3f}" if seeds else MISSING for each in (with_checks, without))
+        rows.append((tolerated_attacks.DATA[data]["name"], *means, differences))
+    return table("data | accuracy | without the checks | difference, by seed", rows)
+
+
 def shares_clusters() -> str:
     """Where honest clients are by who is Byzantine, over all attacks on models."""
     known = federations.read(outcomes.RESULTS / "attacked_shares.json")
@@ -274,5 +289,6 @@ ROBUSTNESS: Mapping[str, Callable[..., str]] = {
     "hidden": hidden,
     "private": private,
     "tolerated": tolerated,
+    "unattacked": unattacked,
 }
 """The tables of docs/attacks.md, docs/personal.md, docs/privacy.md and docs/strata.md."""

@@ -5,8 +5,9 @@
 Adds to ``experiments/results/tolerated_attacks.json`` the seeds that it does not hold yet. Twenty clients with turned
 images of MNIST or CIFAR-10 in four groups, and as many images to test as to train. Strata has its default keys; under
 the attacks that cost most on CIFAR-10, also the geometric median. Of the 20 clients 2 or 4 are Byzantine, or 2 of the 5
-in one group. Each run is compared with one in which the same clients never answer. Of every run: the accuracy of each
-client, its cluster, its true group, and which clients are Byzantine.
+in one group. Each run is compared with one in which the same clients never answer. Without any attack, Strata runs with
+its checks of updates and without. Of every run: the accuracy of each client, its cluster, its true group, and which
+clients are Byzantine.
 """
 
 from __future__ import annotations
@@ -63,6 +64,21 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
 """The data set, the attack, the Byzantine clients and the rule of aggregation of each case."""
 
 
+CHECKS = ("direction_check", "norm_check", "copy_check")
+"""The keys of Strata's checks of updates."""
+
+
+def unattacked_name(data: str, *, checked: bool) -> str:
+    """What a run without an attack is called."""
+    return f"{data}: nobody" + ("" if checked else ", without checks")
+
+
+UNATTACKED: Mapping[str, tuple[str, bool]] = {
+    unattacked_name(data, checked=checked): (data, checked) for data in DATA for checked in (True, False)
+}
+"""The data set of each case without an attack, and whether updates are checked."""
+
+
 def experiment(data: str, attack: str, where: str, rule: str, seed: int) -> dict[str, Any]:
     """The keys of a run."""
     tables = {**case({}), "algorithm": {"name": "strata"}}
@@ -75,6 +91,17 @@ def experiment(data: str, attack: str, where: str, rule: str, seed: int) -> dict
     return {**tables, "attack": {**ATTACKS[attack], **PLACES[where]}}
 
 
+def unattacked_experiment(data: str, checked: bool) -> dict[str, Any]:
+    """The keys of a run without an attack."""
+    algorithm = {"name": "strata"} if checked else {"name": "strata", **dict.fromkeys(CHECKS, False)}
+    return {**case({}), "algorithm": algorithm, "data": {"clients": CLIENTS, **DATA[data]}}
+
+
+def keys_of(name: str, seed: int) -> dict[str, Any]:
+    """The keys of a case."""
+    return unattacked_experiment(*UNATTACKED[name]) if name in UNATTACKED else experiment(*CASES[name], seed)
+
+
 def byzantine(where: str, seed: int) -> tuple[int, ...]:
     """The clients that are Byzantine in all runs with a seed."""
     groups = torch.arange(CLIENTS) // (CLIENTS // GROUPS)
@@ -84,7 +111,7 @@ def byzantine(where: str, seed: int) -> tuple[int, ...]:
 
 def one(name: str, seed: int) -> dict[str, Any]:
     """One run of a case."""
-    return clients_of(experiment(*CASES[name], seed), seed)
+    return clients_of(keys_of(name, seed), seed)
 
 
 def outcomes(
@@ -106,7 +133,7 @@ def outcomes(
 
 def main() -> None:
     """Compute what is missing."""
-    conditions = {name: {"keys": experiment(*CASES[name], seed=0)} for name in CASES}
+    conditions = {name: {"keys": keys_of(name, seed=0)} for name in (*CASES, *UNATTACKED)}
     run_study("tolerated_attacks", __doc__, conditions, one, federations=3)
 
 
