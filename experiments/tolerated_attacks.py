@@ -79,22 +79,21 @@ UNATTACKED: Mapping[str, tuple[str, bool]] = {
 """The data set of each case without an attack, and whether updates are checked."""
 
 
+def unattacked_experiment(data: str, checked: bool = True) -> dict[str, Any]:
+    """The keys of a run without an attack."""
+    checks = {} if checked else dict.fromkeys(CHECKS, False)
+    return {**case({}), "algorithm": {"name": "strata", **checks}, "data": {"clients": CLIENTS, **DATA[data]}}
+
+
 def experiment(data: str, attack: str, where: str, rule: str, seed: int) -> dict[str, Any]:
     """The keys of a run."""
-    tables = {**case({}), "algorithm": {"name": "strata"}}
+    tables = unattacked_experiment(data)
     if rule == ROBUST:
         tables["server"] = {"aggregation": rule}
-    tables["data"] = {"clients": CLIENTS, **DATA[data]}
     if attack == ABSENT:
         absent = byzantine(where, seed)
         return {**tables, "cohort": {"weights": [float(client not in absent) for client in range(CLIENTS)]}}
     return {**tables, "attack": {**ATTACKS[attack], **PLACES[where]}}
-
-
-def unattacked_experiment(data: str, checked: bool) -> dict[str, Any]:
-    """The keys of a run without an attack."""
-    algorithm = {"name": "strata"} if checked else {"name": "strata", **dict.fromkeys(CHECKS, False)}
-    return {**case({}), "algorithm": algorithm, "data": {"clients": CLIENTS, **DATA[data]}}
 
 
 def keys_of(name: str, seed: int) -> dict[str, Any]:

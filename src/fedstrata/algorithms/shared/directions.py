@@ -48,7 +48,8 @@ _MIN_FORWARD_SHARE = 0.75
 """A client can only turn round if it has gone with the others: if its mean is at least this share of the median."""
 
 _TURNED_ROUNDS = 3
-"""A client is left out after so many rounds in which it points backwards."""
+"""A client is left out after so many rounds in which it points backwards. If it is doubted, it comes back after as many
+in a row in which it points forwards."""
 
 _AXIS_COLUMNS = 4096
 """The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
