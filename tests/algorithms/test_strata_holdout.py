@@ -414,6 +414,17 @@ def test_a_smaller_side_that_does_harm_to_itself_is_split_off_and_doubted(
         assert found.decision.values["gain"] == pytest.approx(3 * 0.05 / 5)
 
 
+@pytest.mark.parametrize("claimed", [-1000.0, 1000.0])
+def test_one_liar_among_the_others_does_not_hide_that_they_gain(claimed: float) -> None:
+    """Each counts up to the median of 0.05: with the loss, (9 x 0.05 - 0.05) / 10 = 0.04, t = 0.04 / 0.01 = 4.
+
+    With three times 0.05 for the loss, t would be 0.03 / 0.02 = 1.5 < 1.83. With the gain in full, t would be 1.
+    """
+    gains = [0.05] * 9 + [claimed] + [-0.25, -0.25, -0.25]
+    found = split_decision(of_groups(gains, large=10), 5, holdout_check=True, harm_check=True)
+    assert found.count == 2 and found.doubted.tolist() == [10, 11, 12]
+
+
 def test_nobody_is_doubted_without_the_check() -> None:
     found = split_decision(of_groups(HARMFUL, large=3), 5, holdout_check=True)
     assert found.count == 1 and not len(found.doubted)

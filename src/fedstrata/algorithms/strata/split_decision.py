@@ -232,9 +232,20 @@ def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, counted: to
     """
     if comparison.of_personal_models:
         return _gain_p_value(gains) <= comparison.gain_level
-    if not bool(counted.all()) and _gain_p_value(gains[counted]) > _LEVEL_OF_OTHERS:
+    if not bool(counted.all()) and _gain_p_value(_of_equal_influence(gains[counted])) > _LEVEL_OF_OTHERS:
         return False
     return float(gains.sum()) > 0
+
+
+def _of_equal_influence(gains: torch.Tensor) -> torch.Tensor:
+    """Gains of which none counts for more than the median one, up or down, (m,).
+
+    The t-test of the others would else find nothing as soon as one of them claims a large loss or gain.
+    """
+    if not len(gains):
+        return gains
+    largest = float(gains.abs().quantile(0.5))
+    return gains.clamp(min=-largest, max=largest)
 
 
 def _gain_p_value(gains: torch.Tensor) -> float:
