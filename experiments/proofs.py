@@ -354,4 +354,4 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "small": small,
     "cost": cost,
 }
-"""The tables of docs/strata.md."""
+"""The tables of docs/strata.md, docs/strata-proof.md and docs/strata-results.md."""

@@ -291,4 +291,4 @@ ROBUSTNESS: Mapping[str, Callable[..., str]] = {
     "tolerated": tolerated,
     "unattacked": unattacked,
 }
-"""The tables of docs/attacks.md, docs/personal.md, docs/privacy.md and docs/strata.md."""
+"""The tables of docs/attacks.md, docs/personal.md, docs/privacy.md and docs/strata-results.md."""

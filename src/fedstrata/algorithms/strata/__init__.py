@@ -1,4 +1,4 @@
-"""fedstrata's own algorithm: see docs/strata.md, and `algorithm` for the four steps of a round."""
+"""fedstrata's own algorithm: see docs/strata-steps.md, and `algorithm` for the four steps of a round."""
 
 from fedstrata.algorithms.strata.algorithm import Strata
 
