@@ -136,6 +136,15 @@ def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], messag
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("algorithm", "warned"), [("oracle", True), ("strata", False)])
+@pytest.mark.parametrize("method", ["none", "best"])
+def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, method: str) -> None:
+    attack = {"kind": "zero", "losses": "for_splits"}
+    keys = {**TABLES, "algorithm": {"name": algorithm}, "personal": {"method": method}, "attack": attack}
+    warnings = build_run(load_experiment(keys)).warnings
+    assert any("attack.losses" in line for line in warnings) is warned
+
+
 def test_one_cluster_needs_true_groups() -> None:
     attack = {"kind": "zero", "where": "one_cluster"}
     with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):

@@ -35,8 +35,8 @@ class Best:
     When the rounds are over, every client tunes its model on each half of its training data, for half of the epochs.
     On the other half it scores the model, the tuned one, and models between them. Then it tunes its model on all of its
     training data, and keeps the share with the lowest loss; somewhat more, as twice the samples tune better. Test data
-    have no part in it. The server learns these losses, and nothing else. The learning rate of a tuning falls linearly
-    from `local.lr` to 0.
+    have no part in it. The server learns losses and the sizes of the halves, and chooses. The learning rate of a tuning
+    falls linearly from `local.lr` to 0.
 
     Attributes:
         epochs: The local epochs of the tuning on all training data. Cross-validation tunes for half as many, rounded

@@ -108,7 +108,8 @@ def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
     """What an attack leaves without effect, in a line each."""
     table = experiment.attack
     name = experiment.algorithm.name
-    compares = name == "strata" or name not in ALGORITHMS or experiment.personal.method != "none"
+    # Personal stages come after the rounds, and nobody lies there.
+    compares = name == "strata" or name not in ALGORITHMS
     if table.all_honest or table.losses == "honest" or compares:
         return ()
     return (
