@@ -8,13 +8,17 @@ import torch
 
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import (
+    _ERRORS_TASK,
+    _LOSS_TASK,
     HoldoutComparison,
+    comparison_of,
     first_half_updates,
     group_updates,
     start_comparison,
+    with_answers,
 )
 from fedstrata.algorithms.strata.split_decision import split_decision
-from fedstrata.core import Decision, Layout, Rows, TensorSpec
+from fedstrata.core import Decision, Layout, Report, Result, Rows, TensorSpec
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.testing import toy_problem
 
@@ -94,13 +98,6 @@ def test_the_clearest_twenty_splits_of_many_clients_are_tried() -> None:
     tree = candidate_groups(single_group(60), torch.arange(60), many)
     assert tree is not None and len(tree) == 1 + 2 * 20
     assert all(int(tree.parents[node]) < node for node in range(len(tree)))
-
-
-def test_a_tree_goes_on_without_clients_that_have_left_until_a_side_is_empty() -> None:
-    tree = candidate_groups(single_group(4), torch.arange(4), PAIRS)
-    assert tree is not None
-    assert members(tree.only(torch.tensor([True, False, True, True])))[:3] == [[0, 1, 2], [0], [1, 2]]
-    assert tree.only(torch.tensor([False, False, True, True])) is None
 
 
 def comparison(
@@ -196,6 +193,36 @@ def test_a_comparison_is_complete_when_half_have_answered_and_someone_on_each_si
         losses_by_share = one.losses_by_share.clone()
         losses_by_share[silent] = torch.nan
         assert replace(one, losses_by_share=losses_by_share).complete is complete
+
+
+def test_a_comparison_goes_on_without_clients_that_have_left_until_a_side_is_empty() -> None:
+    one = comparison(0.0, 0.5, confirmed=False, losses=(3.0, 2.0, 1.0))
+    fewer = one.only(torch.tensor([True, False, True, True]))
+    assert fewer is not None and members(fewer.groups)[:3] == [[0, 1, 2], [0], [1, 2]]
+    assert fewer.clients.tolist() == [0, 2, 3] and len(fewer.errors) == len(fewer.losses) == 3
+    assert one.only(torch.tensor([False, False, True, True])) is None
+
+
+@pytest.mark.parametrize(("errors", "units"), [([float("nan")] * 3, 100.0), ([0.9, 0.0, 0.9], 0.0)])
+def test_no_answer_of_one_client_spoils_an_error_rate_test(errors: list[float], units: float) -> None:
+    """Nineteen clients in two unconfirmed groups err 0 by their own model and 0.5 by the other; the last one lies."""
+    second = torch.arange(20) >= 10
+    tree = replace(sides(*second.tolist()), confirmed=0)
+    clients = torch.arange(20)
+    decision = Decision("models_differ")
+    begun = comparison_of(clients, tree, torch.zeros(3, 2), level=0.05, decision=decision, round=3)
+    told = torch.where(tree.inside.T, 0.0, 0.5)
+    told[19] = torch.tensor(errors)
+    losses = torch.tensor([3.0, 1.0, 1.0]).expand(20, 3)
+    rows = Rows(clients, torch.zeros(20, 2))
+    result = Result(rows, torch.zeros(20, dtype=torch.int64), torch.ones(20), losses)
+    samples = torch.full((20, 1), 100.0)
+    samples[19] = units
+    report = Report(
+        {_LOSS_TASK: result, _ERRORS_TASK: replace(result, losses=told)}, client_stats={"units": Rows(clients, samples)}
+    )
+    answered = with_answers(begun, report, 4, torch.tensor([], dtype=torch.int64))
+    assert answered is not None and split_decision(answered, 4, holdout_check=True).count == 2
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def compared(own: float, away: float, *, losses: tuple[float, float], outliers: 
     groups = _outlier_groups(search, sent)
     models = torch.zeros(len(groups), 2)
     decision = Decision("outliers_differ")
-    empty = comparison_of(ids, groups, models, level=0.01, decision=decision, round=3)
+    empty = comparison_of(ids, groups, models, level=0.01, decision=decision, round=3, of_outliers=True)
     errors = torch.where(last[:, None], own, away).repeat(1, len(groups))
     errors[:, 0] = torch.where(last, away, own)
     loss = torch.where(last[:, None], losses[1], 9.0).repeat(1, len(groups))
@@ -107,6 +107,20 @@ def test_two_outliers_whose_models_fit_each_other_share_a_cluster() -> None:
     assert found is not None and found.groups.tolist() == [0] * 8 + [1] * 2
     p = 4 * exp(-2 * 1.2**2 / (2 * 4 / 100 / 4 + 8 * 4 / 100 / 64))
     assert found.decision.values["p"] == pytest.approx(p)
+
+
+def test_outliers_that_leave_or_do_not_answer_are_not_waited_for() -> None:
+    three = compared(0.2, 0.8, losses=(2.0, 0.5), outliers=3)
+    stays = torch.arange(10) != 7
+    silent = replace(three, losses_by_share=torch.where(stays[:, None, None], three.losses_by_share, torch.nan))
+    assert silent.complete
+    found = outlier_decision(silent, round=4)
+    assert found is not None and found.groups.tolist() == [0] * 7 + [1] * 3
+    left = three.only(stays)
+    assert left is not None and left.complete
+    found = outlier_decision(left, round=4)
+    assert found is not None and found.groups.tolist() == [0] * 7 + [1] * 2
+    assert three.only(torch.arange(10) < 7) is None and three.only(torch.arange(10) >= 7) is None
 
 
 @pytest.mark.parametrize("groups", [[0] * 19 + [1], [0] * 18 + [1] * 2, [0] * 18 + [1, 2]])

@@ -163,6 +163,18 @@ def test_a_round_in_which_a_group_did_not_train_does_not_count() -> None:
     assert with_trial_round(PROBLEM, before, Report(results)) is before
 
 
+def test_a_group_that_all_members_have_left_is_not_waited_for() -> None:
+    """Client 3 is alone in a group of the second side."""
+    begun = trial().only(torch.tensor([True, True, False, True]))
+    assert begun is not None
+    results = {
+        "trial 0": result([1, 2, 4], [1.0, 1.0, 1.0]),
+        "trial 1": result([1, 2, 4], [1.0, 1.0, 1.0]),
+        "trial 2": result([4], [1.0]),
+    }
+    assert with_trial_round(PROBLEM, begun, Report(results)).rounds == 1
+
+
 def test_a_byzantine_client_that_scales_its_updates_in_a_trial_counts_as_much_as_two() -> None:
     everyone = single_group(5)
     updates = result([1, 2, 3, 4, 5], [1.0, 1.0, 1.0, 1.0, -90.0])

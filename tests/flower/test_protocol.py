@@ -200,7 +200,8 @@ def answered(draw: st.DrawFn) -> tuple[Request, Reply]:
             draw(st.one_of(st.just(float("nan")), st.floats(0, most, width=32))) for _ in task.candidates[0].tolist()
         ]
         taken = torch.tensor([draw(st.sampled_from(models))])
-        return Result(Rows(ids, row), taken, torch.tensor([draw(st.integers(1, 9))]), torch.tensor([losses]))
+        largest = 9 if task.max_samples is None else int(task.max_samples[0])
+        return Result(Rows(ids, row), taken, torch.tensor([draw(st.integers(1, largest))]), torch.tensor([losses]))
 
     def score(evaluation: Evaluation) -> Score:
         loss = torch.tensor([draw(st.floats(0, 9, width=32))])
@@ -267,6 +268,16 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
     told = Reply(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
     with pytest.raises(InputError, match=message):
         read_reply(write_reply(told, asked, LAYOUT, "run"), asked, LAYOUT, ReplyBounds("run", 9, 5))
+
+
+def test_nobody_claims_a_larger_fold_than_it_was_asked_for() -> None:
+    task = replace(whole_fit(), max_samples=torch.tensor([4]))
+    ids = torch.tensor([0])
+    asked = request_for(Plan(1, 0, ids, torch.ones(1, LAYOUT.p), {"train": task}), 0, LAYOUT, ())
+    result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[torch.nan]]))
+    payload = write_reply(Reply(Report({"train": result}), (), False), asked, LAYOUT, "run")
+    with pytest.raises(InputError, match="expected result train to be of 1 to 4 samples, found 5"):
+        read_reply(payload, asked, LAYOUT, ReplyBounds("run", 9, 5))
 
 
 def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:

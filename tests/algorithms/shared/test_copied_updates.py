@@ -48,6 +48,15 @@ def test_the_same_is_meant_up_to_rounding() -> None:
     assert copies([*DISTINCT, [2.0, 0.0], [2.0, 1e-3]], [0] * 6) == []
 
 
+def test_copies_are_found_that_move_little_where_updates_are_compared_first() -> None:
+    """Of 20,000 columns, the second and the third are not among the 4096 of the first comparison."""
+    sent = [[0.0] * 20_000 for _ in range(8)]
+    for client, update in enumerate(sent):
+        update[0] = 0.0 if client >= 5 else 1.0 + client
+        update[1 if client >= 5 else 2] = 1.0
+    assert copies(sent, [0] * 8) == [6, 7]
+
+
 def test_where_half_of_a_cluster_send_what_others_send_everyone_counts() -> None:
     """Two of five may be sybils. Two of four, or two pairs of seven and eight, are what the cluster is like."""
     same = [[-1.0, 0.5]] * 2

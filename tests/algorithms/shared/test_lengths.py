@@ -83,6 +83,16 @@ def test_the_largest_median_bounds_what_norms_are_compared_with() -> None:
     assert known.last.tolist() == pytest.approx([log(0.4)] * 4 + [log(4.0)])
 
 
+def test_the_number_of_a_cluster_changes_nothing() -> None:
+    """A cluster of norm 1 beside one of norm 20: a quarter of 20 is what all norms are compared with at least."""
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    norms = [1.0, 1.0, 1.0, 3.0, 20.0, 20.0, 20.0, 20.0]
+    nobody = torch.zeros(8, dtype=torch.bool)
+    one = after_report(no_lengths(8), report_of(norms, chosen=labels.tolist()), labels, nobody)
+    other = after_report(no_lengths(8), report_of(norms, chosen=(1 - labels).tolist()), 1 - labels, nobody)
+    assert one.logs.tolist() == other.logs.tolist() == pytest.approx([log(1 / 5)] * 3 + [log(3 / 5)] + [0.0] * 4)
+
+
 def test_norms_that_lie_far_apart_are_no_reason_to_leave_anybody_out() -> None:
     """From 1/9 to 9 times the median, of five clients: the score of the longest is 0.6745 * log 9 / log 3 = 1.35."""
     assert not after_rounds(*[[1 / 9, 1 / 3, 1.0, 3.0, 9.0]] * 4).left_out.any()

@@ -11,6 +11,8 @@ would weaken honest groups of clients that are alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedstrata.core import TRAIN, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
@@ -61,13 +63,11 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
         rows: The places of those that are compared.
     """
     some = updates.values[:, evenly_spread(updates.values.shape[1], _COLUMNS)]
-    norms = torch.linalg.vector_norm(some, dim=1).tolist()
-    # Equal updates have equal norms, so that only those of nearly the same norm are compared.
+    norms = torch.linalg.vector_norm(updates.values, dim=1).tolist()
+    moved = [row for row in rows.tolist() if norms[row] > _TINY]
     groups = list[list[int]]()
-    for row in sorted(rows.tolist(), key=lambda row: (norms[row], row)):
-        near = (group for group in reversed(groups) if norms[row] - norms[group[0]] <= _TOLERANCE * norms[row])
-        same = (group for group in near if _are_same(some, group[0], row) and _are_same(updates.values, group[0], row))
-        group = next(same, None)
+    for row in sorted(moved, key=lambda row: (norms[row], row)):
+        group = _group_of(row, groups, norms, (some, updates.values))
         if group is None:
             groups.append([row])
         else:
@@ -75,7 +75,23 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
     return [updates.clients[group].tolist() for group in groups if len(group) > 1]
 
 
-def _are_same(values: torch.Tensor, one: int, other: int) -> bool:
-    """Whether two of some updates, (m, p), are the same, and not zero."""
-    length = float(torch.linalg.vector_norm(values[other]))
-    return length > _TINY and float(torch.dist(values[one], values[other])) <= _TOLERANCE * length
+def _group_of(
+    row: int, groups: Sequence[list[int]], norms: Sequence[float], values: Sequence[torch.Tensor]
+) -> list[int] | None:
+    """The group of those that have sent the same as a client; None if nobody has.
+
+    Args:
+        row: The place of its update.
+        groups: The groups so far, in ascending order of their norms, none above that of the update.
+        norms: The norms of all updates, m.
+        values: Some of their columns, and all, (m, c) each. The distance in some columns is no larger than in all.
+    """
+    largest = _TOLERANCE * norms[row]
+    for group in reversed(groups):
+        first = group[0]
+        # Equal updates have equal norms.
+        if norms[row] - norms[first] > largest:
+            return None
+        if all(float(torch.dist(each[first], each[row])) <= largest for each in values):
+            return group
+    return None

@@ -108,8 +108,13 @@ class Lengths:
 
 def no_lengths(clients: int) -> Lengths:
     """What is known before the first round, of n clients."""
-    nobody = torch.zeros(clients, dtype=torch.bool)
-    return Lengths(torch.zeros(clients), torch.zeros(clients), torch.full((clients,), torch.nan), nobody, nobody)
+    return Lengths(
+        logs=torch.zeros(clients),
+        weights=torch.zeros(clients),
+        last=torch.full((clients,), torch.nan),
+        left_out=torch.zeros(clients, dtype=torch.bool),
+        drifted=torch.zeros(clients, dtype=torch.bool),
+    )
 
 
 def update_norms(layout: Layout, report: Report) -> torch.Tensor:
@@ -144,11 +149,13 @@ def with_lengths(
     leaving = (here >= 0) & (result.chosen != here) & ~newcomers[ids]
     left_out = torch.zeros_like(known.left_out)
     left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
-    after = replace(known, left_out=left_out)
-    for cluster in here[own].unique().tolist():
-        rows = own & (here == cluster) & (norms > _TINY)
-        if int(rows.sum()) >= _MIN_CLIENTS:
-            after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
+    of_clusters = [own & (here == cluster) & (norms > _TINY) for cluster in here[own].unique().tolist()]
+    compared = [rows for rows in of_clusters if int(rows.sum()) >= _MIN_CLIENTS]
+    # All clusters of the round are compared with the same largest median.
+    largest = max([known.largest_median, *(float(norms[rows].median()) for rows in compared)])
+    after = replace(known, left_out=left_out, largest_median=largest)
+    for rows in compared:
+        after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
     return after
 
 
@@ -162,7 +169,6 @@ def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: t
         weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
         last=known.last.index_put((ids,), logs),
         left_out=known.left_out.index_put((ids,), _too_long(known, ids, logs)),
-        largest_median=max(float(norms.median()), known.largest_median),
     )
     # What a client has sent before says nothing about its new data.
     forgotten = torch.zeros_like(known.drifted).index_put((ids,), jumped)

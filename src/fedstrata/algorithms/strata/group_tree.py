@@ -40,7 +40,7 @@ class GroupTree:
         return len(self) // 2 - self.confirmed
 
     def children(self, node: int) -> list[int]:
-        """The two subgroups of a group, or none."""
+        """The subgroups of a group: two, or none; of all outliers and all others, every group of outliers."""
         return (self.parents == node).nonzero().flatten().tolist()
 
     def is_confirmed(self, node: int) -> bool:
@@ -81,12 +81,6 @@ class GroupTree:
         places = {node: place for place, node in enumerate(kept)}
         parents = torch.tensor([-1, *(places[int(self.parents[node])] for node in kept[1:])])
         return GroupTree(self.inside[kept], parents, len(kept) // 2)
-
-    def only(self, kept: torch.Tensor) -> GroupTree | None:
-        """The tree for some of the clients, by a bool (m,); None where the first split has an empty side."""
-        inside = self.inside[:, kept]
-        both_sides = all(bool(inside[side].any()) for side in self.children(0))
-        return replace(self, inside=inside) if both_sides else None
 
 
 def single_group(m: int) -> GroupTree:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, placed
-from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Rows
+from fedstrata.core import TRAIN, Decision, Layout, LocalTask, Plan, Problem, Report, Result, Rows
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
 
@@ -58,6 +58,9 @@ the median of what the members of its group do."""
 
 _MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
+
+OUTLIERS = 1
+"""The group of all outliers in a comparison of outliers."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +133,27 @@ class HoldoutComparison:
         return bounded[:, torch.arange(len(best)), best]
 
     @property
+    def sides(self) -> torch.Tensor:
+        """Who is on each of the two sides, bool (2, m): of the first split, or the outliers and all others."""
+        if not self.of_outliers:
+            return self.groups.inside[self.groups.children(0)]
+        outliers = self.groups.inside[OUTLIERS]
+        return torch.stack([outliers, ~outliers])
+
+    @property
     def complete(self) -> bool:
         """Whether half of those compared have answered, and someone on each side."""
-        sides = self.groups.inside[self.groups.children(0)]
-        on_each_side = bool((sides & self.answered).any(dim=1).all())
+        on_each_side = bool((self.sides & self.answered).any(dim=1).all())
         return 2 * int(self.answered.sum()) >= len(self.clients) and on_each_side
 
     def only(self, kept: torch.Tensor) -> HoldoutComparison | None:
         """The comparison for some of the clients, by a bool (m,); None where a side is left without any."""
-        groups = self.groups.only(kept)
-        if groups is None:
+        if not bool(self.sides[:, kept].any(dim=1).all()):
             return None
         return replace(
             self,
             clients=self.clients[kept],
-            groups=groups,
+            groups=replace(self.groups, inside=self.groups.inside[:, kept]),
             losses_by_share=self.losses_by_share[kept],
             errors=self.errors[kept],
             samples=self.samples[kept],
@@ -423,17 +432,27 @@ def with_answers(
     losses_by_share = comparison.losses_by_share.clone()
     errors = comparison.errors.clone()
     samples = comparison.samples.clone()
-    result = report.results[_LOSS_TASK]
-    for place, client in _unanswered(comparison, result.updates.clients):
-        row = int((result.updates.clients == client).nonzero())
+    measured_losses = report.results[_LOSS_TASK]
+    measured_errors = report.results[_ERRORS_TASK]
+    units = report.client_stats["units"]
+    both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
+    for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
         nodes = comparison.groups.models_for(place)
-        answer = result.losses[row, : len(nodes) * losses_by_share.shape[2]].reshape(len(nodes), -1)
-        losses_by_share[place, nodes] = bounded_losses(answer)
-        errors[place, nodes] = report.results[_ERRORS_TASK].losses[row, : len(nodes)]
-        samples[place] = report.client_stats["units"].of(torch.tensor([client])).flatten()[0]
+        answer = measured_losses.losses[_row_of(measured_losses, client), : len(nodes) * losses_by_share.shape[2]]
+        losses_by_share[place, nodes] = bounded_losses(answer.reshape(len(nodes), -1))
+        # Nothing that a client claims may spoil a test of all: an error rate of nan, or no samples behind it.
+        errors[place, nodes] = measured_errors.losses[_row_of(measured_errors, client), : len(nodes)].nan_to_num(
+            nan=1.0
+        )
+        samples[place] = units.of(torch.tensor([client])).flatten()[0].clamp(min=1.0)
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
+
+
+def _row_of(result: Result, client: int) -> int:
+    """The row of a client in a result."""
+    return int((result.updates.clients == client).nonzero())
 
 
 def bounded_losses(losses: torch.Tensor) -> torch.Tensor:

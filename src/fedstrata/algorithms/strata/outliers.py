@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.split_half import compared_layers
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
-from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, mean_update
+from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of, mean_update
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
 from fedstrata.lazy_torch import torch
@@ -43,8 +43,8 @@ MAX_SEARCH_ROUNDS = 10
 OUTLIER_TASK = "outlier training"
 """The task in which outliers train."""
 
-_EVERYONE, _OUTLIERS = 0, 1
-"""The groups of everyone and of all outliers in a comparison."""
+_EVERYONE = 0
+"""The group of everyone in a comparison."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit 
         comparison: One in which enough have answered.
         round: The round of the last answers.
     """
-    separated = _separated_groups(comparison, _OUTLIERS)
+    separated = _separated_groups(comparison, OUTLIERS)
     if not separated:
         return None
     labels = torch.zeros(len(comparison.clients), dtype=torch.int64)
@@ -214,6 +214,8 @@ def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit 
 
 def _separated_groups(comparison: HoldoutComparison, group: int) -> list[int]:
     """The groups inside a group of outliers, or itself, that get a cluster of their own."""
+    if not bool((comparison.groups.inside[group] & comparison.answered).any()):
+        return []
     sides = _sides(comparison.groups, group)
     if sides and _p(comparison, *sides) <= comparison.level:
         return [found for side in sides for found in _separated_groups(comparison, side)]
@@ -224,7 +226,7 @@ def _separated_groups(comparison: HoldoutComparison, group: int) -> list[int]:
 
 def _sides(groups: GroupTree, group: int) -> list[int]:
     """The two sides of a group of outliers, or none."""
-    for first in range(_OUTLIERS + 1, len(groups), 2):
+    for first in range(OUTLIERS + 1, len(groups), 2):
         if torch.equal(groups.inside[first] | groups.inside[first + 1], groups.inside[group]):
             return [first, first + 1]
     return []
@@ -235,11 +237,11 @@ def _p(comparison: HoldoutComparison, group: int, other: int | None = None) -> f
 
     The number is that of all tests that may be made (Bonferroni): of each group of outliers, and of each two sides.
     """
-    groups = len(comparison.groups) - _OUTLIERS
+    groups = len(comparison.groups) - OUTLIERS
     tests = groups + groups // 2
     inside = comparison.groups.inside
     if other is None:
-        return min(1.0, tests * two_groups_p(comparison, group, _EVERYONE, inside[group], ~inside[_OUTLIERS]))
+        return min(1.0, tests * two_groups_p(comparison, group, _EVERYONE, inside[group], ~inside[OUTLIERS]))
     return min(1.0, tests * two_groups_p(comparison, group, other, inside[group], inside[other]))
 
 

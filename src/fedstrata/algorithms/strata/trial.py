@@ -266,7 +266,9 @@ def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> Gro
             models[model] += mean_update(problem, each.updates.at(each.models == model))[0]
             trained.add(model)
     count = len(trial.comparison.models)
-    if not trained.issuperset(range(count)):
+    # A group that all members have left is not compared any more.
+    waited_for = trial.comparison.groups.inside.any(dim=1).nonzero().flatten().tolist()
+    if not trained.issuperset(waited_for):
         return trial  # A model that goes on without others would be compared with less trained ones.
     comparison = replace(trial.comparison, models=models[:count].clone())
     beside = _beside_after_round(problem, trial, models, training)
