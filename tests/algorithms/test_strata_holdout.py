@@ -6,17 +6,10 @@ from math import exp, log
 import pytest
 import torch
 
+from fedstrata.algorithms.strata.group_models import first_half_updates, group_updates
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import (
-    _ERRORS_TASK,
-    _LOSS_TASK,
-    HoldoutComparison,
-    comparison_of,
-    first_half_updates,
-    group_updates,
-    start_comparison,
-    with_answers,
-)
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, start_comparison
+from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, with_answers
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Layout, Report, Result, Rows, TensorSpec
 from fedstrata.core.private_aggregation import CentralPrivacy
@@ -293,7 +286,7 @@ def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
         [[1] * 7, [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1] + [0] * 3]
     )
     groups = GroupTree(inside.bool(), torch.tensor([-1, 0, 0, 1, 1]), confirmed=1)
-    updates = Rows(torch.arange(7), torch.tensor([1.0, 3.0, 5.0, 7.0, 8.0, 9.0, 16.0])[:, None].expand(7, 6))
+    updates = Rows(torch.arange(7), torch.tensor([1.0, 3.0, 5.0, 7.0, 10.0, 11.0, 12.0])[:, None].expand(7, 6))
 
     def means(min_cluster: int) -> list[float]:
         problem = replace(toy_problem(clients=7), min_cluster=min_cluster)

@@ -6,7 +6,6 @@ its proof and its limits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -17,21 +16,11 @@ from fedstrata.algorithms.shared.directions import no_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.lengths import no_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, next_level, usable_sizes
-from fedstrata.algorithms.strata.holdout import (
-    HoldoutComparison,
-    add_evaluation_tasks,
-    first_half_updates,
-    stand_ins,
-    start_comparison,
-    with_answers,
-)
-from fedstrata.algorithms.strata.outliers import (
-    add_outlier_training,
-    compare_outliers,
-    outlier_decision,
-    start_search,
-)
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, usable_sizes
+from fedstrata.algorithms.strata.conclusions import conclude
+from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
+from fedstrata.algorithms.strata.outliers import add_outlier_training
+from fedstrata.algorithms.strata.proposals import propose
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     open_clusters,
@@ -41,11 +30,8 @@ from fedstrata.algorithms.strata.reassignment import (
     unsettled,
 )
 from fedstrata.algorithms.strata.split_clusters import split_clusters
-from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.split_tests import (
-    SplitTest,
     clusters_to_test,
-    confirmed_groups,
     decisions_of,
     decisions_without_test,
     matrices_of,
@@ -55,22 +41,13 @@ from fedstrata.algorithms.strata.state import (
     ClusterState,
     StabilityMonitor,
     StrataState,
-    is_sampled,
     monitor_round,
     pending_after_split,
     with_answer_counts,
     with_membership_changes,
 )
-from fedstrata.algorithms.strata.trial import (
-    CLEAR_LEVEL,
-    add_trial_tasks,
-    may_be_tried,
-    start_trial,
-    trial_decision,
-    trial_events,
-    with_trial_round,
-)
-from fedstrata.algorithms.strata.update_checks import check_updates
+from fedstrata.algorithms.strata.trial import add_trial_tasks, trial_events
+from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -179,61 +156,67 @@ class Strata:
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
-        before = state
-        state = with_membership_changes(state)
-        labels = self.assign(problem, state, report)
-        reassigned = reassigned_clients(state, labels)
-        state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
-        copy_check = self.copy_check and problem.privacy is None
-        checked = check_updates(problem.layout, state, report, labels, copy_check=copy_check)
-        state, report = checked.state, checked.report
-        participants = clusters_to_test(problem, state, self.alpha, self.folds, answering_cohort(report))
-        decisions = decisions_without_test(state, participants, self.folds)
+        before = with_membership_changes(state)
+        labels = self.assign(problem, before, report)
+        reassigned = reassigned_clients(before, labels)
+        checked = self._check_updates(problem, before, report, labels, reassigned)
+        participants = clusters_to_test(
+            problem, checked.state, self.alpha, self.folds, answering_cohort(checked.report)
+        )
 
-        # 1. Conclude the trials and hold-out comparisons in which enough clients have answered. Start the trials of
-        # groups whose gain is not clear, and the comparisons of outliers.
-        state, tried = self._go_on_with_trials(problem, state, report)
-        state, compared = self._go_on_with_comparisons(problem, state, report)
-        state = self._compare_outliers(problem, state, report)
-        concluded = {**tried, **compared}
-        decisions |= {cluster: split.decision for cluster, split in concluded.items()}
-        trials = trial_events(before.trials, state.trials, tried, state.nodes)
-        splits = {cluster: split for cluster, split in concluded.items() if split.count > 1}
+        # 1. Conclude trials and hold-out comparisons.
+        concluded = conclude(problem, checked.state, checked.report, alpha=self.alpha, holdout_check=self.holdout_check)
 
         # 2. Test the clusters that are due and that are not split already.
-        tested = [each for each in participants if each.cluster not in splits]
-        state, tests = run_tests(problem, state, report, tested, labels, self.alpha)
-        decisions |= decisions_of(state, tests)
+        due = [each for each in participants if each.cluster not in concluded.splits]
+        tested, tests = run_tests(problem, concluded.state, checked.report, due, labels, self.alpha)
 
-        # 3. Compare models of the groups where a test confirmed some. Without the check they are split in this round.
-        # Where it confirmed none, the outliers train models of their own.
-        state, confirmed = self._start_comparisons(problem, state, tests)
-        splits |= confirmed
+        # 3. Compare models of the groups where a test confirmed some, or search for outliers.
+        proposed, at_once = propose(
+            problem,
+            tested,
+            tests,
+            alpha=self.alpha,
+            holdout_check=self.holdout_check,
+            personal_models=self.holdout_models == "personal",
+        )
 
         # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
-        state = replace(state, sizes=usable_sizes(state.sizes, report, participants))
-        parted = split_clusters(state, labels, splits, self.reassignment_rounds)
-        after, diagnostics = aggregate(problem, state, checked.counted, parted.labels, parted.parents, decisions)
-        monitor, stability = monitor_round(problem, before, report)
+        proposed = replace(proposed, sizes=usable_sizes(proposed.sizes, checked.report, participants))
+        parted = split_clusters(proposed, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
+        decisions = {
+            **decisions_without_test(checked.state, participants, self.folds),
+            **{cluster: split.decision for cluster, split in concluded.decided.items()},
+            **decisions_of(tested, tests),
+        }
+        after, diagnostics = aggregate(problem, proposed, checked.counted, parted.labels, parted.parents, decisions)
+        monitor, stability = monitor_round(problem, state, checked.report)
+        directions = proposed.directions
         after = replace(
             after,
-            directions=state.directions and state.directions.doubting(parted.doubted),
-            clusters=with_answer_counts(parted.clusters, after.labels, report),
-            pending_after_split=pending_after_split(before, after),
+            directions=None if directions is None else directions.doubting(parted.doubted),
+            clusters=with_answer_counts(parted.clusters, after.labels, checked.report),
+            pending_after_split=pending_after_split(state, after),
             monitor=monitor,
         )
-        doubts = ({"kind": "doubted", "clients": parted.doubted.tolist()},) if len(parted.doubted) else ()
-        return after, Diagnostics(
-            events=(
-                *checked.events,
-                *doubts,
-                *trials,
-                *reassignment_events(state, labels, reassigned),
-                *diagnostics.events,
-            ),
-            metrics=(*diagnostics.metrics, *stability),
-            matrices=matrices_of(problem.layout, state, tests),
+        events = (
+            *checked.events,
+            *parted.events,
+            *trial_events(state.trials, concluded.state.trials, concluded.by_trial, state.nodes),
+            *reassignment_events(before, labels, reassigned),
+            *diagnostics.events,
         )
+        metrics = (*diagnostics.metrics, *stability)
+        return after, Diagnostics(events, metrics, matrices_of(problem.layout, tested, tests))
+
+    def _check_updates(
+        self, problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor
+    ) -> CheckedUpdates:
+        """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
+        state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
+        # With central differential privacy, no client may decide whether another one counts.
+        copy_check = self.copy_check and problem.privacy is None
+        return check_updates(problem.layout, state, report, labels, copy_check=copy_check)
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
         """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""
@@ -247,117 +230,3 @@ class Strata:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def _go_on_with_trials(
-        self, problem: Problem, state: StrataState, report: Report
-    ) -> tuple[StrataState, dict[int, ClusterSplit]]:
-        """The state with the trials after a round, and what was decided where enough have measured, by cluster."""
-        round = state.round + 1
-        concluded = dict[int, ClusterSplit]()
-        clusters = list(state.clusters)
-        for cluster, trial in state.trials.items():
-            trial = with_trial_round(problem, trial, report)
-            is_over = trial.comparison.complete or trial.is_given_up(round)
-            if trial.comparison.complete:
-                concluded[cluster] = trial_decision(trial, round, holdout_check=self.holdout_check)
-            clusters[cluster] = replace(clusters[cluster], trial=None if is_over else trial)
-        return replace(state, clusters=tuple(clusters)), concluded
-
-    def _go_on_with_comparisons(
-        self, problem: Problem, state: StrataState, report: Report
-    ) -> tuple[StrataState, dict[int, ClusterSplit]]:
-        """The state with the members' answers, and what was decided where enough have answered, by cluster.
-
-        Where a comparison shows no clear gain, the state has a trial of its groups.
-        """
-        round = state.round + 1
-        concluded = dict[int, ClusterSplit]()
-        clusters = list(state.clusters)
-        for cluster, known in enumerate(state.clusters):
-            if known.comparison is None:
-                continue
-            others = stand_ins(known.comparison, state.labels == cluster, report.results[TRAIN].updates.clients)
-            comparison = with_answers(known.comparison, report, round, others)
-            clusters[cluster] = replace(known, comparison=comparison)
-            if comparison is not None and comparison.complete:
-                split = self._split_decision(comparison, state)
-                is_split = split is not None and split.count > 1
-                clusters[cluster] = known.concluded(comparison, split=is_split)
-                if not is_split and known.may_try(round) and may_be_tried(problem, comparison):
-                    first = known.last_trial_round == 0
-                    trial = start_trial(comparison, state.models[cluster], round, first=first)
-                    clusters[cluster] = clusters[cluster].trying(trial)
-                # If no outlier is separated, the decision of the test before the search stays.
-                concluded |= {} if split is None else {cluster: split}
-        return replace(state, clusters=tuple(clusters)), concluded
-
-    def _split_decision(self, comparison: HoldoutComparison, state: StrataState) -> ClusterSplit | None:
-        """What a comparison decides after a round; None where it is of outliers, and separates none."""
-        round = state.round + 1
-        if comparison.of_outliers:
-            return outlier_decision(comparison, round)
-        return split_decision(
-            comparison,
-            round,
-            holdout_check=self.holdout_check,
-            left_out=state.left_out,
-            harm_check=state.directions is not None,
-        )
-
-    def _start_comparisons(
-        self, problem: Problem, state: StrataState, tests: Sequence[SplitTest]
-    ) -> tuple[StrataState, dict[int, ClusterSplit]]:
-        """The state with a hold-out comparison for every confirmed test, and what is split without one, by cluster."""
-        round = state.round + 1
-        clusters = list(state.clusters)
-        side_tests = state.side_tests
-        splits = dict[int, ClusterSplit]()
-        for test in tests:
-            known = clusters[test.cluster]
-            if test.result.confirmed and not self.holdout_check:
-                splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
-            elif problem.privacy is not None and not test.result.confirmed:
-                continue  # Models of a few clients would be noise.
-            elif test.result.confirmed or test.is_single_fold:
-                found = confirmed_groups(problem.layout, test, known, self.alpha, side_tests)
-                side_tests = side_tests.index_add(0, test.clients, found.tested.long())
-                sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
-                half = first_half_updates(test.sent, test.clients)
-                comparison = start_comparison(
-                    problem,
-                    state.models[test.cluster],
-                    half,
-                    test.clients,
-                    found.groups,
-                    level=found.level,
-                    decision=found.decision,
-                    node=int(state.nodes[test.cluster]),
-                    round=round,
-                    # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
-                    finer=found.finer and problem.privacy is None and not sampled,
-                    # A personal model of one of two or three clients is hardly another than that of a group of its own.
-                    personal=self.holdout_models == "personal" and not test.is_single_fold,
-                    has_stand_ins=sampled,
-                )
-                if comparison is not None and may_be_tried(problem, comparison):
-                    comparison = replace(comparison, gain_level=CLEAR_LEVEL)
-                clusters[test.cluster] = known.comparing(comparison, is_test=test.is_single_fold)
-            elif known.may_search(round) and problem.min_cluster == 1:  # An outlier's model is of one client.
-                half = first_half_updates(test.sent, test.clients)
-                search = start_search(problem.layout, half, round)
-                clusters[test.cluster] = known.searching(search)
-        return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits
-
-    def _compare_outliers(self, problem: Problem, state: StrataState, report: Report) -> StrataState:
-        """The state with a hold-out comparison for every search for outliers of which some have trained a model."""
-        round = state.round + 1
-        clusters = list(state.clusters)
-        for cluster, search in state.searches.items():
-            known = clusters[cluster]
-            level = next_level(self.alpha, known.tests)
-            comparison = compare_outliers(problem, state.models[cluster], search, report, level=level, round=round)
-            if comparison is not None:
-                clusters[cluster] = known.comparing(comparison, is_test=True)
-            elif search.is_given_up(round):
-                clusters[cluster] = replace(known, search=None)
-        return replace(state, clusters=tuple(clusters))

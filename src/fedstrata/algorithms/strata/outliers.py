@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.split_half import compared_layers
+from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
-from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of, mean_update
+from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
 from fedstrata.lazy_torch import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedstrata.algorithms.strata.split_decision import ClusterSplit
 from fedstrata.algorithms.strata.state import ClusterState, StrataState
@@ -25,6 +26,11 @@ class SplitClusters:
     parents: torch.Tensor
     clusters: Sequence[ClusterState]
     doubted: torch.Tensor
+
+    @property
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """Who is doubted from now on, if anybody is."""
+        return ({"kind": "doubted", "clients": self.doubted.tolist()},) if len(self.doubted) else ()
 
 
 def split_clusters(

@@ -24,8 +24,10 @@ from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.lengths import clipped_to_median
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
+from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
-from fedstrata.algorithms.strata.holdout import HoldoutComparison, bounded_losses, comparison_of, mean_update
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
+from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows
 from fedstrata.lazy_torch import torch

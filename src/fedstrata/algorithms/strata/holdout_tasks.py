@@ -1,0 +1,228 @@
+"""What the members of a cluster are asked in a hold-out comparison, and how their answers are read.
+
+They evaluate the models that concern them on half B of their data. Where personal models are compared, they first train
+on half A by themselves. Stand-ins also choose a side, by the losses on half A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fedstrata.algorithms.strata.group_tree import placed
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
+from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Result
+from fedstrata.core.standard_round import padded_candidates
+from fedstrata.lazy_torch import torch
+
+_MAX_ROUNDS = 10
+"""The number of rounds after which a comparison is given up if too few have answered."""
+
+_OWN_TASK = "holdout own"
+"""The task in which members train on half A by themselves, where personal models are compared."""
+
+_SIDE_TASK = "holdout side"
+"""The task in which stand-ins measure the loss of models on half A, by which they choose a side."""
+
+_LOSS_TASK = "holdout loss"
+"""The task in which members measure the loss of models on data that did not train them."""
+
+_ERRORS_TASK = "holdout errors"
+"""The task in which members measure the share of errors of the same models."""
+
+_MAX_LOSS = 1e3
+"""Larger losses, and losses that are not finite, count as so many nats."""
+
+
+def stand_ins(comparison: HoldoutComparison, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """The ids of those who stand in for the clients of a comparison in a round, (s,).
+
+    Args:
+        comparison: The comparison.
+        members: Who is in its cluster, bool (n,).
+        present: The clients that the round selects, or those of them that have answered.
+    """
+    if not comparison.has_stand_ins:
+        return present[:0]
+    return present[members[present] & ~torch.isin(present, comparison.clients)]
+
+
+def add_evaluation_tasks(
+    plan: Plan, layout: Layout, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]
+) -> Plan:
+    """The plan in which members also evaluate the models of comparisons that concern them, without training.
+
+    Where personal models are compared, they first train on half A by themselves.
+
+    Args:
+        plan: The plan.
+        layout: The layout of the network.
+        comparisons: The comparisons, and the ids of the stand-ins of each.
+    """
+    if not comparisons:
+        return plan
+    asked = _questions(plan, comparisons)
+    questions = [asked.get(client, _Question()) for client in plan.cohort.tolist()]
+    candidates = padded_candidates([each.models for each in questions])
+    evaluation = replace(
+        plan.tasks[TRAIN],
+        candidates=candidates,
+        trainable=layout.nothing,
+        upload=layout.nothing,
+        fold="B",
+        selection_fold="B",
+        # This name is a seed of random numbers, so it stays as it is.
+        stream="benefit",
+    )
+    # The Hoeffding bound counts independent samples: those of fold B, or their units where `data.unit` names a column.
+    statistics = {**plan.client_stats, "units": (candidates >= 0).any(dim=1)}
+    return replace(
+        plan,
+        models=torch.cat([plan.models, *(comparison.all_models for comparison, _ in comparisons)]),
+        tasks={
+            **plan.tasks,
+            **_loss_tasks(evaluation, layout, questions),
+            _ERRORS_TASK: replace(evaluation, selection_metric="errors"),
+            **_side_tasks(evaluation, questions),
+        },
+        client_stats=statistics,
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a client is asked. One that is in no comparison is asked nothing.
+
+    Attributes:
+        models: The models of groups that it evaluates, places in the plan.
+        shares: How far from them it evaluates models.
+        start: The model from which it trains by itself; -1 where it does not.
+        chooses_side: Whether it stands in for others, and chooses a side.
+    """
+
+    models: Sequence[int] = ()
+    shares: Sequence[float] = ()
+    start: int = -1
+    chooses_side: bool = False
+
+
+def _questions(plan: Plan, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]) -> dict[int, _Question]:
+    """What the clients of a plan are asked in comparisons, by id. The arguments are as in `add_evaluation_tasks`."""
+    found = dict[int, _Question]()
+    first = len(plan.models)
+    for comparison, others in comparisons:
+        start = first + len(comparison.models) if comparison.of_personal_models else -1
+        for place, client in _unanswered(comparison, plan.cohort):
+            models = [first + group for group in comparison.groups.models_for(place)]
+            found[client] = _Question(models, comparison.shares, start)
+        everything = list(range(first, first + len(comparison.groups)))
+        for client in others.tolist():
+            found[client] = _Question(everything, comparison.shares, start, chooses_side=True)
+        first += len(comparison.all_models)
+    return found
+
+
+def _side_tasks(evaluation: LocalTask, questions: Sequence[_Question]) -> dict[str, LocalTask]:
+    """The task by which stand-ins choose a side; none without stand-ins."""
+    if not any(each.chooses_side for each in questions):
+        return {}
+    candidates = padded_candidates([each.models if each.chooses_side else () for each in questions])
+    return {_SIDE_TASK: replace(evaluation, candidates=candidates, fold="A", selection_fold="A")}
+
+
+def _loss_tasks(evaluation: LocalTask, layout: Layout, questions: Sequence[_Question]) -> dict[str, LocalTask]:
+    """The task that measures losses, after one in which clients train by themselves where personal models are compared.
+
+    Args:
+        evaluation: The task that evaluates the models of groups as they are.
+        layout: The layout of the network.
+        questions: What each client is asked, m.
+    """
+    starts = torch.tensor([[each.start] for each in questions])
+    if not bool((starts >= 0).any()):
+        return {_LOSS_TASK: evaluation}
+    candidates = [[model for model in each.models for _ in each.shares] for each in questions]
+    ways = [[share for _ in each.models for share in each.shares] for each in questions]
+    width = max([1, *map(len, ways)])
+    padded = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in ways])
+    own = replace(
+        evaluation, candidates=starts, trainable=layout.everything, fold="A", selection_fold="all", stream=_OWN_TASK
+    )
+    loss = replace(evaluation, candidates=padded_candidates(candidates), shares=padded, continues=_OWN_TASK)
+    return {_OWN_TASK: own, _LOSS_TASK: loss}
+
+
+def with_answers(
+    comparison: HoldoutComparison, report: Report, round: int, others: torch.Tensor
+) -> HoldoutComparison | None:
+    """A comparison with the answers of a round; None if too few have answered for too long.
+
+    Args:
+        comparison: The comparison, as in the plan that `add_evaluation_tasks` made.
+        report: The report of that plan.
+        round: The round of the answers.
+        others: The stand-ins that have answered, ids.
+    """
+    comparison = _with_stand_ins(comparison, report, others)
+    losses_by_share = comparison.losses_by_share.clone()
+    errors = comparison.errors.clone()
+    samples = comparison.samples.clone()
+    measured_losses = report.results[_LOSS_TASK]
+    measured_errors = report.results[_ERRORS_TASK]
+    units = report.client_stats["units"]
+    both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
+    for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
+        nodes = comparison.groups.models_for(place)
+        answer = measured_losses.losses[_row_of(measured_losses, client), : len(nodes) * losses_by_share.shape[2]]
+        losses_by_share[place, nodes] = bounded_losses(answer.reshape(len(nodes), -1))
+        # Nothing that a client claims may spoil a test of all: an error rate of nan, or no samples behind it.
+        errors[place, nodes] = measured_errors.losses[_row_of(measured_errors, client), : len(nodes)].nan_to_num(
+            nan=1.0
+        )
+        samples[place] = units.of(torch.tensor([client])).flatten()[0].clamp(min=1.0)
+    answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
+    late = round >= comparison.round + _MAX_ROUNDS
+    return None if late and not answered.complete else answered
+
+
+def _row_of(result: Result, client: int) -> int:
+    """The row of a client in a result."""
+    return int((result.updates.clients == client).nonzero())
+
+
+def bounded_losses(losses: torch.Tensor) -> torch.Tensor:
+    """The losses that clients have measured, as far as they count."""
+    return losses.nan_to_num(nan=_MAX_LOSS).clamp(max=_MAX_LOSS)
+
+
+def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch.Tensor) -> HoldoutComparison:
+    """A comparison in which stand-ins are clients, each on the side whose model suits half A of its data best."""
+    if _SIDE_TASK not in report.results:
+        return comparison
+    result = report.results[_SIDE_TASK]
+    here = torch.isin(result.updates.clients, others)
+    clients = result.updates.clients[here]
+    losses = result.losses[here, : len(comparison.groups)].nan_to_num(nan=_MAX_LOSS)
+    new = comparison_of(
+        clients,
+        placed(comparison.groups, losses),
+        comparison.models,
+        comparison.start,
+        level=comparison.level,
+        decision=comparison.decision,
+        round=comparison.round,
+    )
+    return replace(
+        comparison,
+        clients=torch.cat([comparison.clients, clients]),
+        groups=replace(comparison.groups, inside=torch.cat([comparison.groups.inside, new.groups.inside], dim=1)),
+        losses_by_share=torch.cat([comparison.losses_by_share, new.losses_by_share]),
+        errors=torch.cat([comparison.errors, new.errors]),
+        samples=torch.cat([comparison.samples, new.samples]),
+    )
+
+
+def _unanswered(comparison: HoldoutComparison, present: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Place and id of those among some clients that have not answered yet."""
+    here = torch.isin(comparison.clients, present) & ~comparison.answered
+    yield from zip(here.nonzero().flatten().tolist(), comparison.clients[here].tolist(), strict=True)

@@ -1,0 +1,94 @@
+"""What follows from the permutation tests of a round: hold-out comparisons of groups, and searches for outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedstrata.algorithms.strata.group_models import first_half_updates
+from fedstrata.algorithms.strata.holdout import start_comparison
+from fedstrata.algorithms.strata.outliers import start_search
+from fedstrata.algorithms.strata.split_decision import ClusterSplit
+from fedstrata.algorithms.strata.split_tests import ConfirmedGroups, SplitTest, confirmed_groups
+from fedstrata.algorithms.strata.state import ClusterState, StrataState, is_sampled
+from fedstrata.algorithms.strata.trial import CLEAR_LEVEL, may_be_tried
+from fedstrata.core import Problem
+
+
+def propose(
+    problem: Problem,
+    state: StrataState,
+    tests: Sequence[SplitTest],
+    *,
+    alpha: float,
+    holdout_check: bool,
+    personal_models: bool,
+) -> tuple[StrataState, dict[int, ClusterSplit]]:
+    """Start a comparison of the groups of every confirmed test, and of two or three clients, which have no test.
+
+    Where a test confirms nothing, the clients that stand out are sought.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state after the tests.
+        tests: The tests of the round.
+        alpha: The budget of a cluster over the run.
+        holdout_check: Whether a split must lower the loss. If not, what a test confirms is split at once.
+        personal_models: Whether personal models are compared.
+
+    Returns:
+        The state with what has begun; and what is split without a comparison, by cluster.
+    """
+    clusters = list(state.clusters)
+    side_tests = state.side_tests
+    splits = dict[int, ClusterSplit]()
+    for test in tests:
+        known = clusters[test.cluster]
+        confirmed = test.result.confirmed
+        if confirmed and not holdout_check:
+            splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
+        elif not confirmed and problem.privacy is not None:
+            continue  # Models of a few clients would be noise.
+        elif confirmed or test.is_single_fold:
+            groups = confirmed_groups(problem.layout, test, known, alpha, side_tests)
+            side_tests = side_tests.index_add(0, test.clients, groups.tested.long())
+            clusters[test.cluster] = _comparing(problem, state, test, groups, personal_models=personal_models)
+        else:
+            clusters[test.cluster] = _searching(problem, known, test, state.round + 1)
+    return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits
+
+
+def _comparing(
+    problem: Problem, state: StrataState, test: SplitTest, groups: ConfirmedGroups, *, personal_models: bool
+) -> ClusterState:
+    """What is known of a cluster with a comparison of its groups. The arguments are as in `propose`."""
+    known = state.clusters[test.cluster]
+    sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
+    comparison = start_comparison(
+        problem,
+        state.models[test.cluster],
+        first_half_updates(test.sent, test.clients),
+        test.clients,
+        groups.groups,
+        level=groups.level,
+        decision=groups.decision,
+        node=int(state.nodes[test.cluster]),
+        round=state.round + 1,
+        # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
+        finer=groups.finer and problem.privacy is None and not sampled,
+        # A personal model of one of two or three clients is hardly another than that of a group of its own.
+        personal=personal_models and not test.is_single_fold,
+        has_stand_ins=sampled,
+    )
+    if comparison is not None and may_be_tried(problem, comparison):
+        comparison = replace(comparison, gain_level=CLEAR_LEVEL)
+    return known.comparing(comparison, is_test=test.is_single_fold)
+
+
+def _searching(problem: Problem, known: ClusterState, test: SplitTest, round: int) -> ClusterState:
+    """What is known of a cluster with a search for outliers, if one may begin after a round and somebody stands out."""
+    # An outlier's model is of one client.
+    if problem.min_cluster > 1 or not known.may_search(round):
+        return known
+    half = first_half_updates(test.sent, test.clients)
+    return known.searching(start_search(problem.layout, half, round))
