@@ -4,7 +4,7 @@
 
 Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
 compared with, and how many answers were rejected, which has to be none. Strata averages such ratios over rounds
-(`fedstrata.algorithms.shared.lengths`): for clients that have trained the same model, the largest mean ratio, how many
+(`fedstrata.algorithms.shared.norms`): for clients that have trained the same model, the largest mean ratio, how many
 updates Strata would have left out, and of how many clients it would have said that their data changed.
 """
 
@@ -20,7 +20,7 @@ import torch
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared.lengths import no_lengths, update_norms, with_lengths
+from fedstrata.algorithms.shared.norms import no_norms, update_norms, with_norms
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, measure_norms, validate
@@ -87,21 +87,21 @@ def look(name: str) -> tuple[float, int, float, int, int]:
         experiment = merged(experiment, changes)
     largest = mean = 0.0
     left_out = changed = 0
-    lengths = no_lengths(experiment["data"]["clients"])
+    history = no_norms(experiment["data"]["clients"])
 
     def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
-        nonlocal largest, mean, left_out, changed, lengths
+        nonlocal largest, mean, left_out, changed, history
         for measured in measure_norms(layout, plan, report):
             ratios = measured.values / measured.medians
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
         result = report.results[TRAIN]
-        labels = torch.full(lengths.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
+        labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
         norms = update_norms(layout, report)
-        lengths = with_lengths(lengths, norms, report, labels, torch.zeros_like(lengths.drifted))
-        mean = max(mean, float(lengths.means.max().exp()))
-        left_out += int(lengths.left_out.sum())
-        changed += int(lengths.drifted.sum())
-        lengths = lengths.settled(lengths.drifted)
+        history = with_norms(history, norms, report, labels, torch.zeros_like(history.drifted))
+        mean = max(mean, float(history.means.max().exp()))
+        left_out += int(history.left_out.sum())
+        changed += int(history.drifted.sum())
+        history = history.without_drift(history.drifted)
         return validate(layout, plan, report, compared=compared)
 
     with TemporaryDirectory() as scratch:

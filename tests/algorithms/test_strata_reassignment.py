@@ -160,7 +160,7 @@ def test_a_client_whose_data_change_is_found_by_its_norms_and_placed_in_three_ro
 
 def test_without_the_check_of_norms_it_stays_where_it_was() -> None:
     turns = drive(Strata(norm_check=False), Drifting(10), 14)
-    assert turns[-1].state.lengths is None and groups_of(turns[-1].state) == GROUPS
+    assert turns[-1].state.norms is None and groups_of(turns[-1].state) == GROUPS
 
 
 class Scaling(Folded):

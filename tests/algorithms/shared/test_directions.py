@@ -6,7 +6,7 @@ from math import sqrt
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.directions import Directions, no_directions, with_directions
+from fedstrata.algorithms.shared.directions import DirectionHistory, no_directions, with_directions
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 ALL = torch.zeros(5, dtype=torch.int64)
@@ -15,13 +15,13 @@ BUFFER = TensorSpec("norm.running_var", "norm", "buffer", (1,))
 
 
 def after_round(
-    known: Directions,
+    known: DirectionHistory,
     labels: torch.Tensor,
     *updates: list[float],
     ids: list[int] | None = None,
     chosen: list[int] | None = None,
     layout: Layout | None = None,
-) -> Directions:
+) -> DirectionHistory:
     """What is known after a round of updates by clients that have trained the model of their cluster.
 
     Args:
@@ -105,7 +105,7 @@ def test_clusters_are_compared_by_themselves_and_pending_clients_are_not() -> No
     assert known.weights.tolist() == [1.0] * 6 + [0.0]
 
 
-def left_out(*clients: int, of: int) -> Directions:
+def left_out(*clients: int, of: int) -> DirectionHistory:
     """Some of several clients were left out; all had a mean cosine of -1/2."""
     out = torch.zeros(of, dtype=torch.bool)
     out[list(clients)] = True
@@ -153,17 +153,18 @@ def test_who_comes_late_begins_anew() -> None:
         no_directions(2),
         cosines=torch.tensor([2.0, -3.0]),
         weights=torch.tensor([4.0, 4.0]),
-        turned=torch.tensor([1, 3]),
+        backward_rounds=torch.tensor([1, 3]),
+        probation=torch.tensor([0, 2]),
         left_out=late,
     )
     fresh = known.forgetting(late)
     assert fresh.cosines.tolist() == [2.0, 0.0]
     assert fresh.weights.tolist() == [4.0, 0.0]
-    assert fresh.turned.tolist() == [1, 0]
+    assert fresh.backward_rounds.tolist() == [1, 0] and fresh.probation.tolist() == [0, 0]
     assert not fresh.left_out.any()
 
 
-def after_rounds(known: Directions, *rounds: list[float]) -> Directions:
+def after_rounds(known: DirectionHistory, *rounds: list[float]) -> DirectionHistory:
     """What is known after rounds in which one cluster sends these numbers, all of one weight."""
     for sent in rounds:
         known = after_round(known, torch.zeros(len(sent)).long(), *[[number] for number in sent])
@@ -177,7 +178,7 @@ TWO_TURN = [1.0, 1.0, 1.0, -1.0, -1.0]
 def test_two_of_five_that_turn_round_are_left_out_in_their_third_round() -> None:
     """Their means go on being positive: after five rounds at 1, three at -1 make 4.10 * 0.73 - 2.71 = 0.27."""
     twice = after_rounds(no_directions(5), *[TOGETHER] * 5, *[TWO_TURN] * 2)
-    assert twice.turned.tolist() == [0, 0, 0, 2, 2]
+    assert twice.backward_rounds.tolist() == [0, 0, 0, 2, 2]
     assert not twice.left_out.any()
     thrice = after_rounds(twice, TWO_TURN)
     assert thrice.means[3].item() > 0
@@ -186,22 +187,22 @@ def test_two_of_five_that_turn_round_are_left_out_in_their_third_round() -> None
 
 def test_who_has_turned_comes_back_when_a_round_points_forwards() -> None:
     known = after_rounds(no_directions(5), *[TOGETHER] * 5, *[TWO_TURN] * 3, TOGETHER)
-    assert known.turned.tolist() == [0] * 5
+    assert known.backward_rounds.tolist() == [0] * 5
     assert not known.left_out.any()
 
 
 def test_who_has_never_gone_with_the_others_has_not_turned() -> None:
     """The two point backwards from the first round on, and so does what is known of them."""
     known = after_rounds(no_directions(5), *[TWO_TURN] * 4)
-    assert known.turned.tolist() == [0] * 5
+    assert known.backward_rounds.tolist() == [0] * 5
 
 
 def test_halves_of_a_cluster_have_no_larger_side() -> None:
     """Three of six turn; and one of three, where the larger side has two."""
     six = after_rounds(no_directions(6), [1.0] * 6, *[[1.0] * 3 + [-1.0] * 3] * 3)
     three = after_rounds(no_directions(3), [1.0] * 3, *[[1.0, 1.0, -1.0]] * 3)
-    assert six.turned.tolist() == [0] * 6
-    assert three.turned.tolist() == [0] * 3
+    assert six.backward_rounds.tolist() == [0] * 6
+    assert three.backward_rounds.tolist() == [0] * 3
 
 
 def test_a_weak_larger_side_says_nothing() -> None:
@@ -211,10 +212,10 @@ def test_a_weak_larger_side_says_nothing() -> None:
     known = after_round(no_directions(5), ALL, *[[0.0] * 5 + [1.0]] * 5)
     for _ in range(3):
         known = after_round(known, ALL, *apart)
-    assert known.turned.tolist() == [0] * 5
+    assert known.backward_rounds.tolist() == [0] * 5
 
 
-def gone_along(*means: float) -> Directions:
+def gone_along(*means: float) -> DirectionHistory:
     """What is known of clients with these mean cosines."""
     return replace(no_directions(len(means)), cosines=torch.tensor(means), weights=torch.ones(len(means)))
 
@@ -222,12 +223,12 @@ def gone_along(*means: float) -> Directions:
 def test_only_who_has_gone_with_the_others_can_turn() -> None:
     """Three quarters of the median, which is 0.4, are 0.3."""
     known = after_rounds(gone_along(0.4, 0.4, 0.4, 0.31, 0.29), *[TWO_TURN] * 3)
-    assert known.turned.tolist() == [0, 0, 0, 3, 0]
+    assert known.backward_rounds.tolist() == [0, 0, 0, 3, 0]
 
 
 def test_in_a_cluster_that_is_not_of_one_mind_nobody_can_turn() -> None:
     known = after_rounds(gone_along(0.2, 0.2, 0.2, 0.3, 0.3), *[TWO_TURN] * 3)
-    assert known.turned.tolist() == [0] * 5
+    assert known.backward_rounds.tolist() == [0] * 5
 
 
 def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
@@ -245,9 +246,9 @@ def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
 def test_who_points_backwards_once_has_to_begin_anew() -> None:
     """Forwards by chance in two rounds, and backwards in the third."""
     known = left_out(4, of=5).reassigned(torch.tensor([False] * 4 + [True]))
-    for sign, turned in ((1.0, 2), (1.0, 1), (-1.0, 3), (1.0, 2)):
+    for sign, probation in ((1.0, 2), (1.0, 1), (-1.0, 3), (1.0, 2)):
         known = after_round(known, ALL, *[[1.0]] * 4, [sign])
-        assert known.left_out[4] and known.turned[4] == turned
+        assert known.left_out[4] and known.probation[4] == probation
 
 
 def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well() -> None:

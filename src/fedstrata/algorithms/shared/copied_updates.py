@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedstrata.algorithms.shared.own_updates import own_clusters
 from fedstrata.core import TRAIN, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
@@ -41,13 +42,12 @@ def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torc
     Returns:
         A bool (n,).
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients
-    own = torch.where(result.chosen == labels[clients], result.chosen, -1)
+    updates = report.results[TRAIN].updates
+    own = own_clusters(report, labels)
     found = torch.zeros_like(left_out)
     for cluster in own[own >= 0].unique().tolist():
         answered = (own == cluster).nonzero().flatten()
-        groups = _same_updates(result.updates, answered)
+        groups = _same_updates(updates, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
                 _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedstrata.algorithms.shared.own_updates import compared_columns, own_clusters
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
@@ -48,8 +49,13 @@ _MIN_FORWARD_SHARE = 0.75
 """A client can only turn round if it has gone with the others: if its mean is at least this share of the median."""
 
 _TURNED_ROUNDS = 3
-"""A client is left out after so many rounds in which it points backwards. If it is doubted, it comes back after as many
-in a row in which it points forwards."""
+"""A client is left out after so many rounds in which it points backwards."""
+
+_PROBATION_ROUNDS = 3
+"""If it is doubted, it comes back after so many rounds in a row in which it points forwards.
+
+Its mean has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
+"""
 
 _AXIS_COLUMNS = 4096
 """The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
@@ -68,15 +74,17 @@ _MIN_LENGTH = 0.01
 
 
 @dataclass(frozen=True)
-class Directions:
+class DirectionHistory:
     """How the updates of each client have pointed so far.
 
     Attributes:
         cosines: The weighted sum over rounds of the cosine of a client's update with the sum of those of the others in
             its cluster, all scaled to norm 1 and without those of clients that are left out, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
-        turned: In how many rounds a client that had gone with the others has pointed backwards since it last pointed
-            forwards, int64 (n,). A client that was left out and reassigned has as many as one that is left out.
+        backward_rounds: In how many rounds a client that had gone with the others has pointed backwards since it last
+            pointed forwards, int64 (n,).
+        probation: In how many more rounds in a row a client that is left out and doubted has to point forwards until it
+            counts again, int64 (n,).
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
         doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
             updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
@@ -85,7 +93,8 @@ class Directions:
 
     cosines: torch.Tensor
     weights: torch.Tensor
-    turned: torch.Tensor
+    backward_rounds: torch.Tensor
+    probation: torch.Tensor
     left_out: torch.Tensor
     doubted: torch.Tensor
 
@@ -99,21 +108,22 @@ class Directions:
         """Who is left out, or doubted, bool (n,)."""
         return self.left_out | self.doubted
 
-    def forgetting(self, clients: torch.Tensor) -> Directions:
+    def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return Directions(
+        return DirectionHistory(
             cosines=torch.where(clients, 0.0, self.cosines),
             weights=torch.where(clients, 0.0, self.weights),
-            turned=torch.where(clients, 0, self.turned),
+            backward_rounds=torch.where(clients, 0, self.backward_rounds),
+            probation=torch.where(clients, 0, self.probation),
             left_out=self.left_out & ~clients,
             doubted=self.doubted | (self.left_out & clients),
         )
 
-    def doubting(self, clients: torch.Tensor) -> Directions:
+    def doubting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same where some clients, ids, are doubted."""
         return replace(self, doubted=self.doubted.index_fill(0, clients, True))
 
-    def reassigned(self, clients: torch.Tensor) -> Directions:
+    def reassigned(self, clients: torch.Tensor) -> DirectionHistory:
         """The same where some clients, bool (n,), have gone over to other clusters.
 
         How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has
@@ -122,22 +132,23 @@ class Directions:
         """
         fresh = self.forgetting(clients)
         waiting = clients & fresh.doubted
-        turned = torch.where(waiting, _TURNED_ROUNDS, fresh.turned)
-        return replace(fresh, turned=turned, left_out=fresh.left_out | waiting)
+        probation = torch.where(waiting, _PROBATION_ROUNDS, fresh.probation)
+        return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
 
 
-def no_directions(clients: int) -> Directions:
+def no_directions(clients: int) -> DirectionHistory:
     """What is known before the first round, of n clients."""
-    return Directions(
+    return DirectionHistory(
         cosines=torch.zeros(clients),
         weights=torch.zeros(clients),
-        turned=torch.zeros(clients, dtype=torch.int64),
+        backward_rounds=torch.zeros(clients, dtype=torch.int64),
+        probation=torch.zeros(clients, dtype=torch.int64),
         left_out=torch.zeros(clients, dtype=torch.bool),
         doubted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
-def with_directions(known: Directions, layout: Layout, report: Report, labels: torch.Tensor) -> Directions:
+def with_directions(known: DirectionHistory, layout: Layout, report: Report, labels: torch.Tensor) -> DirectionHistory:
     """What is known after a round.
 
     A client that is left out is so until its mean cosine is positive again, and after a turn also that of a round; or
@@ -151,8 +162,7 @@ def with_directions(known: Directions, layout: Layout, report: Report, labels: t
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
     """
     result = report.results[TRAIN]
-    own = torch.where(result.chosen == labels[result.updates.clients], result.chosen, -1)
-    columns = layout.columns(layout.select("all"))
+    own = own_clusters(report, labels)
     after = known
     for cluster in own[own >= 0].unique().tolist():
         members = labels == cluster
@@ -163,62 +173,87 @@ def with_directions(known: Directions, layout: Layout, report: Report, labels: t
         answered = (own == cluster).nonzero().flatten()
         # In the order of their ids, so that sums do not depend on the order of the report.
         updates = result.updates.at(answered[result.updates.clients[answered].argsort()])
-        after = _of_cluster(after, updates if len(columns) == layout.p else updates.only(columns))
+        after = _after_round_of_cluster(after, compared_columns(layout, updates))
     return after
 
 
-def _of_cluster(known: Directions, updates: Rows) -> Directions:
+def _after_round_of_cluster(known: DirectionHistory, updates: Rows) -> DirectionHistory:
     """What is known after the updates of the members of one cluster that answered."""
     ids = updates.clients
     if len(ids) < _MIN_CLIENTS:
         return known
     norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(_TINY)
-    turned = _turned(known, ids, updates.values, norms)
-    left_out = known.left_out[ids] | (turned >= _TURNED_ROUNDS)
+    backward_rounds = _backward_rounds(known, ids, updates.values, norms)
+    left_out = known.left_out[ids] | (backward_rounds >= _TURNED_ROUNDS)
+    after, cosines, left_out = _by_average(known, ids, updates.values, norms, left_out)
+    return _readmitting(after, ids, backward_rounds, cosines, left_out)
+
+
+def _by_average(
+    known: DirectionHistory, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor, left_out: torch.Tensor
+) -> tuple[DirectionHistory, torch.Tensor, torch.Tensor]:
+    """Find the clients of one cluster whose mean cosine says that they keep pointing backwards.
+
+    Args:
+        known: What is known without this round.
+        ids: The clients.
+        values: Their updates, (m, p).
+        norms: Their norms, (m,).
+        left_out: Who is left out for other reasons, bool (m,).
+
+    Returns:
+        What is known with the cosines of this round; these cosines, (m,); and who is left out, bool (m,).
+    """
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
-        cosines = _cosines_with_others(updates.values, norms, trusted)
+        cosines = _cosines_with_others(values, norms, trusted)
         after = _with_cosines(known, ids, cosines)
         means = after.means[ids]
         median = means[trusted].median()
         reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
         if not bool(reversed_.any()):
-            break
+            return after, cosines, left_out
         left_out = left_out | reversed_
+
+
+def _readmitting(
+    known: DirectionHistory,
+    ids: torch.Tensor,
+    backward_rounds: torch.Tensor,
+    cosines: torch.Tensor,
+    left_out: torch.Tensor,
+) -> DirectionHistory:
+    """What is known when those clients of one cluster count again that point forwards, and have done so long enough.
+
+    Args:
+        known: What is known with the cosines of this round.
+        ids: The clients.
+        backward_rounds: In how many rounds each has pointed backwards, (m,).
+        cosines: The cosines of this round, (m,).
+        left_out: Who is left out in this round, bool (m,).
+    """
+    forwards = cosines > 0
     doubted = known.doubted[ids]
-    turned = torch.where(left_out & (cosines > 0), 0, turned)
-    turned = _rounds_to_go(turned, known.turned[ids], left_out & doubted, cosines)
-    left_out &= (means <= 0) | (turned >= _TURNED_ROUNDS) | (doubted & (turned > 0))
+    waiting = left_out & doubted
+    one_less = (known.probation[ids] - 1).clamp(min=0)
+    probation = torch.where(waiting, torch.where(forwards, one_less, _PROBATION_ROUNDS), 0)
+    backward_rounds = torch.where(waiting | (left_out & forwards), 0, backward_rounds)
+    left_out = left_out & ((known.means[ids] <= 0) | (backward_rounds >= _TURNED_ROUNDS) | (probation > 0))
     # Those who turn together agree with each other, which clears none of them.
-    cleared = (cosines > 0) & ~left_out & ~doubted.all()
+    cleared = forwards & ~left_out & ~doubted.all()
     return replace(
-        after,
-        turned=after.turned.index_put((ids,), turned),
-        left_out=after.left_out.index_put((ids,), left_out),
-        doubted=after.doubted.index_put((ids,), doubted & ~cleared),
+        known,
+        backward_rounds=known.backward_rounds.index_put((ids,), backward_rounds),
+        probation=known.probation.index_put((ids,), probation),
+        left_out=known.left_out.index_put((ids,), left_out),
+        doubted=known.doubted.index_put((ids,), doubted & ~cleared),
     )
 
 
-def _rounds_to_go(
-    turned: torch.Tensor, before: torch.Tensor, waiting: torch.Tensor, cosines: torch.Tensor
+def _backward_rounds(
+    known: DirectionHistory, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor
 ) -> torch.Tensor:
-    """In how many rounds clients that wait to be taken in again have pointed backwards, int64 (m,); others as they are.
-
-    Whoever waits has to point forwards in as many rounds in a row: its mean has begun anew, and when a model has
-    converged, flipped signs point forwards in many a round by chance.
-
-    Args:
-        turned: In how many rounds each client has pointed backwards, (m,).
-        before: The same before this round.
-        waiting: Who is left out and doubted, bool (m,).
-        cosines: The cosines of this round, (m,).
-    """
-    to_go = torch.where(cosines > 0, (before - 1).clamp(min=0), _TURNED_ROUNDS)
-    return torch.where(waiting, to_go, turned)
-
-
-def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
     """In how many rounds each client of one cluster has pointed backwards since it turned, with one more, int64 (m,).
 
     Args:
@@ -227,7 +262,7 @@ def _turned(known: Directions, ids: torch.Tensor, values: torch.Tensor, norms: t
         values: Their updates, (m, p).
         norms: Their norms, (m,).
     """
-    before = known.turned[ids]
+    before = known.backward_rounds[ids]
     trusted = ~known.left_out[ids]
     means = known.means[ids]
     united = means[trusted].median() >= _UNITED_MEDIAN
@@ -265,7 +300,7 @@ def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tenso
     return larger
 
 
-def _with_cosines(known: Directions, ids: torch.Tensor, cosines: torch.Tensor) -> Directions:
+def _with_cosines(known: DirectionHistory, ids: torch.Tensor, cosines: torch.Tensor) -> DirectionHistory:
     """What is known with the cosines of one more round, (m,), of some clients; nan where there is none."""
     ids = ids[~cosines.isnan()]
     cosines = cosines[~cosines.isnan()]

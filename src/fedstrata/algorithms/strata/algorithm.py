@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.directions import no_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.shared.lengths import no_lengths
 from fedstrata.algorithms.shared.model_stability import empty_window
+from fedstrata.algorithms.shared.norms import no_norms
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, usable_sizes
 from fedstrata.algorithms.strata.conclusions import conclude
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
@@ -140,7 +140,7 @@ class Strata:
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
             # With central differential privacy, no client may decide whether another one counts.
             directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
-            lengths=no_lengths(n) if self.norm_check and problem.privacy is None else None,
+            norms=no_norms(n) if self.norm_check and problem.privacy is None else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstrata.algorithms.shared.lengths import clipped_to_median
+from fedstrata.algorithms.shared.norms import clipped_to_twice_median
 from fedstrata.algorithms.strata.group_tree import GroupTree
 from fedstrata.core import Layout, Problem, Rows
 from fedstrata.lazy_torch import torch
@@ -50,7 +50,7 @@ def group_updates(
     """
     places = torch.searchsorted(clients, updates.clients)
     if problem.privacy is None:
-        return _means_without_noise(problem, clipped_to_median(updates), groups, groups.inside[:, places])
+        return _means_without_noise(problem, clipped_to_twice_median(updates), groups, groups.inside[:, places])
     # The clients that are in the same groups are a subset.
     contained, subsets = groups.inside.unique(dim=1, return_inverse=True)
     # Nobody else than those who were compared was asked, so that all of them are expected in every cohort.

@@ -67,7 +67,7 @@ def unsettled(state: StrataState) -> torch.Tensor:
     tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
     small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
     free = state.newcomers & ~small
-    free = free if state.lengths is None else free | state.lengths.drifted
+    free = free if state.norms is None else free | state.norms.drifted
     return free & (state.labels >= 0) & ~tested
 
 

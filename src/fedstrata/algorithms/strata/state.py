@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.directions import Directions
-from fedstrata.algorithms.shared.lengths import Lengths
+from fedstrata.algorithms.shared.directions import DirectionHistory
 from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
     stability_threshold,
 )
+from fedstrata.algorithms.shared.norms import NormHistory
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, FoldSimilarity
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
@@ -79,10 +79,10 @@ class ClusterState:
         trial = self.trial
         return replace(
             self,
-            similarity=similarity and similarity.only(members[similarity.clients]),
-            comparison=comparison and comparison.only(members[comparison.clients]),
-            search=search and search.only(members[search.clients]),
-            trial=trial and trial.only(members[trial.comparison.clients]),
+            similarity=None if similarity is None else similarity.only(members[similarity.clients]),
+            comparison=None if comparison is None else comparison.only(members[comparison.clients]),
+            search=None if search is None else search.only(members[search.clients]),
+            trial=None if trial is None else trial.only(members[trial.comparison.clients]),
         )
 
     def comparing(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
@@ -144,7 +144,7 @@ class StrataState(State):
         pending_after_split: Who is pending because its cluster was split without it, bool (n,).
         monitor: The stability of the clients; None where the schedule alone says when to test.
         directions: How the updates of each client have pointed so far; None where nobody checks it.
-        lengths: How long the updates of each client have been so far; None where nobody checks it.
+        norms: How long the updates of each client have been so far; None where nobody checks it.
     """
 
     clusters: tuple[ClusterState, ...]
@@ -153,14 +153,14 @@ class StrataState(State):
     newcomers: torch.Tensor
     pending_after_split: torch.Tensor
     monitor: StabilityMonitor | None
-    directions: Directions | None
-    lengths: Lengths | None = None
+    directions: DirectionHistory | None
+    norms: NormHistory | None = None
 
     @property
     def left_out(self) -> torch.Tensor:
         """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
         left_out = torch.zeros(len(self.labels), dtype=torch.bool)
-        for known in (self.directions, self.lengths):
+        for known in (self.directions, self.norms):
             left_out = left_out if known is None else left_out | known.left_out
         return left_out
 
@@ -205,8 +205,8 @@ def with_membership_changes(state: StrataState) -> StrataState:
         sizes=torch.where(arrived, 0, state.sizes),
         side_tests=torch.where(arrived, 0, state.side_tests),
         newcomers=state.newcomers | arrived,
-        directions=state.directions and state.directions.forgetting(arrived),
-        lengths=state.lengths and state.lengths.forgetting(arrived),
+        directions=None if state.directions is None else state.directions.forgetting(arrived),
+        norms=None if state.norms is None else state.norms.forgetting(arrived),
     )
 
 

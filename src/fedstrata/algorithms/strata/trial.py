@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedstrata.algorithms.shared.interpolation import SHARES
-from fedstrata.algorithms.shared.lengths import clipped_to_median
+from fedstrata.algorithms.shared.norms import clipped_to_twice_median
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.group_models import mean_update
@@ -297,7 +297,7 @@ def _trained(trial: GroupTrial, candidates: torch.Tensor, result: Result) -> _Tr
     clients = trial.comparison.clients
     here = torch.isin(result.updates.clients, clients)
     # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
-    updates = clipped_to_median(result.updates.at(here))
+    updates = clipped_to_twice_median(result.updates.at(here))
     own = candidates[torch.searchsorted(clients, updates.clients)]
     # As each client chooses: the first on a tie, and last what is not finite. Of a single one there is no loss.
     losses = result.losses[here]

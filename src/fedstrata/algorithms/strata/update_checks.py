@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
-from fedstrata.algorithms.shared.lengths import clipped, shortened, update_norms, with_lengths
+from fedstrata.algorithms.shared.norms import clipped, shortened, update_norms, with_norms
 from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
@@ -57,7 +57,7 @@ def check_updates(
         # A doubted client that was absent when its cluster was split chooses its cluster later.
         chooses = (state.labels < 0) & (labels >= 0)
         directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
-    found = _check_lengths(layout, replace(state, directions=directions), report, labels)
+    found = _check_norms(layout, replace(state, directions=directions), report, labels)
     state = found.state
     copies = copied(report, labels, state.left_out) if copy_check else nobody
     # Of what does not count, nothing is told but the reason.
@@ -77,7 +77,7 @@ def check_updates(
 
 
 @dataclass(frozen=True)
-class _CheckedLengths:
+class _CheckedNorms:
     """What the check of norms has found.
 
     Attributes:
@@ -93,25 +93,25 @@ class _CheckedLengths:
     who: dict[str, torch.Tensor]
 
 
-def _check_lengths(layout: Layout, state: StrataState, report: Report, labels: torch.Tensor) -> _CheckedLengths:
+def _check_norms(layout: Layout, state: StrataState, report: Report, labels: torch.Tensor) -> _CheckedNorms:
     """Find the clients whose updates are much longer, if norms are checked. The arguments are as in `check_updates`."""
-    if state.lengths is None:
-        return _CheckedLengths(state, report, report, {})
+    if state.norms is None:
+        return _CheckedNorms(state, report, report, {})
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
     # Whoever was offered other models has now chosen.
     chosen = nobody.index_fill(0, report.results[TRAIN].updates.clients, True) & unsettled(state)
-    before = state.lengths.settled(chosen)
+    before = state.norms.without_drift(chosen)
     norms = update_norms(layout, report)
-    lengths = with_lengths(before, norms, report, state.labels, state.newcomers)
-    counted, ids = clipped(lengths, norms, report, labels)
-    state = replace(state, lengths=lengths)
+    history = with_norms(before, norms, report, state.labels, state.newcomers)
+    counted, ids = clipped(history, norms, report, labels)
+    state = replace(state, norms=history)
     long = nobody.index_fill(0, ids, True)
     who = {
-        "oversized": lengths.left_out,
+        "oversized": history.left_out,
         "clipped": long & ~state.left_out,
-        "drifted": lengths.drifted & ~before.drifted,
+        "drifted": history.drifted & ~before.drifted,
     }
-    return _CheckedLengths(state, shortened(report, lengths.left_out), counted, who)
+    return _CheckedNorms(state, shortened(report, history.left_out), counted, who)
 
 
 def _without(report: Report, who: torch.Tensor) -> Report:

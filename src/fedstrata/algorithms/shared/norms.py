@@ -21,13 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log
 
+from fedstrata.algorithms.shared.own_updates import compared_columns
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
 
-_DOUBT = 1.5
+_PRIOR_ROUNDS = 1.5
 """The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many.
 
 The first updates of honest clients may be long where each has its own mix of classes.
@@ -66,7 +67,7 @@ _TINY = 1e-30
 
 
 @dataclass(frozen=True)
-class Lengths:
+class NormHistory:
     """How long the updates of each client have been so far, beside those of its cluster.
 
     Attributes:
@@ -88,9 +89,9 @@ class Lengths:
     @property
     def means(self) -> torch.Tensor:
         """The mean logarithm of each client, (n,), drawn towards 0 where there are few rounds."""
-        return self.logs / (self.weights + _DOUBT)
+        return self.logs / (self.weights + _PRIOR_ROUNDS)
 
-    def forgetting(self, clients: torch.Tensor) -> Lengths:
+    def forgetting(self, clients: torch.Tensor) -> NormHistory:
         """The same without what is known of some clients, bool (n,)."""
         return replace(
             self,
@@ -101,14 +102,14 @@ class Lengths:
             drifted=self.drifted & ~clients,
         )
 
-    def settled(self, clients: torch.Tensor) -> Lengths:
+    def without_drift(self, clients: torch.Tensor) -> NormHistory:
         """The same when some clients have chosen a cluster, bool (n,)."""
         return replace(self, drifted=self.drifted & ~clients)
 
 
-def no_lengths(clients: int) -> Lengths:
+def no_norms(clients: int) -> NormHistory:
     """What is known before the first round, of n clients."""
-    return Lengths(
+    return NormHistory(
         logs=torch.zeros(clients),
         weights=torch.zeros(clients),
         last=torch.full((clients,), torch.nan),
@@ -119,16 +120,14 @@ def no_lengths(clients: int) -> Lengths:
 
 def update_norms(layout: Layout, report: Report) -> torch.Tensor:
     """The norms of the updates by the normal training of a round, of convolutions and linear layers, (m,)."""
-    updates = report.results[TRAIN].updates
-    columns = layout.columns(layout.select("all"))
-    compared = updates if len(columns) == layout.p else updates.only(columns)
+    compared = compared_columns(layout, report.results[TRAIN].updates)
     norms: torch.Tensor = torch.linalg.vector_norm(compared.values, dim=1)
     return norms
 
 
-def with_lengths(
-    known: Lengths, norms: torch.Tensor, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
-) -> Lengths:
+def with_norms(
+    known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
+) -> NormHistory:
     """What is known after a round.
 
     The members are compared that have trained the model of their cluster. Newcomers are not: the model need not fit
@@ -159,7 +158,7 @@ def with_lengths(
     return after
 
 
-def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> Lengths:
+def _of_cluster(known: NormHistory, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> NormHistory:
     """What is known after the updates of the members of one cluster, by their norms and numbers of samples, (m,)."""
     logs = (norms / _compared_with(known, norms, sizes)).log()
     jumped = _jumped(known, ids, logs)
@@ -175,23 +174,23 @@ def _of_cluster(known: Lengths, ids: torch.Tensor, norms: torch.Tensor, sizes: t
     return replace(after.forgetting(forgotten), left_out=after.left_out, drifted=after.drifted | forgotten)
 
 
-def _compared_with(known: Lengths, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+def _compared_with(known: NormHistory, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """What the norm of each client of one cluster is compared with, (m,): the median, times what its size excuses."""
     median = float(norms.median())
     excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0, max=_LARGEST_SIZE_RATIO)
     return max(median, _LEAST_SHARE * known.largest_median) * excused
 
 
-def _too_long(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
+def _too_long(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
     """Whose mean is too large with the logarithms of one more round, bool (m,); nobody where it is half of them."""
-    means = (_DECAY * known.logs[ids] + logs) / (_DECAY * known.weights[ids] + 1.0 + _DOUBT)
+    means = (_DECAY * known.logs[ids] + logs) / (_DECAY * known.weights[ids] + 1.0 + _PRIOR_ROUNDS)
     above = means - means.median()
     scores = _NORMAL_MAD * above / above.abs().median().clamp(min=_TINY)
     found = (means > log(_LARGEST_RATIO)) & (scores > _LARGEST_Z_SCORE)
     return found if 2 * int(found.sum()) < len(ids) else torch.zeros_like(found)
 
 
-def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
+def _jumped(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
     """Whose logarithms of this round and the last are both far above the mean of all earlier ones, bool (m,)."""
     last = known.last[ids]
     weights = (known.weights[ids] - 1.0) / _DECAY
@@ -202,7 +201,9 @@ def _jumped(known: Lengths, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tens
     return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
 
 
-def clipped(known: Lengths, norms: torch.Tensor, report: Report, labels: torch.Tensor) -> tuple[Report, torch.Tensor]:
+def clipped(
+    known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor
+) -> tuple[Report, torch.Tensor]:
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
@@ -233,7 +234,7 @@ def clipped(known: Lengths, norms: torch.Tensor, report: Report, labels: torch.T
     return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
 
 
-def clipped_to_median(updates: Rows) -> Rows:
+def clipped_to_twice_median(updates: Rows) -> Rows:
     """Updates of which none is longer than twice their median norm; fewer than three stay as they are."""
     norms = torch.linalg.vector_norm(updates.values, dim=1)
     moved = norms > _TINY

@@ -5,7 +5,7 @@ from math import exp, log, nan, sqrt
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.lengths import Lengths, clipped, no_lengths, shortened, update_norms, with_lengths
+from fedstrata.algorithms.shared.norms import NormHistory, clipped, no_norms, shortened, update_norms, with_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 FIVE = torch.zeros(5, dtype=torch.int64)
@@ -30,21 +30,21 @@ def report_of(norms: list[float], sizes: list[int] | None = None, chosen: list[i
 
 
 def after_report(
-    known: Lengths, report: Report, labels: torch.Tensor, newcomers: torch.Tensor, layout: Layout = LAYOUT
-) -> Lengths:
+    known: NormHistory, report: Report, labels: torch.Tensor, newcomers: torch.Tensor, layout: Layout = LAYOUT
+) -> NormHistory:
     """What is known after a round."""
-    return with_lengths(known, update_norms(layout, report), report, labels, newcomers)
+    return with_norms(known, update_norms(layout, report), report, labels, newcomers)
 
 
-def after_rounds(*rounds: list[float], known: Lengths | None = None, **keys: list[int]) -> Lengths:
+def after_rounds(*rounds: list[float], known: NormHistory | None = None, **keys: list[int]) -> NormHistory:
     """What is known of five clients of one cluster after some rounds, by the norms of their updates."""
-    known = known or no_lengths(5)
+    known = known or no_norms(5)
     for norms in rounds:
         known = after_report(known, report_of(norms, **keys), FIVE, NOBODY)
     return known
 
 
-def ratios(known: Lengths) -> list[float]:
+def ratios(known: NormHistory) -> list[float]:
     """The mean ratio of each client."""
     return [exp(mean) for mean in known.means.tolist()]
 
@@ -88,8 +88,8 @@ def test_the_number_of_a_cluster_changes_nothing() -> None:
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     norms = [1.0, 1.0, 1.0, 3.0, 20.0, 20.0, 20.0, 20.0]
     nobody = torch.zeros(8, dtype=torch.bool)
-    one = after_report(no_lengths(8), report_of(norms, chosen=labels.tolist()), labels, nobody)
-    other = after_report(no_lengths(8), report_of(norms, chosen=(1 - labels).tolist()), 1 - labels, nobody)
+    one = after_report(no_norms(8), report_of(norms, chosen=labels.tolist()), labels, nobody)
+    other = after_report(no_norms(8), report_of(norms, chosen=(1 - labels).tolist()), 1 - labels, nobody)
     assert one.logs.tolist() == other.logs.tolist() == pytest.approx([log(1 / 5)] * 3 + [log(3 / 5)] + [0.0] * 4)
 
 
@@ -99,16 +99,16 @@ def test_norms_that_lie_far_apart_are_no_reason_to_leave_anybody_out() -> None:
 
 
 def test_half_of_a_cluster_is_never_left_out_and_two_clients_are_not_compared() -> None:
-    four = after_report(no_lengths(4), report_of([1.0, 1.0, 9.0, 9.0]), FIVE[:4], NOBODY[:4])
+    four = after_report(no_norms(4), report_of([1.0, 1.0, 9.0, 9.0]), FIVE[:4], NOBODY[:4])
     assert not four.left_out.any() and four.weights.tolist() == [1.0] * 4
-    two = after_report(no_lengths(2), report_of([1.0, 9.0]), FIVE[:2], NOBODY[:2])
+    two = after_report(no_norms(2), report_of([1.0, 9.0]), FIVE[:2], NOBODY[:2])
     assert two.weights.tolist() == [0.0, 0.0]
 
 
 def test_newcomers_pending_clients_and_updates_of_zero_are_not_compared() -> None:
     labels = torch.tensor([0, 0, 0, 0, -1])
     new = torch.tensor([True, False, False, False, False])
-    known = after_report(no_lengths(5), report_of([9.0, 1.0, 1.0, 1.0, 9.0]), labels, new)
+    known = after_report(no_norms(5), report_of([9.0, 1.0, 1.0, 1.0, 9.0]), labels, new)
     assert known.weights.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
     assert after_rounds([1.0, 1.0, 1.0, 1.0, 0.0]).weights.tolist() == [1.0] * 4 + [0.0]
 
@@ -126,7 +126,7 @@ def test_a_jump_in_two_rounds_after_three_is_a_change_of_data() -> None:
     found = after_rounds(*calm, jump, jump)
     assert found.drifted.tolist() == [False] * 4 + [True]
     assert found.weights[4] == 0.0 and found.last[4].isnan()  # its old data say nothing about it
-    assert not found.settled(torch.arange(5) == 4).drifted.any()
+    assert not found.without_drift(torch.arange(5) == 4).drifted.any()
     assert not after_rounds(*calm[:2], jump, jump).drifted.any()  # two rounds before it are too few
 
 
@@ -162,11 +162,11 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
     layout = Layout((*LAYOUT.tensors, TensorSpec("norm.running_var", "norm", "buffer", (1,))))
     values = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 99.0]])
     result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
-    known = after_report(no_lengths(3), Report({TRAIN: result}), FIVE[:3], NOBODY[:3], layout)
+    known = after_report(no_norms(3), Report({TRAIN: result}), FIVE[:3], NOBODY[:3], layout)
     assert known.largest_median == pytest.approx(sqrt(2)) and known.last.tolist() == [0.0] * 3
 
 
-def clipped_report(known: Lengths, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:
+def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:
     """The report without long updates, and whose were shortened."""
     return clipped(known, update_norms(LAYOUT, report), report, labels)
 
@@ -177,7 +177,7 @@ def norms_of(report: Report) -> list[float]:
 
 def test_no_update_counts_more_than_twice_the_median_of_its_cluster_from_the_first_round_on() -> None:
     report = report_of([1.0, 2.0, 3.0, 4.0, 50.0])
-    known = after_report(no_lengths(5), report, FIVE, NOBODY)
+    known = after_report(no_norms(5), report, FIVE, NOBODY)
     shorter, long = clipped_report(known, report)
     assert norms_of(shorter) == pytest.approx([1.0, 2.0, 3.0, 4.0, 2 * 3.0]) and long.tolist() == [4]
     assert norms_of(report) == [1.0, 2.0, 3.0, 4.0, 50.0]
@@ -185,14 +185,14 @@ def test_no_update_counts_more_than_twice_the_median_of_its_cluster_from_the_fir
 
 def test_a_round_without_long_updates_stays_the_same_object() -> None:
     report = report_of([1.0, 2.0, 3.0, 4.0, 6.0])
-    same, long = clipped_report(no_lengths(5), report)
+    same, long = clipped_report(no_norms(5), report)
     assert same is report and not len(long)
 
 
 def test_clusters_have_their_own_medians_and_those_of_two_clients_none() -> None:
     """Of three clients, 1 is the median; of the other two, nobody knows which one is right."""
     report = report_of([1.0, 1.0, 9.0, 1.0, 9.0], chosen=[0, 0, 0, 1, 1])
-    shorter, long = clipped_report(no_lengths(5), report, torch.tensor([0, 0, 0, 1, 1]))
+    shorter, long = clipped_report(no_norms(5), report, torch.tensor([0, 0, 0, 1, 1]))
     assert norms_of(shorter) == pytest.approx([1.0, 1.0, 2.0, 1.0, 9.0]) and long.tolist() == [2]
 
 
@@ -200,14 +200,14 @@ def test_newcomers_are_shortened_too_and_pending_clients_are_not_compared() -> N
     """Whoever goes from cluster to cluster is never compared over rounds, so each round has to bound it."""
     report = report_of([1.0, 1.0, 1.0, 9.0, 9.0])
     labels = torch.tensor([0, 0, 0, 0, -1])
-    known = after_report(no_lengths(5), report, labels, torch.tensor([False, False, False, True, False]))
+    known = after_report(no_norms(5), report, labels, torch.tensor([False, False, False, True, False]))
     shorter, long = clipped_report(known, report, labels)
     assert norms_of(shorter) == pytest.approx([1.0, 1.0, 1.0, 2.0, 9.0]) and long.tolist() == [3]
 
 
 def test_who_has_more_samples_is_shortened_less() -> None:
     report = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 30])
-    shorter, _ = clipped_report(no_lengths(5), report)
+    shorter, _ = clipped_report(no_norms(5), report)
     assert norms_of(shorter)[4] == pytest.approx(2 * 3)
     claimed = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 10_000])
-    assert norms_of(clipped_report(no_lengths(5), claimed)[0])[4] == pytest.approx(2 * 10)
+    assert norms_of(clipped_report(no_norms(5), claimed)[0])[4] == pytest.approx(2 * 10)
