@@ -12,19 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, compared_layers, groups_test, with_round
 from fedstrata.algorithms.shared.split_half import (
     FULL_FOLD,
-    FoldSimilarity,
     Participants,
     add_fold_tasks,
-    compared_layers,
     fold_updates,
-    groups_test,
     needed_samples,
     next_level,
     select_participants,
     usable_sizes,
-    with_round,
 )
 from fedstrata.clustering import cosine, norms, replication
 from fedstrata.clustering.split_half import MIN_TEST_CLIENTS

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, groups_test, with_round
 from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.algorithms.shared.split_half import (
-    FoldSimilarity,
     Participants,
     add_fold_tasks,
     answering_cohort,
     fold_updates,
-    groups_test,
     is_split_half_round,
     needed_samples,
     next_level,
     select_participants,
     usable_sizes,
-    with_round,
 )
 from fedstrata.clustering import PermutationResult
 from fedstrata.core import Decision, Plan, Problem, Report, State

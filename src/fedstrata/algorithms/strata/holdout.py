@@ -18,6 +18,7 @@ all data. docs/strata-proof.md says what follows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.strata.group_models import extrapolated, group_updates
@@ -93,7 +94,7 @@ class HoldoutComparison:
         """How far the compared models lie from those of the groups."""
         return SHARES if self.of_personal_models else SHARES[:1]
 
-    @property
+    @cached_property
     def losses(self) -> torch.Tensor:
         """The loss of each client by each group, (m, q): with the share that suits the members of the group best."""
         members = (self.groups.inside.T & self.answered[:, None])[:, :, None]  # (m, q, 1)

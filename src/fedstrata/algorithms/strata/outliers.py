@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
-from fedstrata.algorithms.shared.split_half import compared_layers
+from fedstrata.algorithms.shared.fold_similarity import compared_layers
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
 from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of

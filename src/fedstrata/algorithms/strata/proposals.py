@@ -10,7 +10,7 @@ from fedstrata.algorithms.strata.holdout import start_comparison
 from fedstrata.algorithms.strata.outliers import start_search
 from fedstrata.algorithms.strata.split_decision import ClusterSplit
 from fedstrata.algorithms.strata.split_tests import ConfirmedGroups, SplitTest, confirmed_groups
-from fedstrata.algorithms.strata.state import ClusterState, StrataState, is_sampled
+from fedstrata.algorithms.strata.state import ClusterState, StrataState, needs_stand_ins
 from fedstrata.algorithms.strata.trial import CLEAR_LEVEL, may_be_tried
 from fedstrata.core import Problem
 
@@ -63,7 +63,7 @@ def _comparing(
 ) -> ClusterState:
     """What is known of a cluster with a comparison of its groups. The arguments are as in `propose`."""
     known = state.clusters[test.cluster]
-    sampled = is_sampled(known, int((state.labels == test.cluster).sum()))
+    has_stand_ins = needs_stand_ins(known, int((state.labels == test.cluster).sum()))
     comparison = start_comparison(
         problem,
         state.models[test.cluster],
@@ -75,10 +75,10 @@ def _comparing(
         node=int(state.nodes[test.cluster]),
         round=state.round + 1,
         # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
-        finer=groups.finer and problem.privacy is None and not sampled,
+        finer=groups.finer and problem.privacy is None and not has_stand_ins,
         # A personal model of one of two or three clients is hardly another than that of a group of its own.
         personal=personal_models and not test.is_single_fold,
-        has_stand_ins=sampled,
+        has_stand_ins=has_stand_ins,
     )
     if comparison is not None and may_be_tried(problem, comparison):
         comparison = replace(comparison, gain_level=CLEAR_LEVEL)

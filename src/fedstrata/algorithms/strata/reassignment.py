@@ -24,14 +24,14 @@ from fedstrata.lazy_torch import torch
 _MAX_SIBLINGS = 5
 """The number of other models that a client may choose at most: those of the new clusters next to its own."""
 
-_FEW = 3
+_MIN_TRUSTED = 3
 """Fewer clients have no direction of their own, so that nothing can take a suspicion from them."""
 
 _ALIKE_SHARE = 0.25
 """Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
 that of any third one."""
 
-_MOST = 0.75
+_AGREEING_SHARE = 0.75
 """The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
 
 
@@ -52,7 +52,7 @@ def _offered(state: StrataState) -> torch.Tensor:
         return torch.ones(clusters, dtype=torch.bool)
     members = state.labels[state.labels >= 0].bincount(minlength=clusters)
     suspects = state.labels[state.directions.suspect & (state.labels >= 0)].bincount(minlength=clusters)
-    offered: torch.Tensor = (members >= _FEW) | (suspects == 0)
+    offered: torch.Tensor = (members >= _MIN_TRUSTED) | (suspects == 0)
     return offered
 
 
@@ -80,9 +80,8 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
     free = unsettled(state)[plan.cohort].tolist()
-    offered = _offered(state)
-    models = offered.nonzero().flatten().tolist()
-    siblings = {own: _siblings(state, own, offered) for own in set(clusters) if own >= 0}
+    models = _offered(state).nonzero().flatten().tolist()
+    siblings = _siblings(state)
     rows = list[list[int]]()
     for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
         if is_free:
@@ -94,21 +93,20 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
-def _siblings(state: StrataState, own: int, offered: torch.Tensor) -> list[int]:
-    """The open clusters that come from the same split as an open cluster, the nearest ones, ascending.
+def _siblings(state: StrataState) -> list[list[int]]:
+    """The other models that the members of each cluster may choose while it is open, k lists, each ascending.
 
-    Args:
-        state: The state before the round.
-        own: The cluster.
-        offered: Which clusters others may choose, bool (k,).
+    They are those of the nearest open clusters of the same split.
     """
-    free = open_clusters(state)
-    if not free[own]:
-        return []
+    open_ = open_clusters(state)
+    may_be_chosen = (open_ & _offered(state)).nonzero().flatten().tolist()
     parents = [state.tree[node].parent for node in state.nodes.tolist()]
-    may_be_chosen = free & offered
-    beside = [c for c, parent in enumerate(parents) if c != own and parent == parents[own] and may_be_chosen[c]]
-    return sorted(sorted(beside, key=lambda c: abs(c - own))[:_MAX_SIBLINGS])
+    found = list[list[int]]()
+    for own, parent in enumerate(parents):
+        others = [each for each in may_be_chosen if each != own and parents[each] == parent] if open_[own] else []
+        nearest = sorted((abs(each - own), each) for each in others)[:_MAX_SIBLINGS]
+        found.append(sorted(each for _, each in nearest))
+    return found
 
 
 def reassigned_clients(state: StrataState, labels: torch.Tensor) -> torch.Tensor:
@@ -160,15 +158,18 @@ def unite_alike(state: StrataState, report: Report, labels: torch.Tensor) -> tor
 def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) -> set[tuple[int, int]]:
     """The pairs of open clusters of which the second one has a model that suits most members of the first."""
     result = report.results[TRAIN]
-    free = unsettled(state)
-    offered = _offered(state)
+    chooses_freely = unsettled(state)
+    siblings = _siblings(state)
     votes = dict[tuple[int, int], list[bool]]()
     for client, losses in zip(result.updates.clients.tolist(), result.losses.tolist(), strict=True):
         own = int(state.labels[client])
-        may_say = own >= 0 and own == int(labels[client]) and not free[client]
-        others = _siblings(state, own, offered) if may_say else []
-        excess = {other: loss - losses[0] for other, loss in zip(others, losses[1:], strict=False)}
-        for other in others if len(others) > 1 else ():
+        stays = own >= 0 and own == int(labels[client]) and not chooses_freely[client]
+        others = siblings[own] if stays else []
+        if len(others) < 2:
+            continue
+        own_loss, *other_losses = losses[: 1 + len(others)]
+        excess = {other: loss - own_loss for other, loss in zip(others, other_losses, strict=True)}
+        for other in others:
             third = min(value for each, value in excess.items() if each != other)
             votes.setdefault((own, other), []).append(excess[other] < _ALIKE_SHARE * third)
-    return {pair for pair, cast in votes.items() if sum(cast) >= _MOST * len(cast)}
+    return {pair for pair, cast in votes.items() if sum(cast) >= _AGREEING_SHARE * len(cast)}

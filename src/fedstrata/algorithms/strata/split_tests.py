@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.split_half import (
+from fedstrata.algorithms.shared.fold_similarity import (
     FoldSimilarity,
-    Participants,
     compared_layers,
-    fold_updates,
     groups_test,
+    similarity_matrices,
+    to_decision,
+    with_round,
+)
+from fedstrata.algorithms.shared.split_half import (
+    Participants,
+    fold_updates,
     is_split_half_round,
     next_level,
     select_few,
     select_participants,
-    similarity_matrices,
-    to_decision,
     too_few_samples,
-    with_round,
 )
 from fedstrata.algorithms.strata.group_tree import MAX_SPLITS, GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.directions import DirectionHistory
+from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
 from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
     stability_threshold,
 )
 from fedstrata.algorithms.shared.norms import NormHistory
-from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, FoldSimilarity
+from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
 from fedstrata.algorithms.strata.trial import GroupTrial
@@ -226,7 +227,7 @@ def pending_after_split(before: StrataState, after: State) -> torch.Tensor:
     return (after.labels < 0) & ((before.labels >= 0) | before.pending_after_split)
 
 
-def is_sampled(known: ClusterState, members: int) -> bool:
+def needs_stand_ins(known: ClusterState, members: int) -> bool:
     """Whether a cluster is so large, and its rounds have so few of its members, that most of them are seldom seen.
 
     Args:
