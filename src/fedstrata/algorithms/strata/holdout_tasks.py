@@ -169,7 +169,6 @@ def with_answers(
     samples = comparison.samples.clone()
     measured_losses = report.results[_LOSS_TASK]
     measured_errors = report.results[_ERRORS_TASK]
-    units = report.client_stats["units"]
     both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
     for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
         nodes = comparison.groups.models_for(place)
@@ -179,7 +178,8 @@ def with_answers(
         errors[place, nodes] = measured_errors.losses[_row_of(measured_errors, client), : len(nodes)].nan_to_num(
             nan=1.0
         )
-        samples[place] = units.of(torch.tensor([client])).flatten()[0].clamp(min=1.0)
+        units = report.client_stats["units"].of(torch.tensor([client]))
+        samples[place] = units.flatten()[0].clamp(min=1.0)
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
     late = round >= comparison.round + _MAX_ROUNDS
     return None if late and not answered.complete else answered
