@@ -172,12 +172,10 @@ def with_answers(
     both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
     for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
         nodes = comparison.groups.models_for(place)
-        answer = measured_losses.losses[_row_of(measured_losses, client), : len(nodes) * losses_by_share.shape[2]]
+        answer = _losses_of(measured_losses, client, len(nodes) * losses_by_share.shape[2])
         losses_by_share[place, nodes] = bounded_losses(answer.reshape(len(nodes), -1))
         # Nothing that a client claims may spoil a test of all: an error rate of nan, or no samples behind it.
-        errors[place, nodes] = measured_errors.losses[_row_of(measured_errors, client), : len(nodes)].nan_to_num(
-            nan=1.0
-        )
+        errors[place, nodes] = _losses_of(measured_errors, client, len(nodes)).nan_to_num(nan=1.0)
         units = report.client_stats["units"].of(torch.tensor([client]))
         samples[place] = units.flatten()[0].clamp(min=1.0)
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
@@ -185,9 +183,10 @@ def with_answers(
     return None if late and not answered.complete else answered
 
 
-def _row_of(result: Result, client: int) -> int:
-    """The row of a client in a result."""
-    return int((result.updates.clients == client).nonzero())
+def _losses_of(result: Result, client: int, count: int) -> torch.Tensor:
+    """The first losses of a client in a result, (count,)."""
+    row = int((result.updates.clients == client).nonzero())
+    return result.losses[row, :count]
 
 
 def bounded_losses(losses: torch.Tensor) -> torch.Tensor:
