@@ -11,6 +11,7 @@ from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.clustering import entropy
 from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Metric, Problem, State, TensorSpec, make_pending
+from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.errors import LayoutError
 from fedstrata.records import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
@@ -238,6 +239,13 @@ def test_a_newcomer_may_train_the_model_that_was_split_instead() -> None:
     assert plan.models[-1].tolist() == pytest.approx([3.1]) and plan.tasks["reference"].training.epochs == 1
     state, events = come(algorithm, problem, state, PAIRS, [0])
     assert state.labels.tolist() == [0, 0, 1, 1] and events[0]["distance"] == pytest.approx(0.1)
+
+
+def test_newcomers_are_compared_with_the_means_of_members_whatever_the_server_makes_of_them() -> None:
+    """With a rate of a tenth, models lie a tenth of the way to the means, which are 0.1 and 4.1."""
+    problem = replace(toy_problem(4, LINE), server=ServerOptimizer(lr=0.1))
+    state, _ = play(AdaCFL(precluster=False), problem, [PAIRS], client_stats=alike(4))
+    assert (snapshot_of(state).centroids - problem.fresh(0)).flatten().tolist() == pytest.approx([0.1, 4.1])
 
 
 def test_newcomers_join_the_nearest_snapshot_and_move_nothing() -> None:

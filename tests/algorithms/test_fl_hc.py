@@ -64,6 +64,16 @@ def test_the_automatic_cut_finds_the_pairs_and_leaves_alike_clients_together() -
     assert decided(state) == ("agglomerative_clustering", {"groups": 1.0, "clients": 4.0})
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_two_equal_updates_are_no_step_of_the_cosines(seed: int) -> None:
+    """Eight clients of one group, of whom the first two send the same: their distance is rounding."""
+    problem = toy_problem(8)
+    updates = 1 + 0.3 * torch.randn(8, problem.layout.p, generator=torch.Generator().manual_seed(seed))
+    updates[1] = updates[0]
+    state, _ = play(FLHC(round=1, measure="dcos"), problem, [updates])
+    assert len(set(state.labels.tolist())) < 7
+
+
 def test_linkage_decides_whether_a_chain_is_one_group() -> None:
     chain = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
     groups = {}

@@ -27,6 +27,7 @@ from fedstrata.core import (
     make_pending,
     reassign,
 )
+from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.records import find_checkpoint, save
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.testing import Scripted, toy_problem
@@ -525,6 +526,31 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
         ((5,), 2),
     ]
     assert (decision_of(merged, 3).kind, decision_of(merged, 3).values) == ("merged", {"into": 1.0})
+
+
+def test_clusters_of_which_nobody_has_answered_are_merged_half_and_half() -> None:
+    """With differential privacy they move by noise."""
+    problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [2, 3])
+    merged, _ = reorganise(problem, before, after, report.without(torch.arange(5)))
+    assert merged.models.tolist() == [[2.5, 0.0]]
+
+
+def test_with_differential_privacy_merged_clusters_count_by_their_members() -> None:
+    """The first cluster has 1000 samples of each client, which nobody may see."""
+    problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [1, 3])
+    result = replace(report.results["train"], sizes=torch.tensor([1000, 1, 1, 1]))
+    privacy = CentralPrivacy(problem.layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 4.0)
+    merged, _ = reorganise(replace(problem, privacy=privacy), before, after, Report({"train": result}))
+    assert merged.models.tolist() == [[3.25, 0.0]]  # (1 * 1 + 3 * 4) / 4
+
+
+def test_a_layer_that_nobody_moves_decides_nothing() -> None:
+    """The convolution is frozen: its stability is 0. In the linear layer clients agree but for their lengths."""
+    lengths = torch.tensor([0.2, 0.5, 0.8, 1.1, 1.4, 1.7])[:, None]
+    updates = torch.cat([torch.zeros(6, 3), lengths * torch.tensor([[1.0, 0.0, 0.0]])], dim=1)
+    _, diagnostics = play(HiCFL(epsilon=0.05), toy_problem(6), [updates] * 9)
+    layers = {event["layer"] for each in diagnostics for event in each.events if event["kind"] == "split"}
+    assert "conv" not in layers
 
 
 def test_clusters_that_a_third_one_is_torn_between_are_not_merged() -> None:

@@ -23,6 +23,7 @@ from fedstrata.core import (
     TensorSpec,
     make_pending,
 )
+from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
 from fedstrata.testing import toy_problem
@@ -105,6 +106,12 @@ def test_a_shared_body_is_averaged_over_everybody_and_heads_inside_the_choice() 
         state, _ = step(algorithm, problem, state, Choosing([0, 0, 1, 1], updates))
         assert state.models[:, :3].tolist() == [[3.0] * 3] * 2  # the mean of 1, 2, 3, 6
         assert state.models[0, 3:].tolist() == [head] * 3
+
+
+def test_a_shared_body_needs_a_server_that_takes_the_mean_as_it_is() -> None:
+    problem = replace(toy_problem(2), server=ServerOptimizer(lr=0.5))
+    with pytest.raises(ExperimentError, match=r"share_body = true: expected false with server.lr = 0.5"):
+        IFCA(k=2, share_body=True).init(problem)
 
 
 def test_the_absent_stay_where_they_were_and_everybody_chooses_anew() -> None:

@@ -80,6 +80,24 @@ def test_the_second_threshold_looks_at_the_slice_unless_told_otherwise() -> None
         assert len(state.models) == clusters  # slice norms are about 1, full norms above 2
 
 
+@pytest.mark.parametrize("keys", [{"norm_scope": "full"}, {"trigger": "stability", "epsilon": 0.05}])
+def test_a_slice_that_nobody_moves_parts_nobody(keys: dict[str, Any]) -> None:
+    """The convolution is frozen, and the linear layer falls apart."""
+    updates = torch.cat([torch.zeros(4, 3), FC], dim=1)
+    state, _ = play(LayerCFL(layers="conv", **keys), toy_problem(4), [updates] * 6)
+    assert state.labels.tolist() == [0] * 4
+
+
+def test_a_scan_goes_on_when_too_few_clients_move_every_layer() -> None:
+    """The convolution of two of five clients is dead."""
+    draw = torch.Generator().manual_seed(0)
+    updates = [torch.randn(5, 6, generator=draw) for _ in range(4)]
+    for each in updates:
+        each[:2, :3] = 0.0
+    state, _ = play_any(LayerCFL(layers="auto"), toy_problem(5), updates, sizes=torch.full((5,), 200))
+    assert state.labels.tolist() == [0] * 5
+
+
 def test_a_cluster_that_converged_is_final_unless_it_is_to_be_rechecked() -> None:
     for recheck, clusters in ((False, 1), (True, 2)):
         algorithm = LayerCFL(layers="conv", eps1=1.0, eps2=0.5, recheck=recheck)

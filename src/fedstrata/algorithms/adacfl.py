@@ -37,6 +37,7 @@ from fedstrata.core import (
     Problem,
     Report,
     Result,
+    Rows,
     State,
     aggregate,
     assign_pending,
@@ -45,6 +46,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
+from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
@@ -235,8 +237,10 @@ class AdaCFL:
         result: Result,
     ) -> Snapshot:
         """What newcomers are compared with, from the models of the clients that were clustered, (m, q)."""
-        centroids = after.models[:, columns]
-        spread = farthest_member(centroids, after.labels[result.updates.clients], weights, result.sizes)
+        clients = result.updates.clients
+        # Of the members, and not of what the server makes of them: its optimiser may move a model otherwise.
+        centroids = weighted_mean(Rows(clients, weights), result.sizes, after.labels[clients], len(after.models))
+        spread = farthest_member(centroids, after.labels[clients], weights, result.sizes)
         reference = problem.fresh(0)
         rounds_trained = after.round
         if self.reference == "parent":

@@ -37,6 +37,9 @@ from fedstrata.core import (
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
 
+_ROUNDING = 1e-9
+"""A smaller difference of a cosine from 1 is rounding. Equal updates would else be as far apart as that, and a step."""
+
 
 @dataclass(frozen=True, config=STRICT)
 class FLHC:
@@ -87,6 +90,8 @@ class FLHC:
         # All clients have trained the only model.
         values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values, None)
         distances = measure.distances(values)
+        if measure.larger_is_closer:
+            distances = torch.where(distances < _ROUNDING, 0.0, distances)
         groups = agglomerative_groups(rows.clients, distances, self.cut, self.linkage, "all", self.measure)
         groups = replace(groups, matrices=(replace(groups.matrices[0], values=values),))
         moved, diagnostics = split_once(problem, state, report, labels, groups)

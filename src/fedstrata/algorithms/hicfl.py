@@ -371,15 +371,18 @@ def reorganise(
     moves = (after.models.double() - before.models)[:, columns]
     result = report.results[TRAIN]
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
-    weights = torch.zeros(k, dtype=torch.float64)
-    weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())
+    weights = torch.tensor([float(len(own)) for own in members], dtype=torch.float64)
+    if problem.privacy is None:  # With differential privacy, nobody may see who has answered, or with how many samples.
+        weights = torch.zeros_like(weights)
+        weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())
     models = after.models.double()
     remain = list(range(k))
     into = dict[int, int]()
     # Fewest members first; of equals, the one with the lowest member is the larger.
     while pair := _mergeable(sorted(remain, key=lambda c: (len(members[c]), -min(members[c], default=0))), moves):
         small, large = pair
-        share = weights[small] / (weights[small] + weights[large])
+        both = weights[small] + weights[large]
+        share = weights[small] / both if both > 0 else torch.tensor(0.5, dtype=torch.float64)
         models[large] = torch.lerp(models[large], models[small], share)
         moves[large] = torch.lerp(moves[large], moves[small], share)
         weights[large] += weights[small]

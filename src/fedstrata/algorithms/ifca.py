@@ -99,6 +99,9 @@ class IFCA:
         if self.share_body and problem.server.name != "none":
             why = f"expected false with server.optimizer = {problem.server.name!r}, as the body belongs to no cluster"
             raise ExperimentError(f"algorithm.share_body = true: {why}")
+        if self.share_body and problem.server.lr != 1:
+            why = f"expected false with server.lr = {problem.server.lr:g}, as the body belongs to no cluster"
+            raise ExperimentError(f"algorithm.share_body = true: {why}")
         nobody = torch.full((problem.clients,), -1)
         state = replace(fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))
         return extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))

@@ -51,6 +51,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     apply_theorem_1,
     collect_answers,
     find_cut,
+    max_norm,
     norm_threshold,
     norm_trigger,
     one_cluster,
@@ -64,6 +65,7 @@ from fedstrata.algorithms.shared.split_guard import (
 )
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
+from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     TRAIN,
     Decision,
@@ -288,6 +290,8 @@ class LayerCFL:
         updates = answers.usable[cluster].updates.only(columns).values
         if state.accumulated is not None:
             updates = state.accumulated.sums[clients]
+        if max_norm(updates) <= STILL:  # Its members do not move what is compared, which parts nobody.
+            return SplitDecision(replace(trigger, kind="members_converged"))
         cosines = cosine(updates)  # Eq. 26
         values = self._measured(updates, state.models[cluster, columns], cosines)
         matrix = Matrix(int(state.nodes[cluster]), ", ".join(state.selectors), self.measure, clients, values)

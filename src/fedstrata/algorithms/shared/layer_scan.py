@@ -280,7 +280,7 @@ def scan_layers(
     """
     bias = bias_of(layout)
     known = evidence.by_layer
-    if known is None:
+    if known is None or not len(known.clients):
         needed = needed_samples(evidence.sizes, 2)
         able = int((evidence.sizes >= needed).sum())
         return LayerChoice(None, (), bias, able, 0, level, needed=needed)
@@ -323,6 +323,8 @@ def _scores(
 def _score(name: str, known: FoldSimilarity, common: float, generator: torch.Generator, level: float) -> LayerScore:
     """What is seen in one view alone."""
     clients, found = groups_test(Layout((TensorSpec(name, name, "linear", ()),)), known, generator, level)
+    if not found.tested:
+        return LayerScore(name, 0.0, 0.0, common, found.p)
     first, second = _halves(known.only(torch.isin(known.clients, clients)))
     again = replication(first, second)
     return LayerScore(name, float(again.correlation), float(again.apart), common, found.p)

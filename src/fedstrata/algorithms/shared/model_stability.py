@@ -206,8 +206,7 @@ def stability_trigger(
     values = stability.values[usable.updates.clients]
     means = values.mean(dim=0)
     compared = compared_stability(values, thresholds.members)
-    named = {tensor.layer for tensor, chosen in zip(problem.layout.tensors, tensors, strict=True) if chosen}
-    places = [place for place, layer in enumerate(problem.layout.layers) if layer in named]
+    places = _moving_layers(problem, usable, tensors)
     order = [place for place in means.argsort(stable=True).tolist() if place in places]
     stable = [place for place in order if compared[place] < thresholds.epsilon]  # Eq. 15, one layer for all members
     norms = _update_norms(problem, usable, thresholds)
@@ -229,6 +228,19 @@ def stability_trigger(
         }
         decisions.append(Decision(kind=kind, layer=problem.layout.layers[place], values={**seen, **norms}))
     return tuple(decisions)
+
+
+def _moving_layers(problem: Problem, usable: Result, tensors: Mask) -> list[int]:
+    """The places of the layers that are compared and that somebody moves; all that are compared if nobody moves any.
+
+    A layer that is frozen, or dead, has the stability 0, but says nothing about anybody.
+    """
+    layout = problem.layout
+    named = {tensor.layer for tensor, chosen in zip(layout.tensors, tensors, strict=True) if chosen}
+    columns = {place: layout.columns(layout.select(layer)) for place, layer in enumerate(layout.layers)}
+    compared = [place for place, layer in enumerate(layout.layers) if layer in named]
+    moving = [place for place in compared if max_norm(usable.updates.only(columns[place]).values) > STILL]
+    return moving or compared
 
 
 def _update_norms(problem: Problem, usable: Result, thresholds: StabilityThresholds) -> dict[str, float]:
