@@ -271,6 +271,17 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
 
+def test_a_task_that_trains_nothing_but_frozen_parameters_returns_its_start() -> None:
+    module = network(norm=True)
+    module.get_submodule("conv").requires_grad_(False)
+    layout, start = layout_of(module), row_of(module, layout_of(module))
+    engine = Loop(module, layout, ClientData(dataset(14), partition_of([10]), seed=0))
+    frozen = fit_of(layout, [[0]], trainable=layout.select("conv"))
+    results = engine.run(plan_of(start[None], frozen, fit_of(layout, [[0]]))).results
+    assert not results["train"].updates.values.any() and results["train"].sizes.tolist() == [10]
+    assert results["second"].updates.values.any()
+
+
 def test_the_fits_of_a_client_that_are_offered_the_same_take_the_same() -> None:
     engine, layout, start = loop_of([10] * 6)
     models = start + 0.05 * torch.randn(2, layout.p, generator=torch.Generator().manual_seed(0))

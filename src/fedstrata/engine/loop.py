@@ -210,6 +210,8 @@ class Loop:
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
+        if not moving:
+            return start  # the network froze all that the task trains
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)

@@ -144,10 +144,13 @@ def _work(rounds: Sequence[_Round], position: int) -> None:
         for each, own in zip(rounds, choices, strict=True)
         for job in each.jobs(position, own, list(islice(chosen, len(own))))
     ]
+    moving = list[TrainingJob]()
     for job in jobs:
-        if not any(job.task.trainable):
+        if job.trainers.network.moving(job.task.trainable):
+            moving.append(job)
+        else:
             job.finish(job.start, job.start)
-    train_jobs([job for job in jobs if any(job.task.trainable)])
+    train_jobs(moving)
 
 
 @dataclass(frozen=True, eq=False)
