@@ -37,6 +37,9 @@ from fedstrata.randomness import generator, seed_of
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""The layers of torch that normalise over a batch."""
+
 _HEAP_BYTES = 8 << 20
 """Bytes of freed memory, of which the C library keeps twice as many for later: what steps of small networks need."""
 
