@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
+from fedstrata.engine.loop import normalises_over_batch
 from fedstrata.errors import ModelError
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
@@ -61,7 +62,7 @@ class Network:
         self.device = device
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self.batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
+        self.batch_norm = normalises_over_batch(module)
         self.identity = f"{_described(module)} {layout} {(sorted(self.frozen), device, precision, memory, products)}"
         self._module = stand_ins(module, products).to(device).requires_grad_(False)
         self._bfloat16 = precision == "bfloat16"
