@@ -149,6 +149,20 @@ def test_what_only_the_loop_computes_has_no_vectorized_candidate(
             Vectorized.at(replace(spec, objective=objective))
 
 
+def test_a_network_whose_scores_depend_on_the_batch_has_no_vectorized_candidate(spec: SimulationSpec) -> None:
+    """The samples of several clients are scored in one batch, which must not change what the network says of each."""
+
+    def without_statistics() -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)
+        )
+
+    spec = replace(spec, network=without_statistics)
+    assert [candidate.title for candidate in engine_candidates(spec, 1, "cpu")] == ["loop"]
+    with pytest.raises(ExperimentError, match="expected running statistics in every BatchNorm, found none in 2; use"):
+        Vectorized.at(spec)
+
+
 @pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
 def test_an_engine_that_cannot_do_it_is_left_out(
     spec: SimulationSpec, error: Exception, monkeypatch: pytest.MonkeyPatch

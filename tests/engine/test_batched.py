@@ -246,6 +246,17 @@ def test_a_frozen_layer_stays_and_is_not_asked_for_gradients() -> None:
     assert trainer._stack.moving.shape[1] == layout.count("norm") + layout.count("fc")
 
 
+def test_a_task_that_trains_nothing_but_frozen_parameters_returns_its_start() -> None:
+    module = network(norm=True)
+    module.get_submodule("conv").requires_grad_(False)
+    loop, batched, layout, start = twins_of(module, SIZES)
+    frozen = fit_of(layout, [[0]] * 5, trainable=layout.select("conv"))
+    plan = plan_of(start[None], frozen, fit_of(layout, [[0]] * 5))
+    found = batched.run(plan)
+    assert not found.results["train"].updates.values.any()
+    assert_close(found, loop.run(plan))
+
+
 class Odd(nn.Module):
     """Tied weights, a parameter without axes, strides, padding, pooling, and a leaky ReLU in place."""
 

@@ -4,15 +4,38 @@ from dataclasses import replace
 import pytest
 import torch
 from small import dataset, fit_of, loop_of, network, partition_of, plan_of
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedstrata.core import Evaluation, LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop, client_data
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ContractError
 from fedstrata.models import layout_of, load_row, make, row_of
 from fedstrata.randomness import generator
+
+
+class Scale(nn.Module):
+    """A constant factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.full((1,), 2.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.get_buffer("factor")
+
+
+class OwnNorm(nn.Module):
+    """A normalisation over the batch that keeps a running variance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running_var", torch.ones(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs / (inputs.var(dim=0) + 1e-5).sqrt()
 
 
 def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
@@ -271,6 +294,17 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
 
+def test_a_task_that_trains_nothing_but_frozen_parameters_returns_its_start() -> None:
+    module = network(norm=True)
+    module.get_submodule("conv").requires_grad_(False)
+    layout, start = layout_of(module), row_of(module, layout_of(module))
+    engine = Loop(module, layout, ClientData(dataset(14), partition_of([10]), seed=0))
+    frozen = fit_of(layout, [[0]], trainable=layout.select("conv"))
+    results = engine.run(plan_of(start[None], frozen, fit_of(layout, [[0]]))).results
+    assert not results["train"].updates.values.any() and results["train"].sizes.tolist() == [10]
+    assert results["second"].updates.values.any()
+
+
 def test_the_fits_of_a_client_that_are_offered_the_same_take_the_same() -> None:
     engine, layout, start = loop_of([10] * 6)
     models = start + 0.05 * torch.randn(2, layout.p, generator=torch.Generator().manual_seed(0))
@@ -294,6 +328,27 @@ def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
     assert update.isfinite().all()
     statistics = [span for slot, span in zip(layout.tensors, layout.spans, strict=True) if slot.kind == "buffer"]
     assert all(update[0, span].abs().max() > 0 for span in statistics)
+
+
+@pytest.mark.parametrize("middle", [nn.BatchNorm1d(4, track_running_stats=False), OwnNorm()], ids=["torch", "own"])
+def test_every_layer_that_normalises_over_a_batch_is_spared_a_batch_of_one_sample(middle: nn.Module) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), middle, nn.Linear(4, 3))
+    layout = layout_of(module)
+    engine = Loop(module, layout, ClientData(dataset(15), partition_of([11]), seed=0))
+    update = engine.run(plan_of(row_of(module, layout)[None], fit_of(layout, [[0]]))).results["train"].updates.values
+    assert update.isfinite().all() and update.any()
+
+
+@pytest.mark.parametrize("middle", [Scale(), nn.InstanceNorm2d(2, track_running_stats=True)], ids=["scale", "instance"])
+def test_a_buffer_does_not_keep_a_network_without_batch_norm_from_batches_of_one_sample(middle: nn.Module) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), middle, nn.Flatten(), nn.Linear(32, 3))
+    layout, start = layout_of(module), row_of(module, layout_of(module))
+    client_data = ClientData(dataset(15), partition_of([11]), seed=0)
+    plan = plan_of(start[None], fit_of(layout, [[0]], training=LocalTraining(batch=1, lr=0.1)))
+    update = Loop(module, layout, client_data).run(plan).results["train"].updates.values
+    assert update[:, layout.columns(layout.select("all"))].any()
+    batched = Vectorized(module, layout, client_data).run(plan).results["train"].updates.values
+    torch.testing.assert_close(batched, update, rtol=1e-4, atol=1e-5)
 
 
 def test_scores_are_of_the_models_before_the_work_of_the_same_plan() -> None:

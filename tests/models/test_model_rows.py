@@ -121,6 +121,18 @@ def test_tied_parameters_appear_once_and_integer_or_passing_buffers_not_at_all()
     assert module.mean.tolist() == [2.0, 3.0]
 
 
+def test_a_buffer_that_is_not_finite_is_in_no_row_and_stays_as_it_is() -> None:
+    """-inf - (-inf) is no number: the updates of all clients would be rejected for the mask of causal attention."""
+    module = nn.Linear(2, 2)
+    mask = torch.full((2, 2), -torch.inf).triu(1)
+    module.register_buffer("mask", mask.clone())
+    module.register_buffer("scale", torch.ones(1))
+    layout = layout_of(module)
+    assert [slot.name for slot in layout.tensors] == ["weight", "bias", "scale"]
+    load_row(module, layout, torch.zeros(layout.p))
+    assert torch.equal(module.get_buffer("mask"), mask) and not row_of(module, layout).any()
+
+
 def test_a_weight_normalised_convolution_is_a_convolution() -> None:
     module = nn.Sequential(weight_norm(nn.Conv2d(1, 2, 1)))
     layout = layout_of(module)

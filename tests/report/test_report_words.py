@@ -52,6 +52,7 @@ def test_every_threshold_and_every_measure_is_explained() -> None:
     [
         ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
         ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
+        ({"kind": "rejected", "reason": "negative variance"}, "of a normalisation layer would be negative"),
         ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
         ({"kind": "reversed", "clients": [1]}, "they are not in its mean until they point forwards"),
         ({"kind": "doubted", "clients": [1]}, "these are split off, and others go on without them"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Layout, LocalTask, LocalTraining, Plan, Report, Result, Rows, TensorSpec
+from fedstrata.core import Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.runner.validation import (
     LARGEST_NORM,
     decide,
@@ -184,6 +184,73 @@ def test_of_several_norms_of_a_client_the_worst_is_told() -> None:
     }
     (event,) = validate(LAYOUT, plan, Report(results)).events
     assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3) and event["task"] == "second"
+
+
+NORMALISED = Layout((TensorSpec("fc.weight", "fc", "linear", (2,)), TensorSpec("bn.running_var", "bn", "buffer", (9,))))
+"""Two weights, and nine running variances."""
+
+
+def variance_plan(**changes: Any) -> Plan:
+    """A plan for ten clients with a model whose weights are 0 and whose running variances are 1."""
+    task = LocalTask(
+        candidates=torch.zeros(10, 1, dtype=torch.int64),
+        training=LocalTraining(),
+        trainable=NORMALISED.everything,
+        upload=NORMALISED.everything,
+        load_local=NORMALISED.nothing,
+        save_local=NORMALISED.nothing,
+    )
+    model = torch.tensor([0.0] * 2 + [1.0] * 9)
+    return Plan(1, 0, torch.arange(10), model[None], {"before": task, "train": replace(task, **changes)})
+
+
+def variance_report(plan: Plan, worst: float) -> Report:
+    """Ten updates whose first running variance moves by -0.1, and that of the last client by another number."""
+    values = torch.zeros(10, NORMALISED.p)
+    values[:, 2] = -0.1
+    values[9, 2] = worst
+    return Report({"train": result_of(plan, values)})
+
+
+def test_one_client_cannot_make_a_running_variance_negative_within_the_norm_of_the_buffers() -> None:
+    """Nine variances of 1 have a norm of 3, up to which every update is accepted; and 1 - 2.9 < 0."""
+    plan = variance_plan()
+    checked = validate(NORMALISED, plan, variance_report(plan, -2.9))
+    assert checked.rejected == (9,)
+    assert checked.events == [{"kind": "rejected", "reason": "negative variance", "clients": [9]}]
+    assert validate(NORMALISED, plan, variance_report(plan, -2.9), compared=False).rejected == (9,)
+    assert validate(NORMALISED, plan, variance_report(plan, -1.0)).rejected == ()
+
+
+def test_a_client_that_is_rejected_for_its_norm_is_told_so_and_not_of_its_variance() -> None:
+    plan = variance_plan()
+    (event,) = validate(NORMALISED, plan, variance_report(plan, -3.1)).events
+    assert event["reason"] == "norm"
+
+
+def test_running_variances_are_judged_as_what_the_client_ended_with() -> None:
+    plan = variance_plan(upload_values=NORMALISED.buffers)
+    assert len(validate(NORMALISED, plan, variance_report(plan, 0.1)).rejected) == 9
+    # Such a client started from other variances, so that its update says nothing about where it ended.
+    for changes in ({"load_local": NORMALISED.buffers}, {"continues": "before"}, {"upload": (True, False)}):
+        plan = variance_plan(**changes)
+        assert validate(NORMALISED, plan, variance_report(plan, -2.9)).rejected == ()
+
+
+@pytest.mark.parametrize(("rounding", "kept"), [(1e-7, True), (1e-4, False)])
+def test_a_decision_that_leaves_a_negative_variance_is_taken_back_but_not_for_rounding(
+    rounding: float, kept: bool
+) -> None:
+    fresh = variance_plan().models[0]
+    problem = Problem(NORMALISED, lambda seed: fresh, clients=10)
+    algorithm = FedAvg()
+    state = algorithm.init(problem)
+    plan = algorithm.plan(problem, state, torch.arange(10))
+    values = torch.zeros(10, NORMALISED.p)
+    values[:, 2] = -1.0 - rounding
+    after, _, events = decide(algorithm, problem, state, Report({"train": result_of(plan, values)}))
+    assert bool((after.models[0, 2] < 0.5).all()) == kept
+    assert [event["reason"] for event in events] == ([] if kept else ["models"])
 
 
 def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -> None:

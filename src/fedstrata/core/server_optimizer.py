@@ -82,12 +82,14 @@ def server_step(
     Returns:
         The moves, (k', p), and the moments after the round; None for an optimiser without moments.
     """
+    buffers = layout.columns(layout.buffers)
     values = layout.columns(sent_as_values or layout.nothing)
     if optimizer.name == "none":
         if optimizer.lr == 1:
             return updates, None
         moves = updates * optimizer.lr
-        moves[:, values] = updates[:, values]
+        for unstepped in (buffers, values):
+            moves[:, unstepped] = updates[:, unstepped]
         return moves, None
     before = _inherited(optimizer, moments, origins, updates)
     first = optimizer.momentum * before.first
@@ -99,7 +101,6 @@ def server_step(
         first = first + (1 - optimizer.momentum) * updates
         second = _second_moment(optimizer, before.second, updates.square())
         moves = optimizer.lr * first / (second.sqrt() + optimizer.tau)
-    buffers = layout.columns(layout.buffers)
     for unstepped in (buffers, values):
         moves[:, unstepped] = updates[:, unstepped]
     rows = answered[:, None]

@@ -37,6 +37,10 @@ from fedstrata.randomness import generator, seed_of
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""The layers of torch that normalise over a batch."""
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
 _HEAP_BYTES = 8 << 20
 """Bytes of freed memory, of which the C library keeps twice as many for later: what steps of small networks need."""
 
@@ -81,7 +85,7 @@ class Loop:
         self._client_data = client_data
         self._masks: dict[Mask, Tensor] = {}
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self._batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
+        self._batch_norm = normalises_over_batch(module)
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Loop:
@@ -210,6 +214,8 @@ class Loop:
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
+        if not moving:
+            return start  # the network froze all that the task trains
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)
@@ -320,6 +326,15 @@ class Loop:
         clients, chosen, sizes, losses = zip(*done, strict=True)
         rows = Rows(torch.tensor(clients), updates[: len(done)])
         return Result(rows, torch.tensor(chosen), torch.tensor(sizes), torch.stack(losses))
+
+
+def normalises_over_batch(module: nn.Module) -> bool:
+    """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
+    return any(
+        isinstance(layer, BATCH_NORMS)
+        or (isinstance(getattr(layer, "running_var", None), Tensor) and not isinstance(layer, _INSTANCE_NORMS))
+        for layer in module.modules()
+    )
 
 
 def training_orders(index: Tensor, training: LocalTraining, order: torch.Generator) -> Iterator[Tensor]:

@@ -15,7 +15,8 @@ def layout_of(module: torch.nn.Module) -> Layout:
     parameter of the network itself is a layer of its own name. Tied parameters appear once, at their first place.
 
     Integer buffers, such as BatchNorm's count of batches, are left out. To average them makes no sense, and only a
-    BatchNorm without momentum reads that count.
+    BatchNorm without momentum reads that count. So are buffers that hold a number that is not finite, such as the mask
+    of causal attention: the difference of two infinities is no number, and no update could have them.
 
     Raises:
         ModelError: When there is nothing to train, a parameter is not of floating point, or a BatchNorm has no
@@ -34,6 +35,8 @@ def layout_of(module: torch.nn.Module) -> Layout:
         if trained and not tensor.is_floating_point():
             raise ModelError(f"parameter {name} is {tensor.dtype}; expected floating point: make it a buffer")
         if not torch.is_tensor(tensor) or not tensor.is_floating_point() or id(tensor) in seen:
+            continue
+        if not trained and not bool(tensor.isfinite().all()):
             continue
         seen.add(id(tensor))
         kind = _kind(module.get_submodule(path)) if trained else "buffer"

@@ -318,6 +318,8 @@ def _rejection_text(event: Mapping[str, Any]) -> str:
         return "a number in the answer is not finite"
     if reason == "no samples":
         return "the answer says that it was trained on no samples"
+    if reason == "negative variance":
+        return "a running variance of a normalisation layer would be negative"
     if reason != "norm":
         return str(event.get("why", ""))
     limit = f"at most {brief(event.get('limit'))} is accepted"
@@ -388,7 +390,8 @@ def _divergence_text(event: Mapping[str, Any]) -> str:
     """Return by what a divergence of training was noticed."""
     reason = event.get("reason")
     if reason == "models":
-        return "the new models are not finite or too large to train from; the models from before the round were kept"
+        found = "are not finite, are too large to train from or have a negative running variance"
+        return f"the new models {found}; the models from before the round were kept"
     if reason == "answers":
         return f"{len(event.get('clients', []))} of {event.get('answered')} answers are not finite"
     loss = event.get("loss")

@@ -5,6 +5,9 @@ that is not finite rejects the answer. So does a norm that is far above those of
 z-score of the log norms: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993. That norms expose
 updates that were scaled up: Sun et al., "Can you really backdoor federated learning?", arXiv 1911.07963, 2019.
 
+A negative running variance rejects the answer too. Its norm may be ordinary, but no normalisation layer can take its
+root: the outputs of everyone who gets the model would not be numbers.
+
 A client whose answer is rejected is treated as absent. A decision that leaves a model from which no client can start
 is taken back. Both are events of the round's record, as data; `fedstrata.report.words` has the sentences.
 """
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, State
+from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, Result, State
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
 
@@ -53,6 +56,12 @@ _MIN_CLUSTER_NORMS = 4
 
 _MIN_NORMS = 3
 """With fewer norms than these there is no comparison."""
+
+_LEAST_VARIANCE = -1e-6
+"""Running variances down to this number are accepted: the mean of updates to zero may end so far below it by rounding.
+
+A normalisation layer of torch adds 1e-5 to a variance before it takes the root.
+"""
 
 LARGEST_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
@@ -105,7 +114,7 @@ class Norms:
 
 
 def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
-    """Remove every client that sent something that is not finite or far too large, or that has no samples.
+    """Remove every client whose answer is not finite, is far too large, has no samples or a negative running variance.
 
     Args:
         layout: The tensors of the network.
@@ -115,9 +124,11 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     """
     not_finite = set[int]()
     no_samples = set[int]()
+    negative = set[int]()
     too_large = dict[int, dict[str, Any]]()
-    for result in report.results.values():
+    for name, result in report.results.items():
         no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
+        negative.update(_with_negative_variance(layout, plan, plan.tasks[name], result))
     for norms in measure_norms(layout, plan, report):
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
         for event in _too_large(norms, plan) if compared else ():
@@ -126,13 +137,13 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         values = _norms(rows.values, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
     no_samples -= not_finite
+    negative -= not_finite | no_samples | too_large.keys()
+    reasons = (("not finite", not_finite), ("no samples", no_samples), ("negative variance", negative))
     events: list[dict[str, Any]] = [
-        {"kind": "rejected", "reason": reason, "clients": sorted(clients)}
-        for reason, clients in (("not finite", not_finite), ("no samples", no_samples))
-        if clients
+        {"kind": "rejected", "reason": reason, "clients": sorted(clients)} for reason, clients in reasons if clients
     ]
     events += [too_large[client] for client in sorted(too_large.keys() - not_finite - no_samples)]
-    rejected = tuple(sorted(not_finite | no_samples | too_large.keys()))
+    rejected = tuple(sorted(not_finite | no_samples | negative | too_large.keys()))
     if not rejected:
         return Validation(report, (), [])
     return Validation(_without(report, rejected), rejected, events)
@@ -171,7 +182,7 @@ def decide(
         one after a round in which nobody answered: its models are those from before.
     """
     after, diagnostics = algorithm.update(problem, state, report)
-    unusable = _unusable(after, problem.layout.p)
+    unusable = _unusable(after, problem.layout)
     if not unusable:
         return after, diagnostics, []
     told = {client for rows in report.client_stats.values() for client in rows.clients.tolist()}
@@ -307,6 +318,31 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
     return events
 
 
+def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result: Result) -> set[int]:
+    """The clients whose update leads from the model of the plan to a negative running variance.
+
+    Where a client did not start from the running variance of that model, its update does not say what it ended with.
+    """
+    as_values = task.upload_values or layout.nothing
+    found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
+    for place in _running_variances(layout):
+        if not task.upload[place]:
+            continue
+        ends = result.updates.values[:, layout.spans[place]]
+        if not as_values[place]:
+            if task.continues or task.load_local[place]:
+                continue
+            ends = plan.models[:, layout.spans[place]][result.chosen] + ends
+        found |= (ends < _LEAST_VARIANCE).any(dim=1)
+    return set(result.updates.clients[found].tolist())
+
+
+def _running_variances(layout: Layout) -> list[int]:
+    """The places of the running variances among the tensors."""
+    buffers = (place for place, slot in enumerate(layout.tensors) if slot.kind == "buffer")
+    return [place for place in buffers if layout.tensors[place].name.rpartition(".")[2] == "running_var"]
+
+
 def _keep_worst(found: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
     """Keep the event of the norm that is farthest above its limit, of several that are too large for one client."""
     (client,) = event["clients"]
@@ -325,11 +361,14 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
     return report.without(torch.tensor(sorted(clients), dtype=torch.int64))
 
 
-def _unusable(state: State, p: int) -> list[int]:
+def _unusable(state: State, layout: Layout) -> list[int]:
     """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
-    usable = _norms(state.models, [slice(0, p)]) <= LARGEST_NORM
-    if not usable.all():
-        return state.nodes[torch.from_numpy(~usable)].tolist()
+    p = layout.p
+    unusable = torch.from_numpy(~(_norms(state.models, [slice(0, p)]) <= LARGEST_NORM))
+    for place in _running_variances(layout):
+        unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1)
+    if unusable.any():
+        return state.nodes[unusable].tolist()
     for tensor in _tensors(state):
         rows = tensor.ndim in (1, 2) and tensor.shape[-1] == p and tensor.is_floating_point()
         if rows and not (_norms(tensor.reshape(-1, p), [slice(0, p)]) <= LARGEST_NORM).all():

@@ -16,7 +16,14 @@ from fedstrata.core.rows import unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
+from fedstrata.engine.loop import (
+    BATCH_NORMS,
+    best_candidate,
+    continued,
+    has_own_end,
+    selection_value,
+    with_local_tensors,
+)
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import download, landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget
@@ -68,7 +75,8 @@ class Vectorized:
         """An engine on the one copy of the data in this process.
 
         Raises:
-            ExperimentError: When the objective, or tokens as samples, are only computed by the loop.
+            ExperimentError: When the objective, tokens as samples, or a BatchNorm without running statistics are only
+                computed by the loop.
         """
         if reason := why_not_vectorized(spec):
             raise ExperimentError(f"engine.name = 'batched': expected {reason}; use loop, processes or ray")
@@ -110,6 +118,11 @@ def why_not_vectorized(spec: SimulationSpec) -> str:
         return "samples in memory (data.memory = 'ram'), found them on the disk"
     if spec.dataset.holds_tokens or spec.dataset.targets is not None:
         return "one class for each sample of numbers, found tokens"
+    # They normalise by the batch in evaluation mode too, and one batch has the samples of several clients.
+    layers = spec.network().named_modules()
+    norms = [path for path, layer in layers if isinstance(layer, BATCH_NORMS) and layer.running_var is None]
+    if norms:
+        return f"running statistics in every BatchNorm, found none in {', '.join(norms)}"
     return ""
 
 
@@ -144,10 +157,13 @@ def _work(rounds: Sequence[_Round], position: int) -> None:
         for each, own in zip(rounds, choices, strict=True)
         for job in each.jobs(position, own, list(islice(chosen, len(own))))
     ]
+    moving = list[TrainingJob]()
     for job in jobs:
-        if not any(job.task.trainable):
+        if job.trainers.network.moving(job.task.trainable):
+            moving.append(job)
+        else:
             job.finish(job.start, job.start)
-    train_jobs([job for job in jobs if any(job.task.trainable)])
+    train_jobs(moving)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedstrata.core import Layout
+from fedstrata.core import Layout, Mask
+from fedstrata.engine.loop import normalises_over_batch
 from fedstrata.errors import ModelError
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
@@ -61,13 +62,22 @@ class Network:
         self.device = device
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        self.batch_norm = any(slot.kind == "buffer" for slot in layout.tensors)
+        self.batch_norm = normalises_over_batch(module)
         self.identity = f"{_described(module)} {layout} {(sorted(self.frozen), device, precision, memory, products)}"
         self._module = stand_ins(module, products).to(device).requires_grad_(False)
         self._bfloat16 = precision == "bfloat16"
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
         self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()
+
+    def moving(self, trainable: Mask) -> list[int]:
+        """The places of the parameters that training moves: those of a mask that are not frozen."""
+        slots = enumerate(zip(self.layout.tensors, trainable, strict=True))
+        return [
+            place
+            for place, (slot, trained) in slots
+            if trained and slot.kind != "buffer" and slot.name not in self.frozen
+        ]
 
     def logits(self, names: Sequence[str], tensors: Sequence[Tensor], inputs: Tensor, train: bool) -> Tensor:
         """Logits (g, b, classes) float32 of g clients. Training writes new values of buffers into `tensors`.

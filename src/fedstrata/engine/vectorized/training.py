@@ -175,12 +175,10 @@ class Trainer:
     def __init__(self, network: Network, task: LocalTask) -> None:
         """Take the tensors apart."""
         slots = network.layout.tensors
-        moves = [slot.kind != "buffer" and slot.name not in network.frozen for slot in slots]
-        moves = [may and asked for may, asked in zip(moves, task.trainable, strict=True)]
         self._network = network
         self._device = network.device
-        self._moving = [place for place, moved in enumerate(moves) if moved]
-        self._fixed = [place for place, moved in enumerate(moves) if not moved]
+        self._moving = network.moving(task.trainable)
+        self._fixed = [place for place in range(len(slots)) if place not in self._moving]
         self._left = [slots[place].kind == "buffer" and task.trainable[place] for place in self._fixed]
         self._shapes = [slots[place].shape for place in self._moving]
         self._widths = [prod(shape) for shape in self._shapes]
