@@ -88,6 +88,22 @@ def test_parquet_shards_of_features_share_classes(root: Path) -> None:
     assert read(root).labels.tolist() == [1, 1] and read(root, "test").labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
+    outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
+    file = write(root / f"visits{suffix}", outcomes)
+    with pytest.raises(DataError, match=r"visits\.\w+: column 'outcome' holds no class in row 3 and 1 others; fill"):
+        read(file, label="outcome")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) -> None:
+    write(root / f"train{suffix}", rows())
+    write(root / f"test{suffix}", rows(label=["x", ""]))
+    with pytest.raises(DataError, match="column 'label' holds no class in row"):
+        read(root)
+
+
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [

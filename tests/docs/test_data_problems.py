@@ -16,6 +16,7 @@ TESTED_BY = {
     "In Python, one table or array": "data/test_kept_clients.py::of_all_clients_in_one_are_refused",
     # Tables and files
     "A feature has no finite number": "data/test_own_files.py::tables_that_do_not_fit",
+    "A sample has no class": "data/test_own_files.py::missing_class_is_no_class",
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",

@@ -242,8 +242,10 @@ def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple
     parts: list[np.ndarray] = []
     for (chunk,) in read_chunks(files, [column]):
         values = chunk.values
-        if values.null_count:
-            raise chunk.error(_first_true(values.is_null()), "holds no value; every sample needs a class")
+        # A missing text may be stored as an empty one.
+        missing = pc.equal(values.fill_null(""), "") if _is_text(values.type) else values.is_null()
+        if pc.any(missing).as_py():
+            raise chunk.error(_first_true(missing), "holds no value; every sample needs a class")
         if _is_text(values.type):
             labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
         elif pa.types.is_integer(values.type):
