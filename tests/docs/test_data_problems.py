@@ -24,6 +24,8 @@ TESTED_BY = {
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
+    "Files of clients, or images, have an ending": "data/test_own_files.py::look_like_data_and_are_not_read",
+    "Two files have the name of one client": "data/test_own_files.py::not_dropped_for_an_ending",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",
     "Images have other sizes": "data/test_own_files.py::resized_or_must_have_one_size",
     "A recording is shorter than a window": "runner/test_data_warnings.py::too_short_are_counted",
