@@ -22,6 +22,7 @@ TESTED_BY = {
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
     "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
+    "The classes of a run are texts": "runner/test_assign.py::look_like_numbers_are_matched",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
     "Files of clients, or images, have an ending": "data/test_own_files.py::look_like_data_and_are_not_read",

@@ -144,6 +144,11 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
 def _classes(path: Path, new: Dataset, own: Dataset) -> torch.Tensor:
     """The classes of new samples, with the numbers that the run gives them."""
     names = new.class_names
+    labels = new.labels
+    if not names and new.targets is None and _classes_are_texts(own):
+        # Texts that all look like numbers are read as numbers, and are no numbers of classes.
+        numbers, labels = labels.unique(return_inverse=True)
+        names = tuple(str(number) for number in numbers.tolist())
     strange = [name for name in names if name not in own.class_names]
     if strange:
         known = ", ".join(own.class_names) or f"0 to {own.classes - 1}"
@@ -151,7 +156,16 @@ def _classes(path: Path, new: Dataset, own: Dataset) -> torch.Tensor:
     order = torch.tensor([own.class_names.index(name) for name in names] or range(new.classes))
     if len(order) > own.classes:
         raise DataError(f"{path}: expected classes 0 to {own.classes - 1}, as in {own.name!r}, found {len(order) - 1}")
-    return order[new.labels]
+    return order[labels]
+
+
+def _classes_are_texts(own: Dataset) -> bool:
+    """Whether the files of the run may hold the names of the classes and not their numbers.
+
+    Known data sets hold numbers. Texts are numbered in alphabetical order, so that names in another order, such as of a
+    data set of Hugging Face, stand for numbers.
+    """
+    return bool(own.class_names) and own.name not in data.DATASETS and list(own.class_names) == sorted(own.class_names)
 
 
 def _admit(algorithm: Algorithm[StateT], problem: Problem, state: StateT) -> tuple[Problem, StateT]:
