@@ -233,6 +233,13 @@ def test_classes_that_look_like_numbers_are_matched_by_name(hospitals: Path, tmp
         assign(hospitals, [tmp_path / "Bern.csv"])
 
 
+def test_a_newcomer_without_the_unit_of_the_run_is_refused(hospitals: Path, tmp_path: Path) -> None:
+    """Visits of one patient would be in both training and test."""
+    csv.write_csv(visits(["1", "2"]).drop_columns(["patient"]), tmp_path / "Oslo.csv")
+    with pytest.raises(DataError, match=r"Oslo.csv: expected the column 'patient' of data.unit, found none; add"):
+        assign(hospitals, [tmp_path / "Oslo.csv"])
+
+
 def test_data_that_are_not_there_are_never_taken_for_a_data_sets_name(finished: Path) -> None:
     with pytest.raises(DataError, match="'digits': expected a client's data"):
         assign(finished, [Path("digits")])

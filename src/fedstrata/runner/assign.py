@@ -15,6 +15,7 @@ from fedstrata import data
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folder import recorded
 from fedstrata.config.reading import completed_keys, plain_keys
+from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset
@@ -127,6 +128,11 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
         # Samples of one unit, such as a recording, must not be in both training and test.
         named = experiment.data.unit or own.unit
+        if experiment.data.unit not in (None, ALL_INDEPENDENT) and named not in new.columns:
+            raise DataError(
+                f"{path}: expected the column {named!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
+                "it, as its equal values say which samples stay together"
+            )
         unit = named if named in new.columns else None
         new = replace(
             own,
