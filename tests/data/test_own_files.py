@@ -13,7 +13,7 @@ from pyarrow import csv
 from pyarrow import parquet as pq
 
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
-from fedstrata.data.contents import column_names, read_column
+from fedstrata.data.contents import client_values, column_names, read_column
 from fedstrata.errors import DataError
 
 
@@ -138,6 +138,24 @@ def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
     (root / "bad.csv").write_text('a,b\n1,2,3\n"')
     with pytest.raises(DataError, match="is no readable CSV file"):
         read(root / "bad.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,site,label\n1,Zürich,x\n2,Lyon,y\n", "column 'site' holds text that is not UTF-8; save the file as UTF-8"),
+        ("a,site,label\n1,Lyon,nö\n2,Lyon,yes\n", "column 'label' holds text that is not UTF-8; save"),
+        ("Größe,site,label\n1,Lyon,x\n2,Lyon,y\n", "the header holds text that is not UTF-8; save"),
+    ],
+)
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_a_file_in_another_encoding_says_how_to_save_it(root: Path, content: str, message: str, memory: Any) -> None:
+    file = root / "visits.csv"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=f"visits.csv: {message}"):
+        read(file, memory=memory)
+    with pytest.raises(DataError, match=f"visits.csv: {message}"):
+        client_values(find(str(file)), "site")
 
 
 # A file per client
