@@ -140,6 +140,16 @@ def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
         read(root / "bad.csv")
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_with_a_header_alone_holds_no_samples(root: Path, suffix: str, memory: Any) -> None:
+    file = write(root / f"visits{suffix}", rows(site=["p", "q"]).slice(0, 0))
+    with pytest.raises(DataError, match=f"visits{suffix} holds no samples; expected a row for each"):
+        read(file, memory=memory)
+    with pytest.raises(DataError, match=f"visits{suffix} holds no samples; expected a row for each"):
+        client_values(find(str(file)), "site")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

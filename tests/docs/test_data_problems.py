@@ -21,6 +21,7 @@ TESTED_BY = {
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
     "A CSV file is not saved as UTF-8": "data/test_own_files.py::in_another_encoding",
+    "A table has a header and no rows": "data/test_own_files.py::header_alone",
     "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
     "The classes of a run are texts": "runner/test_assign.py::look_like_numbers_are_matched",

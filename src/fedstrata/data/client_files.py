@@ -22,7 +22,7 @@ from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
-from fedstrata.data.parts import Part, put_together, refuse_other_shapes, table_schema
+from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
 from fedstrata.errors import DataError
 from fedstrata.limits import memory_limit
 
@@ -69,11 +69,14 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
         whole = Path(folder) / "train.parquet"
+        count = 0
         # What compresses well would be taken for a hostile file.
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
             for part in parts:
                 for rows in part.table.tables():
                     target.write_table(part.marked(rows).select(schema.names).cast(schema))
+                    count += len(rows)
+        refuse_no_rows(count, location.name)
         try:
             return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
         except DataError as error:

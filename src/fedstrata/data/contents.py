@@ -18,7 +18,7 @@ from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location
 from fedstrata.data.npz import npz_column, npz_column_names
-from fedstrata.data.parts import Part
+from fedstrata.data.parts import Part, refuse_no_rows
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
@@ -114,13 +114,14 @@ def client_values(location: Location, column: str) -> NDArray[Any]:
     Only samples for training count.
 
     Raises:
-        DataError: When there is no such column.
+        DataError: When there is no such column, or there are no samples.
     """
     names = column_names(location)
     if column not in names:
         known = ", ".join(names) or "no further columns"
         raise DataError(f"partition.column = {shown(column)}: {location.name} has {known}")
     values = read_column(location, column)
+    refuse_no_rows(len(values), location.name)
     if location.info is None and SPLIT_COLUMN in names and column != location.client_column:
         values = values[~is_test(read_column(location, SPLIT_COLUMN), location.name)]
     return np.unique(values)

@@ -427,6 +427,9 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
             largest[chunk.column] = max(largest[chunk.column], values.dtype.itemsize)
             if problem := memory_problem(largest[chunk.column] * rows, stored):
                 raise DataError(f"{chunk.file}: column {chunk.column!r}: {problem}")
+    if not rows:
+        nothing = empty_columns(files[0])
+        return {name: nothing[name] for name in wanted}
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
