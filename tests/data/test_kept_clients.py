@@ -160,6 +160,7 @@ def test_anything_with_the_interface_of_arrow_is_a_table() -> None:
         ({"a": table(), "b": (X, Y)}, "expected tables or arrays"),
         ({"a": table(), "b": table().drop_columns(["age"])}, "'b' has no column 'age'"),
         ({"a": table(age=[1.0, None])}, "column 'age' holds no finite number in row 1"),
+        ({"a": table(label=["ill", None])}, "column 'label' holds no class in row 1; fill it in"),
         ({"a": (table().drop_columns(["label"]), Y[:1])}, "client a: expected as many rows in x and y, found 2 and 1"),
         ({"a": [X, X, X]}, "client a: expected pairs .* item 0 is ndarray"),
         ({"a": [(X, 0), (X[0], 1), (X[1], 0)]}, "client a: expected items of one shape"),

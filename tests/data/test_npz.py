@@ -70,6 +70,8 @@ def test_bytes_stay_bytes_and_images_get_their_channels_first(
         ({"x": X}, "expected one array y or labels, found x"),
         ({"x": X, "inputs": X, "y": [0, 1, 2]}, "expected one array x or inputs, found x, inputs, y"),
         ({"x": X, "y": [0.0, np.nan, 2.0]}, "y: row 1 holds a value that is not a finite float32"),
+        ({"x": X, "y": ["no", "yes", ""]}, r"mine.npz: y holds no class in row 2; fill it in or leave these rows out"),
+        ({"x": X, "y": ["no"] * 3, "y_test": ["", ""]}, "y_test holds no class in row 0 and 1 others"),
         ({"x": X, "y": [[["a"]]] * 3}, "expected integers, texts or numbers"),
         ({"x": X, "y": [True, False, True]}, "y is bool"),
         ({"x": X, "y": [0, 1, 2], "y_test": [0.5]}, r"y_test is float64 \(1,\); expected integers, texts"),

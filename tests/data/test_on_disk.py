@@ -280,7 +280,7 @@ def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has
         (b"a,label\n1,x\n2,y,3\n", "is no readable CSV file"),
         (b"a,a,label\n1,2,x\n", "has two columns 'a'"),
         (b"a,label\n1,x\n,y\n", "column 'a' holds no finite number in row 1"),
-        (b"a,label\n", "expected one column of classes"),
+        (b"a,label\n", "holds no samples"),
     ],
 )
 def test_files_that_are_broken_are_refused_in_one_line(content: bytes, message: str, root: Path) -> None:

@@ -13,6 +13,7 @@ from pyarrow import csv
 from pyarrow import parquet as pq
 
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
+from fedstrata.data.contents import client_values, column_names, read_column
 from fedstrata.errors import DataError
 
 
@@ -27,7 +28,7 @@ def rows(first: float = 0.0, **columns: Any) -> Any:
 
 def write(file: Path, table: Any) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".csv":
+    if file.suffix.lower() == ".csv":
         csv.write_csv(table, file)
     else:
         pq.write_table(table, file)
@@ -88,6 +89,22 @@ def test_parquet_shards_of_features_share_classes(root: Path) -> None:
     assert read(root).labels.tolist() == [1, 1] and read(root, "test").labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
+    outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
+    file = write(root / f"visits{suffix}", outcomes)
+    with pytest.raises(DataError, match=r"visits\.\w+: column 'outcome' holds no class in row 3 and 1 others; fill"):
+        read(file, label="outcome")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) -> None:
+    write(root / f"train{suffix}", rows())
+    write(root / f"test{suffix}", rows(label=["x", ""]))
+    with pytest.raises(DataError, match="column 'label' holds no class in row"):
+        read(root)
+
+
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
@@ -121,6 +138,34 @@ def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
     (root / "bad.csv").write_text('a,b\n1,2,3\n"')
     with pytest.raises(DataError, match="is no readable CSV file"):
         read(root / "bad.csv")
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_with_a_header_alone_holds_no_samples(root: Path, suffix: str, memory: Any) -> None:
+    file = write(root / f"visits{suffix}", rows(site=["p", "q"]).slice(0, 0))
+    with pytest.raises(DataError, match=f"visits{suffix} holds no samples; expected a row for each"):
+        read(file, memory=memory)
+    with pytest.raises(DataError, match=f"visits{suffix} holds no samples; expected a row for each"):
+        client_values(find(str(file)), "site")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,site,label\n1,Zürich,x\n2,Lyon,y\n", "column 'site' holds text that is not UTF-8; save the file as UTF-8"),
+        ("a,site,label\n1,Lyon,nö\n2,Lyon,yes\n", "column 'label' holds text that is not UTF-8; save"),
+        ("Größe,site,label\n1,Lyon,x\n2,Lyon,y\n", "the header holds text that is not UTF-8; save"),
+    ],
+)
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_a_file_in_another_encoding_says_how_to_save_it(root: Path, content: str, message: str, memory: Any) -> None:
+    file = root / "visits.csv"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=f"visits.csv: {message}"):
+        read(file, memory=memory)
+    with pytest.raises(DataError, match=f"visits.csv: {message}"):
+        client_values(find(str(file)), "site")
 
 
 # A file per client
@@ -182,6 +227,49 @@ def test_a_split_is_never_taken_for_a_client(root: Path, name: str) -> None:
         read(root)
 
 
+@pytest.mark.parametrize("name", ["all.CSV", "all.Parquet"])
+def test_an_ending_in_upper_case_is_the_same_ending(root: Path, name: str) -> None:
+    file = write(root / name, rows())
+    assert read(file).feature_names == ("a", "b")
+    assert column_names(find(str(file))) == ("a", "b", "label")
+    assert read_column(find(str(file)), "b").tolist() == [5, 6]
+    assert read(file, memory="disk").inputs[:].tolist() == read(file).inputs.tolist()
+
+
+def test_a_client_is_not_dropped_for_an_ending_in_upper_case(root: Path) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / "Lyon.CSV", rows(2.0))
+    found = read(root)
+    assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"] and found.notes == ()
+    write(root / "Lyon.csv", rows(2.0))
+    with pytest.raises(DataError, match=r"holds Lyon.CSV and Lyon.csv; expected one file for each client"):
+        read(root)
+
+
+def test_an_archive_or_a_split_may_have_its_ending_in_upper_case(root: Path) -> None:
+    np.savez(root / "one.npz", x=np.zeros((3, 2)), y=[0, 1, 1])
+    (root / "one.npz").rename(root / "one.NPZ")
+    assert len(read(root / "one.NPZ")) == 3
+    write(root / "split" / "train.csv", rows())
+    write(root / "split" / "test.CSV", rows(10.0))
+    assert read(root / "split", "test").inputs[:, 0].tolist() == [10.0, 11.0]
+    for name in ("a.NPZ", "b.npz"):
+        (root / "clients").mkdir(exist_ok=True)
+        (root / "clients" / name).write_bytes((root / "one.NPZ").read_bytes())
+    assert read(root / "clients").columns["client"].tolist() == ["a"] * 3 + ["b"] * 3
+
+
+def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> None:
+    write(root / "train" / "Ghent.csv", rows())
+    write(root / "test" / "Ghent.csv", rows())
+    for name in ("train/Lyon.tsv", "train/Oslo.XLSX", "test/Oslo.txt", "train/readme.md"):
+        (root / name).write_text("a\tb\tlabel\n1\t2\tx\n")
+    for split in ("train", "test"):
+        (note,) = read(root, split).notes
+        assert note.startswith(f"{root} holds files that are not read: train/Lyon.tsv, train/Oslo.XLSX, test/Oslo.txt")
+        assert "Save data as .csv" in note
+
+
 # Images
 
 
@@ -226,6 +314,21 @@ def test_a_broken_image_is_named(root: Path) -> None:
     (root / "cat" / "2.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"2.png is no readable image"):
         read(root)
+
+
+def test_images_of_other_formats_are_named(root: Path) -> None:
+    for place in range(3):
+        image(root / "Ghent" / "cat" / f"{place}.PNG", 10)
+        image(root / "Ghent" / "cat" / f"{place}.bmp", 10)
+    image(root / "Ghent" / "dog" / "1.png", 10)
+    image(root / "Ghent" / "dog" / "1.TIFF", 10)
+    for _ in range(2):  # The second time, what was decoded is read from its copy.
+        found = read(root)
+        (note,) = found.notes
+        assert len(found) == 4 and "Ghent/cat/0.bmp, Ghent/cat/1.bmp, Ghent/cat/2.bmp and 1 more" in note
+        assert ".png or .jpg or .jpeg" in note
+    image(root / "Ghent" / "dog" / "1.gif", 10)
+    assert "and 2 more" in read(root).notes[0]
 
 
 def test_images_at_several_depths_are_refused(root: Path) -> None:

@@ -53,6 +53,14 @@ def test_features_of_a_table_are_taken_by_their_names() -> None:
         TABLE.tensor_of({"age": [1.0], "weight": [70.0]})
 
 
+TOKENS = SampleFormat((2,), "int64", (), (), classes=2)
+
+
+def test_whole_numbers_of_any_type_are_tokens() -> None:
+    for kind in (np.float64, np.int32, np.uint16):
+        assert TOKENS.tensor_of(np.array([[0, 3], [2, 1]], kind)).tolist() == [[0, 3], [2, 1]]
+
+
 @pytest.mark.parametrize(
     ("form", "given", "message"),
     [
@@ -61,6 +69,12 @@ def test_features_of_a_table_are_taken_by_their_names() -> None:
         (SIGNAL, np.zeros((2, 4)), r"a single sample needs a first axis of 1"),
         (SIGNAL, ["one", "two"], r"expected samples as numbers"),
         (SIGNAL, [[1.0], [2.0, 3.0]], r"expected samples as numbers"),
+        (TABLE, [[1, 2, 3], [1, np.nan, 3]], r"expected finite numbers, found nan in row 1; fill it in"),
+        (TABLE, {"age": [1, 2], "dose": [np.inf, np.nan], "weight": [3, 4]}, r"found inf in row 0 and 1 others"),
+        (TABLE, np.array([[1, 2, 1e300]]), r"expected finite numbers, found inf in row 0"),
+        (TOKENS, [[1.0, 2.0], [3.7, 2.0]], r"expected whole numbers of at least 0, found 3.7 in row 1"),
+        (TOKENS, [[1, 2], [3, 4], [5, -1]], r"expected whole numbers of at least 0, found -1 in row 2"),
+        (TOKENS, [[1.0, np.nan]], r"found nan in row 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(form: SampleFormat, given: object, message: str) -> None:

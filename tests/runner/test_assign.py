@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pyarrow import csv
 
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
@@ -189,6 +190,54 @@ def test_data_that_do_not_fit_the_run_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         assign(finished, [npz(tmp_path / "wrong.npz", 0, **arrays)])
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose classes are the texts 1, 2 and unknown, and whose visits of one patient stay together."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    sites = ["Ghent", "Lyon"] * 30
+    csv.write_csv(visits(["1", "2", "unknown"], 60).append_column("site", pa.array(sites)), folder / "visits.csv")
+    chosen = {
+        "rounds": 1,
+        "data": {"name": str(folder / "visits.csv"), "label": "outcome", "unit": "patient"},
+        "partition": {"scheme": "natural", "column": "site"},
+        "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"},
+        "engine": {"name": "loop"},
+    }
+    run_experiment(load_experiment(chosen), folder / "run", quiet=True)
+    return folder / "run"
+
+
+def visits(classes: list[Any], count: int = 24) -> Any:
+    rng = np.random.default_rng(0)
+    return pa.table(
+        {
+            "dose": rng.normal(size=count),
+            "age": rng.normal(size=count),
+            "patient": np.arange(count) // 2,
+            "outcome": [classes[row % len(classes)] for row in range(count)],
+        }
+    )
+
+
+def test_classes_that_look_like_numbers_are_matched_by_name(hospitals: Path, tmp_path: Path) -> None:
+    """Arrow reads 1 and 2 of a CSV file as integers, which are no class numbers: class 1 of the run has number 0."""
+    pq.write_table(visits(["1", "2"]), tmp_path / "Oslo.parquet")
+    csv.write_csv(visits([1, 2]), tmp_path / "Oslo.csv")
+    texts, numbers = assign(hospitals, [tmp_path / "Oslo.parquet", tmp_path / "Oslo.csv"])
+    assert numbers | {"path": ""} == texts | {"path": ""}
+    csv.write_csv(visits([0, 1]), tmp_path / "Bern.csv")
+    with pytest.raises(DataError, match=r"Bern.csv: expected classes of .*, 1, 2, unknown; found 0"):
+        assign(hospitals, [tmp_path / "Bern.csv"])
+
+
+def test_a_newcomer_without_the_unit_of_the_run_is_refused(hospitals: Path, tmp_path: Path) -> None:
+    """Visits of one patient would be in both training and test."""
+    csv.write_csv(visits(["1", "2"]).drop_columns(["patient"]), tmp_path / "Oslo.csv")
+    with pytest.raises(DataError, match=r"Oslo.csv: expected the column 'patient' of data.unit, found none; add"):
+        assign(hospitals, [tmp_path / "Oslo.csv"])
 
 
 def test_data_that_are_not_there_are_never_taken_for_a_data_sets_name(finished: Path) -> None:

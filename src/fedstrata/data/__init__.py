@@ -68,6 +68,9 @@ def load_dataset(
     if split == "test" and not has_own_test(location):
         raise DataError(f"{name} has no test file; hold out a part of its training samples instead")
     dataset = _load(location, split, options)
+    if location.notes:
+        # They are no part of the copy that is kept of decoded files: the folder may hold other files the next time.
+        dataset = replace(dataset, notes=location.notes + dataset.notes)
     if options.normalise == "none":
         channels = len(dataset.mean)
         return replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)

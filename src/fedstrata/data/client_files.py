@@ -22,7 +22,7 @@ from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
-from fedstrata.data.parts import Part, put_together, refuse_other_shapes, table_schema
+from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
 from fedstrata.errors import DataError
 from fedstrata.limits import memory_limit
 
@@ -34,7 +34,7 @@ def bytes_in_memory(location: Location) -> int:
         DataError: When a Parquet file is broken.
     """
     by_suffix = {".csv": csv_bytes, ".npz": archive_bytes}
-    return sum(by_suffix.get(file.suffix, decoded_bytes)(file) for file in {*location.train, *location.test})
+    return sum(by_suffix.get(file.suffix.lower(), decoded_bytes)(file) for file in {*location.train, *location.test})
 
 
 def read_files(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:
@@ -53,7 +53,7 @@ def read_files(location: Location, options: ReadOptions, writer: InputWriter | N
         DataError: When a file is broken, the files do not fit together, or they take too much memory.
     """
     if writer is not None:
-        archives = location.train[0].suffix == ".npz"
+        archives = location.train[0].suffix.lower() == ".npz"
         return (_convert_archives if archives else _convert_tables)(location, options, writer)
     size = bytes_in_memory(location)
     if size > memory_limit():
@@ -69,11 +69,14 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
         whole = Path(folder) / "train.parquet"
+        count = 0
         # What compresses well would be taken for a hostile file.
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
             for part in parts:
                 for rows in part.table.tables():
                     target.write_table(part.marked(rows).select(schema.names).cast(schema))
+                    count += len(rows)
+        refuse_no_rows(count, location.name)
         try:
             return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
         except DataError as error:
@@ -101,7 +104,7 @@ def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Pa
     for split, files in splits:
         for file in files:
             client = client_of(file, location) if location.client_column else None
-            if file.suffix == ".npz":
+            if file.suffix.lower() == ".npz":
                 named = {"inputs": "x", "labels": "y"}
                 arrays = {named.get(key, key): array for key, array in read_arrays(file).items()}
                 yield Part(client, split, arrays, place=str(file))
@@ -111,7 +114,7 @@ def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Pa
 
 def _read_table(file: Path) -> Any:
     """Read a file as a ``pyarrow.Table``."""
-    if file.suffix == ".csv":
+    if file.suffix.lower() == ".csv":
         return read_csv(file)
     with opened(file) as parquet:
         return parquet.read()
@@ -119,7 +122,7 @@ def _read_table(file: Path) -> Any:
 
 def _open_table(file: Path) -> CsvFile | _ParquetFile:
     """Return a file that is read some rows at a time."""
-    return CsvFile(file) if file.suffix == ".csv" else _ParquetFile(file)
+    return CsvFile(file) if file.suffix.lower() == ".csv" else _ParquetFile(file)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
         table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=list(columns)))
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise _not_csv(file, error) from error
+    _check_encoding(file, table.schema)
     if table.num_columns > PARQUET_COLUMNS:
         raise DataError(f"{file} has {table.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}")
     return table
@@ -52,9 +53,28 @@ def csv_columns(file: Path) -> tuple[str, ...]:
     """
     try:
         with csv.open_csv(file) as reader:
-            return tuple(reader.schema.names)
+            schema = reader.schema
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _not_csv(file, error) from error
+    _check_encoding(file, schema)
+    return tuple(schema.names)
+
+
+def _check_encoding(file: Path, schema: Any) -> None:
+    """Refuse a file whose texts are not UTF-8.
+
+    Args:
+        file: The file.
+        schema: Its ``pyarrow.Schema``. Arrow makes a column of bytes of such texts.
+    """
+    advice = "save the file as UTF-8, which spreadsheets call 'CSV UTF-8'"
+    try:
+        names = schema.names
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: the header holds text that is not UTF-8; {advice}") from None
+    for name, kind in zip(names, schema.types, strict=True):
+        if pa.types.is_binary(kind):
+            raise DataError(f"{file}: column {name!r} holds text that is not UTF-8; {advice}")
 
 
 def csv_bytes(file: Path) -> int:
@@ -104,9 +124,11 @@ class CsvFile:
             while block := stream.read(_BLOCK_BYTES):
                 block += stream.readline()
                 try:
-                    yield csv.read_csv(BytesIO(header + block), convert_options=options)
+                    table = csv.read_csv(BytesIO(header + block), convert_options=options)
                 except (pa.ArrowException, ValueError, MemoryError) as error:
                     raise _not_csv(self.file, error) from error
+                _check_encoding(self.file, table.schema)
+                yield table
 
 
 def _common_field(fields: Sequence[Any]) -> Any:

@@ -50,7 +50,7 @@ def find(name: str, root: str | Path | None = None) -> Location:
     _check_path(str(root or ""))
     places = _places(name, info, root)
     for place in places:
-        if place.suffix == ".npz" and place.exists():
+        if place.suffix.lower() == ".npz" and place.exists():
             return _npz_location(name, place)
         if location := _folder_location(name, info, place) or (None if info else find_own(name, place)):
             return location

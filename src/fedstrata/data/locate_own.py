@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from fedstrata.data.column_roles import CLIENT_COLUMN
+from fedstrata.data.dataset import Split
 from fedstrata.data.location import Location
 from fedstrata.errors import DataError
 
@@ -16,6 +18,9 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 _CLIENT_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 """The endings of files that may hold the data of a client."""
 
+_UNREAD_TABLE_SUFFIXES = (".tsv", ".txt", ".xlsx")
+"""The endings of files that may hold the data of a client too, and are not read."""
+
 _SPLIT_NAME = re.compile(r"(train|test)(-|$)")
 """The names of files that hold a split and not a client."""
 
@@ -24,6 +29,12 @@ _DEPTHS = 4
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 """The endings of files with an image."""
+
+_UNREAD_IMAGE_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".webp")
+"""The endings of files with an image that are not read."""
+
+_MOST_NAMED = 3
+"""The number of files that a warning names."""
 
 
 def find_own(name: str, place: Path) -> Location | None:
@@ -41,19 +52,27 @@ def find_own(name: str, place: Path) -> Location | None:
     Raises:
         DataError: When a folder holds files that do not fit together.
     """
-    if place.suffix in TABLE_SUFFIXES and place.is_file():
+    if place.suffix.lower() in TABLE_SUFFIXES and place.is_file():
         return Location(name, None, (place,), kind="table")
     if not place.is_dir():
         return None
-    if train := tuple(sorted(place.glob("train*.csv"))):
-        return Location(name, None, train, tuple(sorted(place.glob("test*.csv"))), kind="table")
+    if train := _split_tables(place, "train"):
+        test = _split_tables(place, "test")
+        notes = _unread(place, _ending(place.iterdir(), _UNREAD_TABLE_SUFFIXES), (".csv",))
+        return Location(name, None, train, test, kind="table", notes=notes)
     return _client_files(name, place) or _images(name, place)
+
+
+def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
+    """Return the CSV files of a split, in the order of their names. Reading them tells what is wrong with a file."""
+    return tuple(sorted(path for path in folder.glob(f"{split}*") if path.suffix.lower() == ".csv"))
 
 
 def _client_files(name: str, place: Path) -> Location | None:
     """Find a folder with a file per client."""
     split = (place / "train").is_dir()
-    train = _data_files(place / "train" if split else place)
+    folders = [place / "train", place / "test"] if split else [place]
+    train = _data_files(folders[0])
     if not train:
         return None
     splits = [file.name for file in train if _SPLIT_NAME.match(file.stem)]
@@ -63,29 +82,39 @@ def _client_files(name: str, place: Path) -> Location | None:
             "train.csv, and test files of the same kind beside it"
         )
     test = _data_files(place / "test") if split else ()
-    kinds = sorted({file.suffix for file in (*train, *test)})
+    kinds = sorted({file.suffix.lower() for file in (*train, *test)})
     if len(kinds) > 1:
         raise DataError(f"{place} holds {' and '.join(kinds)} files; expected a file of one kind for each client")
+    for file, other in pairwise(sorted(train, key=lambda file: file.stem)):
+        if file.stem == other.stem:
+            raise DataError(f"{file.parent} holds {file.name} and {other.name}; expected one file for each client")
     strange = [file.name for file in test if file.name not in {other.name for other in train}]
     if strange:
         raise DataError(f"{place / 'test'} holds {strange[0]}, but {place / 'train'} does not; name both alike")
-    return Location(name, None, train, test, kind="clients", client_column=CLIENT_COLUMN)
+    unread = [file for folder in folders for file in _data_files(folder, _UNREAD_TABLE_SUFFIXES)]
+    notes = _unread(place, unread, kinds)
+    return Location(name, None, train, test, kind="clients", client_column=CLIENT_COLUMN, notes=notes)
 
 
-def _data_files(folder: Path) -> tuple[Path, ...]:
+def _data_files(folder: Path, suffixes: Sequence[str] = _CLIENT_SUFFIXES) -> tuple[Path, ...]:
     """Return the files in a folder that may hold the data of a client, in the order of their names."""
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(file for file in folder.iterdir() if file.suffix in _CLIENT_SUFFIXES and file.is_file()))
+    return _ending(folder.iterdir(), suffixes) if folder.is_dir() else ()
+
+
+def _ending(paths: Iterable[Path], suffixes: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files with one of some endings, in lower or upper case, in the order of their paths."""
+    return tuple(sorted(path for path in paths if path.suffix.lower() in suffixes and path.is_file()))
 
 
 def _images(name: str, place: Path) -> Location | None:
     """Find a folder of images."""
     split = (place / "train").is_dir()
-    train = _image_files(place / "train" if split else place)
+    paths = _paths_below(place / "train" if split else place)
+    train = _ending(paths, IMAGE_SUFFIXES)
     if not train:
         return None
-    test = _image_files(place / "test") if split else ()
+    test_paths = _paths_below(place / "test") if split else []
+    test = _ending(test_paths, IMAGE_SUFFIXES)
     base = len(place.parts) + split
     depths = {len(file.parts) - base for file in (*train, *test)}
     if depths not in ({2}, {3}):
@@ -93,13 +122,27 @@ def _images(name: str, place: Path) -> Location | None:
             f"{place}: expected images at <class>/<image> or <client>/<class>/<image> throughout, found some at depths "
             f"{' and '.join(str(depth) for depth in sorted(depths))}, such as {train[0].relative_to(place)}"
         )
-    return Location(name, None, train, test, kind="images", client_column=CLIENT_COLUMN if depths == {3} else "")
+    unread = _ending(paths, _UNREAD_IMAGE_SUFFIXES) + _ending(test_paths, _UNREAD_IMAGE_SUFFIXES)
+    notes = _unread(place, unread, IMAGE_SUFFIXES)
+    client_column = CLIENT_COLUMN if depths == {3} else ""
+    return Location(name, None, train, test, kind="images", client_column=client_column, notes=notes)
 
 
-def _image_files(folder: Path) -> tuple[Path, ...]:
-    """Return the images below a folder, in the order of their paths. Deeper folders are of something else."""
-    found = (file for depth in range(1, _DEPTHS + 1) for file in folder.glob("/".join("*" * depth)))
-    return tuple(sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()))
+def _paths_below(folder: Path) -> list[Path]:
+    """Return what is below a folder, as deep as images may be. Deeper folders are of something else."""
+    return [path for depth in range(1, _DEPTHS + 1) for path in folder.glob("/".join("*" * depth))]
+
+
+def _unread(place: Path, paths: Sequence[Path], expected: Sequence[str]) -> tuple[str, ...]:
+    """Return a line about files below a place that may hold data too and are not read; nothing without such files."""
+    if not paths:
+        return ()
+    names = ", ".join(path.relative_to(place).as_posix() for path in paths[:_MOST_NAMED])
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return (
+        f"{place} holds files that are not read: {names}{more}. Save data as {' or '.join(expected)}, and move other "
+        "files elsewhere",
+    )
 
 
 def client_of(file: Path, location: Location) -> str:

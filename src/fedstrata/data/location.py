@@ -25,6 +25,7 @@ class Location:
             ``datasets``).
         client_column: The column that names the client of each sample, where the layout or the program does; else
             empty. It is then the default of the partition.
+        notes: What looked wrong while the files were searched for, in a line each.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Location:
     test: tuple[Path, ...] = ()
     kind: Kind = "parquet"
     client_column: str = ""
+    notes: tuple[str, ...] = ()

@@ -121,6 +121,7 @@ def dataset_of_arrays(
                 f"{file}: {key} is {_describe(array)}; expected integers, texts or numbers, (samples,), or integers or "
                 "numbers, (samples, outputs), in both splits alike"
             )
+        refuse_missing_classes(array, f"{file}: {key}")
     place = f"{file}: {y}"
     both = list(all_labels.values())
     targets = None
@@ -187,6 +188,22 @@ def _pick(arrays: Collection[str], names: tuple[str, ...], split: Split, file: s
     if len(found) != 1:
         raise DataError(f"{file}: expected one array {' or '.join(wanted)}, found {', '.join(arrays) or 'none'}")
     return found[0]
+
+
+def refuse_missing_classes(labels: np.ndarray, place: str) -> None:
+    """Refuse texts of which some are empty, as a missing text is: a class needs a name.
+
+    Args:
+        labels: The class of each sample, (samples,) texts or numbers.
+        place: Where they come from, for messages.
+
+    Raises:
+        DataError: When a text is empty.
+    """
+    missing = np.flatnonzero(labels == "") if labels.dtype.kind == "U" else np.empty(0, np.int64)
+    if len(missing):
+        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise DataError(f"{place} holds no class in row {missing[0]}{others}; fill it in or leave these rows out")
 
 
 def _describe(array: np.ndarray) -> str:

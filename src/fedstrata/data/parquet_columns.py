@@ -242,8 +242,10 @@ def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple
     parts: list[np.ndarray] = []
     for (chunk,) in read_chunks(files, [column]):
         values = chunk.values
-        if values.null_count:
-            raise chunk.error(_first_true(values.is_null()), "holds no value; every sample needs a class")
+        # A missing text may be stored as an empty one.
+        missing = pc.equal(values.fill_null(""), "") if _is_text(values.type) else values.is_null()
+        if pc.any(missing).as_py():
+            raise chunk.error(_first_true(missing), "holds no value; every sample needs a class")
         if _is_text(values.type):
             labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
         elif pa.types.is_integer(values.type):
@@ -425,6 +427,9 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
             largest[chunk.column] = max(largest[chunk.column], values.dtype.itemsize)
             if problem := memory_problem(largest[chunk.column] * rows, stored):
                 raise DataError(f"{chunk.file}: column {chunk.column!r}: {problem}")
+    if not rows:
+        nothing = empty_columns(files[0])
+        return {name: nothing[name] for name in wanted}
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 

@@ -129,6 +129,7 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
 
     table_schema(name, parts)
     table = pa.concat_tables([part.marked(part.table) for part in parts], promote_options="permissive")
+    refuse_no_rows(len(table), name)
     return dataset_of_table(name, table, options, name)
 
 
@@ -155,6 +156,12 @@ def table_schema(name: str, parts: Sequence[Part]) -> Any:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(f"{name}: expected columns of the same kind for each client ({first_line(error)})") from None
+
+
+def refuse_no_rows(rows: int, place: str) -> None:
+    """Refuse a table that has the names of its columns alone."""
+    if not rows:
+        raise DataError(f"{place} holds no samples; expected a row for each, found none")
 
 
 def refuse_same_names(columns: Sequence[str], place: str) -> None:

@@ -80,8 +80,8 @@ class SampleFormat:
             The samples, (samples, *shape), of this format's type.
 
         Raises:
-            DataError: When they have another shape, a feature is missing, or pixels are expected and other numbers are
-                found.
+            DataError: When they have another shape, a feature is missing, pixels are expected and other numbers are
+                found, or a number is not finite, or no token.
         """
         names = _column_names(samples)
         if self.feature_names and names is not None:
@@ -101,6 +101,7 @@ class SampleFormat:
                 "convert them, such as by (255 * x).astype('uint8')"
             )
         values = found.to(getattr(torch, self.dtype))
+        self._check_numbers(found, values)
         shape = tuple(values.shape[1:])
         if shape == self.shape:
             return values
@@ -113,6 +114,33 @@ class SampleFormat:
         raise DataError(
             f"expected samples as in training, (samples, {_axes(self.shape)}), found "
             f"{tuple(found.shape)}; a single sample needs a first axis of 1"
+        )
+
+    def _check_numbers(self, found: Tensor, values: Tensor) -> None:
+        """Refuse numbers that no sample of the training could hold.
+
+        Args:
+            found: The samples as they were given.
+            values: The same as the network would read them.
+        """
+        if self.dtype == "int64":
+            wrong = values < 0
+            if found.is_floating_point():
+                wrong = wrong | (values != found)
+            expected = "whole numbers of at least 0"
+            shown = found
+        else:
+            wrong = ~torch.isfinite(values)
+            expected = "finite numbers"
+            shown = values
+        if not wrong.ndim or not wrong.any():
+            return
+        first = tuple(wrong.nonzero()[0].tolist())
+        rows = wrong.nonzero()[:, 0].unique()
+        others = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
+        raise DataError(
+            f"expected {expected}, found {shown[first].item():g} in row {first[0]}{others}; fill it in or leave these "
+            "rows out"
         )
 
 

@@ -19,7 +19,7 @@ from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, label_colum
 from fedstrata.data.dataset import Dataset, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import Inputs
-from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays
+from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays, refuse_missing_classes
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet_columns import hugging_face_names, is_image, is_list, is_scalar, to_numpy
 from fedstrata.data.parts import refuse_same_names
@@ -135,8 +135,11 @@ def dataset_of_features(
     Raises:
         DataError: When a column holds something that does not fit.
     """
+    # The arrays below are called y, and not as the column is.
+    refuse_missing_classes(columns[label], f"{place}: column {label!r}")
     arrays = {"y": _as_classes(columns[label])}
     if other_labels is not None:
+        refuse_missing_classes(other_labels, f"{place}, the other split: column {label!r}")
         arrays["y_test"] = _as_classes(other_labels)
     # Arrays of these names would be taken for inputs, classes or test samples.
     further = {

@@ -15,6 +15,7 @@ from fedstrata import data
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folder import recorded
 from fedstrata.config.reading import completed_keys, plain_keys
+from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset
@@ -127,6 +128,11 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
         # Samples of one unit, such as a recording, must not be in both training and test.
         named = experiment.data.unit or own.unit
+        if experiment.data.unit not in (None, ALL_INDEPENDENT) and named not in new.columns:
+            raise DataError(
+                f"{path}: expected the column {named!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
+                "it, as its equal values say which samples stay together"
+            )
         unit = named if named in new.columns else None
         new = replace(
             own,
@@ -144,6 +150,11 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
 def _classes(path: Path, new: Dataset, own: Dataset) -> torch.Tensor:
     """The classes of new samples, with the numbers that the run gives them."""
     names = new.class_names
+    labels = new.labels
+    if not names and new.targets is None and _classes_are_texts(own):
+        # Texts that all look like numbers are read as numbers, and are no numbers of classes.
+        numbers, labels = labels.unique(return_inverse=True)
+        names = tuple(str(number) for number in numbers.tolist())
     strange = [name for name in names if name not in own.class_names]
     if strange:
         known = ", ".join(own.class_names) or f"0 to {own.classes - 1}"
@@ -151,7 +162,16 @@ def _classes(path: Path, new: Dataset, own: Dataset) -> torch.Tensor:
     order = torch.tensor([own.class_names.index(name) for name in names] or range(new.classes))
     if len(order) > own.classes:
         raise DataError(f"{path}: expected classes 0 to {own.classes - 1}, as in {own.name!r}, found {len(order) - 1}")
-    return order[new.labels]
+    return order[labels]
+
+
+def _classes_are_texts(own: Dataset) -> bool:
+    """Whether the files of the run may hold the names of the classes and not their numbers.
+
+    Known data sets hold numbers. Texts are numbered in alphabetical order, so that names in another order, such as of a
+    data set of Hugging Face, stand for numbers.
+    """
+    return bool(own.class_names) and own.name not in data.DATASETS and list(own.class_names) == sorted(own.class_names)
 
 
 def _admit(algorithm: Algorithm[StateT], problem: Problem, state: StateT) -> tuple[Problem, StateT]:
