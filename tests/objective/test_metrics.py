@@ -1,3 +1,5 @@
+from math import isnan
+
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -36,6 +38,11 @@ def test_a_metric_is_what_its_name_says(
     name: str, outputs: torch.Tensor, targets: torch.Tensor, expected: float
 ) -> None:
     assert METRICS[name](outputs, targets) == pytest.approx(expected)
+
+
+def test_r2_of_a_single_sample_is_unknown() -> None:
+    """Warnings are errors in these tests, so that scikit-learn's own would fail."""
+    assert isnan(METRICS["r2"](FOUND[:1], NUMBERS[:1]))
 
 
 def test_the_roc_auc_of_several_classes_is_the_mean_of_each_against_the_rest() -> None:

@@ -7,6 +7,7 @@ accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`.
 from __future__ import annotations
 
 import warnings
+from math import nan
 from typing import Any
 
 import torch
@@ -91,7 +92,12 @@ def roc_auc(outputs: Tensor, targets: Tensor) -> float:
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs."""
+    """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs.
+
+    One sample has no variance that could be explained: its value is unknown, nan.
+    """
+    if len(targets) < 2:
+        return nan
     return float(_sklearn().r2_score(*_numbers(outputs, targets)))
 
 
