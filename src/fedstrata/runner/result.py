@@ -226,13 +226,17 @@ class Run:
         return tabulate(folders, None if out is None else Path(out))
 
     def export(
-        self, target: Path | str, clients: Sequence[str | int] = (), format: ModelFormat = "safetensors"
+        self,
+        target: Path | str,
+        clients: str | int | Sequence[str | int] = (),
+        format: ModelFormat = "safetensors",
     ) -> list[Path]:
         """Write models as files that are used without the run folder, as `fedstrata export` does.
 
         Args:
-            target: A new or empty folder.
-            clients: The names of the clients whose models are written; by default every model in use is.
+            target: A new or empty folder. An export that fails leaves nothing in it.
+            clients: The names or ids, as in `model`, of the clients whose models are written, or that of one client.
+                By default every model in use is written.
             format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
 
         Returns:
@@ -243,7 +247,8 @@ class Run:
         """
         from fedstrata.runner.export import export_models
 
-        names = [self.names[self.model_of(client).client] for client in clients]
+        several = [clients] if isinstance(clients, str | int | np.integer) else clients
+        names = [self.names[self.model_of(client).client] for client in several]
         return export_models(self, target, names, format)
 
     def _repr_html_(self) -> str:
