@@ -110,6 +110,26 @@ def test_a_run_without_its_algorithm_or_a_score_for_every_client_is_left_out() -
     assert "expected the experiment of a run, with its algorithm, data and seed" in why[nameless]
 
 
+def test_a_client_of_unknown_score_is_left_out_of_the_comparison_and_the_others_are_compared() -> None:
+    one, other = run("one", {"name": "fedavg"}), run("other", {"name": "ifca", "k": 2})
+    scores = {"client": [0, 1, 2], "accuracy": [0.5, float("nan"), 0.25]}
+    pq.write_table(pa.table(scores), one / "clients" / "00001.parquet")
+    pq.write_table(pa.table({**scores, "accuracy": [0.25, 0.5, 0.5]}), other / "clients" / "00001.parquet")
+    comparison = tabulate([one, other])
+    assert not comparison.left_out
+    assert comparison.runs[0].clients == {0: 0.5, 2: 0.25}
+    fedavg, ifca = comparison.table
+    assert (ifca.lower_than_fedavg, ifca.clients) == (1, 2) and fedavg.lower_than_fedavg is None
+
+
+def test_a_run_without_any_known_score_is_left_out_with_advice_that_helps() -> None:
+    whole, unknown = run("whole", {"name": "fedavg"}), run("unknown", {"name": "ifca", "k": 2})
+    pq.write_table(pa.table({"client": [0], "accuracy": [float("nan")]}), unknown / "clients" / "00001.parquet")
+    damage(unknown, "summary.json", acc_client=None, acc_worst=None)
+    why = tabulate([whole, unknown]).left_out[unknown]
+    assert "found none that is known; give clients more test samples, or choose another local.metric" in why
+
+
 def test_a_comparison_that_goes_on_names_a_run_that_was_damaged_since() -> None:
     fs.compare(KEYS, ["fedavg", "ifca"], out="both", sets=["rounds=1"], quiet=True)
     damage(Path("both/ifca-0"), "clients/00001.parquet")

@@ -1,5 +1,8 @@
+from math import isnan
+
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from fedstrata.objective import METRICS
 from fedstrata.objective.metrics import mistakes
@@ -23,6 +26,8 @@ FOUND = torch.tensor([[1.0], [2.0], [5.0]])
         ("f1_micro", SIGNS, LABELS, 6 / 7),
         ("roc_auc", torch.tensor([[0.9], [0.1], [0.4]]), torch.tensor([[1.0], [0.0], [1.0]]), 1.0),
         ("roc_auc", torch.tensor([[0.9], [0.1]]), torch.tensor([[1.0], [1.0]]), 0.5),
+        ("roc_auc", torch.tensor([[0.0, 3.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0, 1]), 1 / 2),
+        ("roc_auc", torch.tensor([[0.0, 3.0], [0.0, 1.0]]), torch.tensor([1, 1]), 0.5),
         ("r2", FOUND, NUMBERS, 1 - 4 / 2),
         ("neg_mse", FOUND, NUMBERS, -4 / 3),
         ("neg_rmse", FOUND, NUMBERS, -((4 / 3) ** 0.5)),
@@ -33,6 +38,32 @@ def test_a_metric_is_what_its_name_says(
     name: str, outputs: torch.Tensor, targets: torch.Tensor, expected: float
 ) -> None:
     assert METRICS[name](outputs, targets) == pytest.approx(expected)
+
+
+def test_r2_of_a_single_sample_is_unknown() -> None:
+    """Warnings are errors in these tests, so that scikit-learn's own would fail."""
+    assert isnan(METRICS["r2"](FOUND[:1], NUMBERS[:1]))
+
+
+def test_the_roc_auc_of_several_classes_is_the_mean_of_each_against_the_rest() -> None:
+    """The client has classes 0, 1 and 3 of four."""
+    outputs = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(50) % 2 + 2 * (torch.arange(50) % 3 == 0)
+    targets[targets == 2] = 0
+    probabilities = outputs.double().softmax(1)
+    each = [roc_auc_score(targets == label, probabilities[:, label]) for label in (0, 1, 3)]
+    assert METRICS["roc_auc"](outputs, targets) == pytest.approx(sum(each) / 3)
+
+
+def test_the_roc_auc_of_tokens_leaves_out_padding() -> None:
+    outputs = torch.tensor([[[0.0, 3.0], [0.0, 1.0], [0.0, 9.0]]])
+    assert METRICS["roc_auc"](outputs, torch.tensor([[1, 0, -100]])) == 1.0
+    assert METRICS["roc_auc"](outputs, torch.tensor([[-100, -100, -100]])) == 0.5
+
+
+@pytest.mark.parametrize("targets", [torch.tensor([0, 1]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])])
+def test_a_model_that_overflowed_has_the_roc_auc_of_chance(targets: torch.Tensor) -> None:
+    assert METRICS["roc_auc"](torch.full((2, 2), torch.nan), targets) == 0.5
 
 
 def test_padded_tokens_are_not_counted() -> None:

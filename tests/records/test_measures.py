@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,6 +18,21 @@ def test_the_four_accuracies_of_a_round() -> None:
     assert record["acc_cluster"] == pytest.approx((5 / 10 + 9 / 10) / 2)  # the pending client is in no cluster
     assert record["acc_worst"] == 0.0 and record["loss"] == 3.0 and record["round"] == 3
     assert 0 < record["ari"] < 1 and record["purity"] == 1.0
+
+
+def test_a_client_of_unknown_score_counts_neither_in_means_nor_as_the_worst() -> None:
+    """The 1, 4 and 0 correct samples of 2, 8 and 10 count; client 2 of the second cluster is unknown."""
+    score = replace(SCORE, correct=torch.tensor([1.0, 4.0, torch.nan, 0.0], dtype=torch.float64))
+    record = complete({}, torch.tensor([0, 0, 1, 0]), None, {"client": score, "global": score})
+    assert record["acc_client"] == record["acc_global"] == pytest.approx((0.5 + 0.5 + 0.0) / 3)
+    assert record["acc_weighted"] == record["acc_cluster"] == pytest.approx(5 / 20)
+    assert record["acc_worst"] == 0.0 and record["loss"] == 3.0
+
+
+def test_without_any_known_score_the_means_are_unknown() -> None:
+    score = replace(SCORE, correct=torch.full((4,), torch.nan))
+    record = complete({}, torch.tensor([0, 0, 1, 0]), None, {"client": score, "global": score})
+    assert {record[f"acc_{use}"] for use in ("client", "weighted", "cluster", "worst", "global")} == {None}
 
 
 def test_other_ways_of_using_the_models_are_recorded_by_name() -> None:

@@ -12,6 +12,7 @@ from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.errors import DataError, PartitionError
 from fedstrata.report import build
+from fedstrata.report.references import last_scores
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.run import run_experiment
 from fedstrata.runner.scan import scan_experiment
@@ -302,6 +303,24 @@ def test_test_samples_of_a_client_without_training_samples_are_counted(file: Pat
     test = without(arrays(seed=1, sites=(*SITES, "Rome")), "trial")
     (warning,) = built(file, without(arrays(), "trial") | as_test(test)).warnings
     assert "48 of the 240 test samples" in warning
+
+
+def test_a_client_whose_r2_is_unknown_is_named_and_the_others_count(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3)).astype(np.float32)
+    y = x.sum(axis=1)
+    clients = {"Ghent": (x, y), "Lyon": (x[:4] + 1, y[:4]), "Oslo": (x + 2, y)}
+    sets = ["local.loss=mse", "rounds=1", "engine.name=loop"]
+    run = fedstrata.run(clients=clients, model="mlp", algorithm="fedavg", sets=sets, out=tmp_path / "run", quiet=True)
+    (warning,) = run.warnings
+    assert "1 of 3 clients (Lyon) are unknown" in warning and "set local.metric = 'rmse'" in warning
+    scores = {client: value for client, (_, value) in last_scores(run.folder).items()}
+    assert scores.keys() == {0, 2}
+    assert run.summary["acc_client"] == pytest.approx(sum(scores.values()) / 2)
+    assert run.summary["acc_worst"] == min(scores.values())
+    rmse = [*sets, "local.metric=rmse"]
+    other = fedstrata.run(clients=clients, model="mlp", algorithm="fedavg", sets=rmse, out=tmp_path / "b", quiet=True)
+    assert other.warnings == () and last_scores(other.folder).keys() == {0, 1, 2}
 
 
 def test_copies_of_training_samples_among_the_test_samples_are_counted(file: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,73 @@ def test_a_network_that_torch_cannot_record_is_refused_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture
+def unrecordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network can be written as a program."""
+
+    def refuse(model: TrainedModel) -> bytes:
+        raise ModelError("torch.export cannot write this network")
+
+    monkeypatch.setattr("fedstrata.runner.export._torch_program", refuse)
+
+
+@pytest.mark.usefixtures("unrecordable")
+def test_an_export_that_fails_leaves_nothing_behind(finished: Run, tmp_path: Path) -> None:
+    """The advice of the error is to export again with --format safetensors: the same target must be free."""
+    target = tmp_path / "deep" / "models"
+    with pytest.raises(ModelError):
+        finished.export(target, format="torch")
+    assert list(tmp_path.iterdir()) == []
+    assert finished.export(target)[0].is_file()
+    assert [path.name for path in target.parent.iterdir()] == ["models"]
+
+
+@pytest.mark.usefixtures("unrecordable")
+def test_an_empty_folder_stays_empty_when_an_export_fails(finished: Run, tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        finished.export(tmp_path, format="torch")
+    assert list(tmp_path.iterdir()) == []
+    files = finished.export(tmp_path, [0])
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+def test_a_target_that_holds_something_is_refused_with_what_to_do(finished: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"expected a new or empty folder, found something .*give another target"):
+        finished.export(tmp_path)
+    with pytest.raises(InputError, match=r"expected a folder that can be made: .*give another target"):
+        finished.export(tmp_path / "mine.txt" / "models")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("client", ["12", 12, np.int64(12)])
+def test_a_name_or_a_number_alone_is_one_client(finished: Run, tmp_path: Path, client: Any) -> None:
+    run = replace(finished, names=("1", "2", "12", "3"))
+    files = run.export(tmp_path / "models", client)
+    assert [path.name for path in files] == [INDEX, "client-12.safetensors"]
+
+
+class Tied(nn.Sequential):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10))
+        self[2].weight = self[1].weight
+
+
+def test_a_network_whose_layers_share_a_weight_is_written_under_both_names(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "rounds": 1,
+        "data": {"name": "digits", "clients": 2, "samples": 40},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": "fedavg"},
+    }
+    run = fedstrata.run(keys, tmp_path / "run", model=Tied, quiet=True)
+    tensors = load_file(run.export(tmp_path / "models")[1])
+    assert torch.equal(tensors["1.weight"], tensors["2.weight"])
+    assert tensors.keys() == run.model(0).network.state_dict().keys()
+
+
 def test_names_of_clients_become_names_of_files(finished: Run) -> None:
     from fedstrata.runner.export import _file_name
 
@@ -131,9 +199,10 @@ def test_the_command_prints_the_files(finished: Run, tmp_path: Path, capsys: pyt
     for options, message in (
         (["--format", "pickle"], "--format = 'pickle': expected one of safetensors, torch, onnx"),
         (["--client", "9"], "client '9': expected a client that took part at the end"),
-        ([], "expected a new or empty run folder"),
+        ([], "expected a new or empty folder"),
     ):
         place = target if not options else tmp_path / "other"
         with pytest.raises(SystemExit) as caught:
             main(["export", str(finished.folder), str(place), *options])
         assert caught.value.code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_somebody_who_is_not_there_is_named(finished: Run) -> None:
         finished.model("Ghent")
     with pytest.raises(RecordError, match=r"cluster 0: expected one of the clusters at the end, 1, 2"):
         finished.cluster_model(0)
+
+
+@pytest.fixture(scope="module")
+def numbered(finished: Run) -> Run:
+    """The run as if its 8 clients were called "1" to "8", so that each name but the last is the id of another one."""
+    return replace(finished, names=tuple(str(id + 1) for id in range(8)))
+
+
+@pytest.mark.parametrize("number", [1, np.int64(1), "1"])
+def test_a_number_is_the_name_of_a_client_before_it_is_an_id(numbered: Run, number: Any) -> None:
+    assert numbered.model_of(number) == numbered.model_of("1")
+    assert numbered.model_of("1").client == 0
+    inputs = DIGITS.inputs[:9]
+    assert torch.equal(numbered.model(number).outputs(inputs), numbered.model("1").outputs(inputs))
+
+
+@pytest.mark.parametrize("number", [0, np.int64(0), np.uint8(0)])
+def test_a_number_that_is_no_name_is_an_id(numbered: Run, number: Any) -> None:
+    assert numbered.model_of(number).client == 0
+
+
+@pytest.mark.parametrize("number", [9, -1, np.int64(9), 1.0])
+def test_a_number_that_is_neither_a_name_nor_an_id_is_refused(numbered: Run, number: Any) -> None:
+    with pytest.raises(InputError, match=r"expected a client that took part at the end, 1, 2, .*") as caught:
+        numbered.predict(number, DIGITS.inputs[:9])
+    assert "\n" not in str(caught.value)
 
 
 def test_a_client_that_waits_uses_the_model_that_it_chose(tmp_path: Path) -> None:

@@ -218,9 +218,6 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
         last = folder / "clients" / f"{summary['rounds']:05d}.parquet"
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
-    for key, value in measures.items():
-        if not _is_finite(value) and (key, value) != ("ari", None):  # a partition without true groups has none
-            raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     try:
         table = pq.read_table(io.BytesIO(read_file(last, _SCORE_BYTES)), columns=["client", "accuracy"])
         clients, scores = table.to_pydict().values()
@@ -228,9 +225,19 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
         raise RecordError(
             f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
         ) from None
-    if not all(map(_is_finite, scores)):
+    if not all(isinstance(score, int | float) for score in scores):
         raise RecordError(f"{last}: expected a number for every client, found others; restore it or run again")
-    return Outcome(name, seed, folder, summary, dict(zip(clients, scores, strict=True)))
+    # Where the metric of a client is not defined, as R² of one sample, its score is unknown.
+    known = {client: score for client, score in zip(clients, scores, strict=True) if isfinite(score)}
+    if not known:
+        raise RecordError(
+            f"{last}: expected the score of at least one client, found none that is known; give clients more test "
+            "samples, or choose another local.metric"
+        )
+    for key, value in measures.items():
+        if not _is_finite(value) and (key, value) != ("ari", None):  # a partition without true groups has none
+            raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
+    return Outcome(name, seed, folder, summary, known)
 
 
 def _is_finite(value: object) -> bool:

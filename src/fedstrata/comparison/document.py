@@ -60,7 +60,7 @@ class Outcome:
         seed: The seed of the run.
         folder: The folder of its records.
         summary: The content of its ``summary.json``; None for a run that failed.
-        clients: The metric of each client at the end, on its own test samples.
+        clients: The metric of each client at the end, on its own test samples; without those of unknown score.
         error: Why it failed, in one line.
         traceback: Where it failed.
         resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
@@ -196,7 +196,7 @@ def _row(
     """
     summaries = [run.summary for run in runs if run.summary is not None]
     pairs = [
-        (run.clients, others)
+        _known_in_both(run.clients, others)
         for run in runs
         if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
     ]
@@ -213,6 +213,12 @@ def _row(
         lower_than_fedavg=sum(count_worse(own, others, metric) for own, others in pairs) if pairs else None,
         clients=sum(len(own) for own, _ in pairs),
     )
+
+
+def _known_in_both(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """The scores of two runs, of those clients whose score is known in both."""
+    both = [client for client in own if client in other]
+    return {client: own[client] for client in both}, {client: other[client] for client in both}
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:

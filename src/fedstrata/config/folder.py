@@ -71,24 +71,37 @@ def numbered(name: str, resume: bool) -> Path:
     return Path("runs", f"{name}-{len(existing) + 1}" if existing else name)
 
 
-def vacant(folder: Path) -> None:
+def vacant(
+    folder: Path,
+    kind: str = "run folder",
+    taken: str = "continue a run with --resume, or give another --out",
+    other: str = "give another --out",
+) -> None:
     """Refuse a folder that holds something, or that cannot be made.
+
+    Args:
+        folder: The folder.
+        kind: What it is called in the message.
+        taken: What to do if it holds something.
+        other: What to do if it cannot be made.
 
     Raises:
         RecordError: When it is such a folder.
     """
     try:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK_FILE}):
-            raise RecordError(
-                f"{str(folder)!r}: expected a new or empty run folder, found something in its place; "
-                "continue a run with --resume, or give another --out"
-            )
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+            raise RecordError(f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {taken}")
+        nearest = nearest_existing(folder)
         reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise RecordError(f"{str(folder)!r}: expected a run folder that can be made: {reason}; give another --out")
+        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {other}")
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return a path if something is there, or else the nearest of the folders above it that exists."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
 def recorded(folder: Path) -> Path:

@@ -7,6 +7,7 @@ accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`.
 from __future__ import annotations
 
 import warnings
+from math import nan
 from typing import Any
 
 import torch
@@ -75,17 +76,28 @@ def f1_weighted(outputs: Tensor, targets: Tensor) -> float:
 
 
 def roc_auc(outputs: Tensor, targets: Tensor) -> float:
-    """The area under the ROC curve, the mean over labels that a client has with 0 and with 1; 0.5 without any."""
-    truth, scores = targets.double().flatten(1), outputs.double().flatten(1)
-    if not targets.is_floating_point():
-        truth, scores = targets[:, None].double(), (outputs[:, 1] - outputs[:, 0])[:, None].double()
+    """The area under the ROC curve, the mean over labels that a client has with 0 and with 1; 0.5 without any.
+
+    Of classes it is the mean over the client's classes, each against the rest (one-vs-rest, macro average).
+    """
+    # A model that overflowed cannot tell samples apart.
+    finite = outputs.double().nan_to_num()
+    if targets.is_floating_point():
+        truth, scores = targets.double().flatten(1), finite.flatten(1)
+    else:
+        truth, scores = _one_vs_rest(finite, targets)
     both = [column for column in range(truth.shape[1]) if len(truth[:, column].unique()) == 2]
     found = [float(_sklearn().roc_auc_score(truth[:, column].numpy(), scores[:, column].numpy())) for column in both]
     return sum(found) / len(found) if found else 0.5
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs."""
+    """The coefficient of determination: 1 is perfect, 0 is as good as the mean; the mean over outputs.
+
+    One sample has no variance that could be explained: its value is unknown, nan.
+    """
+    if len(targets) < 2:
+        return nan
     return float(_sklearn().r2_score(*_numbers(outputs, targets)))
 
 
@@ -121,6 +133,18 @@ def neg_mae(outputs: Tensor, targets: Tensor) -> float:
 
 def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
     return float(_sklearn().f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
+
+
+def _one_vs_rest(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether samples or tokens are of a class, and the log-odds that they are: (s, c) of the c classes that occur."""
+    counted = targets.flatten() != IGNORED
+    labels = targets.flatten()[counted]
+    logits = outputs.flatten(0, -2)[counted]
+    found = labels.unique()
+    truth = (labels[:, None] == found).double()
+    columns = torch.arange(logits.shape[1])
+    odds = [logits[:, label] - logits[:, columns != label].logsumexp(1) for label in found.tolist()]
+    return truth, torch.stack(odds, dim=1) if odds else truth
 
 
 def _classes(outputs: Tensor, targets: Tensor) -> tuple[Any, Any]:

@@ -30,27 +30,45 @@ def complete(
         labels: The cluster of each client, (n,); -1 is a pending client.
         truth: The ground-truth group of each client, (n,); None where there is none.
         scores: The scores of each evaluation, by all clients that are in the federation. `CLIENT` is what the
-            measures are of; of the others the mean is recorded.
+            measures are of; of the others the mean is recorded. A score that is not finite is unknown: it counts
+            neither in a mean nor as the worst.
         metric: What the scores are.
     """
     score = scores[CLIENT]
-    values = score.correct.double() / score.samples
+    known = score.correct.isfinite()
     own = labels[score.clients]
-    clusters = [own == cluster for cluster in own.unique().tolist() if cluster >= 0]
-    pooled = [float(score.correct[members].sum()) / int(score.samples[members].sum()) for members in clusters]
+    clusters = [(own == cluster) & known for cluster in own.unique().tolist() if cluster >= 0]
+    pooled = [_weighted_mean(score, members) for members in clusters if members.any()]
     measures: dict[str, Any] = {
-        "acc_client": float(values.mean()),
-        "acc_weighted": float(score.correct.sum()) / int(score.samples.sum()),
+        "acc_client": _mean(score),
+        "acc_weighted": _weighted_mean(score, known) if known.any() else None,
         "acc_cluster": sum(pooled) / len(pooled) if pooled else None,
-        "acc_worst": min(values.tolist(), key=metric.quality),
+        "acc_worst": min(_known_values(score).tolist(), key=metric.quality, default=None),
         "loss": float(score.loss.double().mean()),
         "ari": None if truth is None else ari(own, truth[score.clients]),
         "purity": None if truth is None else purity(own, truth[score.clients]),
     }
     for name, other in scores.items():
         if name != CLIENT:
-            measures[f"acc_{name}"] = float((other.correct.double() / other.samples).mean())
+            measures[f"acc_{name}"] = _mean(other)
     return {**record, **measures}
+
+
+def _known_values(score: Score) -> torch.Tensor:
+    """The scores that are known, (s,) float64."""
+    values = score.correct.double() / score.samples
+    return values[values.isfinite()]
+
+
+def _mean(score: Score) -> float | None:
+    """The mean over the clients whose score is known; None where there is none."""
+    values = _known_values(score)
+    return float(values.mean()) if len(values) else None
+
+
+def _weighted_mean(score: Score, members: torch.Tensor) -> float:
+    """The mean over some clients, (s,) bool, weighted by their test samples."""
+    return float(score.correct[members].sum()) / int(score.samples[members].sum())
 
 
 def summarise(

@@ -62,6 +62,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_untested_classes(experiment, dataset, partition, own_test),
         *_untrained_classes(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
+        *_unknown_scores(experiment, partition),
         *_shared_samples(experiment),
         *_copies(experiment, dataset, partition),
         *_near_copies(experiment, dataset, partition),
@@ -256,6 +257,20 @@ def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: in
         yield (
             f"{unused:,} of the {own_test:,} test samples of {dataset.name} are not used: no client of this run has "
             "training samples of their client or class"
+        )
+
+
+def _unknown_scores(experiment: Experiment, partition: Partition) -> Iterator[str]:
+    """Clients with a single test sample, of which R² is not defined."""
+    if experiment.local.metric != "r2":
+        return
+    names = partition.names or tuple(map(str, range(len(partition.test))))
+    single = [name for name, test in zip(names, partition.test, strict=True) if len(test) == 1]
+    if single:
+        yield (
+            f"the scores of {len(single)} of {len(names)} clients ({_some(np.array(single))}) are unknown: "
+            "local.metric = 'r2' needs at least two test samples of a client, and they have one. They do not count in "
+            "the means. Raise data.test, supply test samples of your own, or set local.metric = 'rmse'"
         )
 
 

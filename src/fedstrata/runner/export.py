@@ -12,12 +12,13 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import save
 
-from fedstrata.config.folder import vacant
+from fedstrata.config.folder import nearest_existing, vacant
 from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.files import replace_file
 from fedstrata.models.trained import TrainedModel
@@ -59,6 +60,8 @@ def export_models(
 ) -> list[Path]:
     """Write models of a run into a new folder, with an index ``models.json``.
 
+    The files are moved there when all of them are written. An export that fails leaves nothing behind.
+
     Args:
         run: The finished run.
         target: The folder; it must be new or empty.
@@ -75,8 +78,20 @@ def export_models(
     """
     format_of(format)
     folder = Path(target)
-    vacant(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    other = "give another target"
+    vacant(folder, "folder", f"remove it, or {other}", other)
+    # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
+    with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
+        written = _write_models(run, Path(draft), clients, format)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / file.name for file in written]
+        for file, place in zip(written, files, strict=True):
+            file.replace(place)
+    return files
+
+
+def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelFormat) -> list[Path]:
+    """Write models into an empty folder, and return the files, the index first; otherwise as `export_models`."""
     index = _index_of(run)
     files = [folder / INDEX]
     for each in _one_by_one(run, clients) if clients else _in_use(run):
@@ -86,7 +101,8 @@ def export_models(
             "personal": list(each.personal),
             "file": f"{each.stem}.safetensors",
         }
-        tensors = {name: values.contiguous() for name, values in each.model.network.state_dict().items()}
+        # Layers may share a weight, and safetensors writes no tensors that share memory.
+        tensors = {name: values.contiguous().clone() for name, values in each.model.network.state_dict().items()}
         metadata = {"fedstrata": json.dumps({**index, **entry})}
         files.append(folder / f"{each.stem}.safetensors")
         replace_file(files[-1], save(tensors, metadata))

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -120,7 +121,8 @@ class Run:
         """Return the model that a client uses, with its own layers and everything that raw samples need.
 
         Args:
-            client: The name of the client, or its id.
+            client: The name of the client, or its id. A whole number that is a client's name, as text, means that
+                name: where clients are called "1" and "2", 1 is client "1", whatever its id is.
 
         Raises:
             InputError: When there is no such client, its own layers are on its device, or the network cannot be made.
@@ -152,7 +154,7 @@ class Run:
         """Predict the class of raw samples with the model that a client uses.
 
         Args:
-            client: The name of the client, or its id.
+            client: The name of the client, or its id, as in `model`.
             samples: The samples, (samples, *shape), as arrays, tensors or a table: not normalised, as in the data.
 
         Returns:
@@ -224,13 +226,17 @@ class Run:
         return tabulate(folders, None if out is None else Path(out))
 
     def export(
-        self, target: Path | str, clients: Sequence[str | int] = (), format: ModelFormat = "safetensors"
+        self,
+        target: Path | str,
+        clients: str | int | Sequence[str | int] = (),
+        format: ModelFormat = "safetensors",
     ) -> list[Path]:
         """Write models as files that are used without the run folder, as `fedstrata export` does.
 
         Args:
-            target: A new or empty folder.
-            clients: The names of the clients whose models are written; by default every model in use is.
+            target: A new or empty folder. An export that fails leaves nothing in it.
+            clients: The names or ids, as in `model`, of the clients whose models are written, or that of one client.
+                By default every model in use is written.
             format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
 
         Returns:
@@ -241,7 +247,8 @@ class Run:
         """
         from fedstrata.runner.export import export_models
 
-        names = [self.names[self.model_of(client).client] for client in clients]
+        several = [clients] if isinstance(clients, str | int | np.integer) else clients
+        names = [self.names[self.model_of(client).client] for client in several]
         return export_models(self, target, names, format)
 
     def _repr_html_(self) -> str:
@@ -259,11 +266,13 @@ class Run:
     def model_of(self, client: str | int) -> UsedModel:
         """Return which cluster's model a client uses, and which of its tensors are the client's own.
 
+        Args:
+            client: The name of the client, or its id, as in `model`.
+
         Raises:
             InputError: When no client of this name took part at the end.
         """
-        name = self.names[client] if isinstance(client, int) and 0 <= client < len(self.names) else str(client)
-        used = self._used.get(name)
+        used = self._used.get(self._name_of(client))
         if used is None:
             names = list(self._used)
             more = "" if len(names) <= _SHOWN_NAMES else f" and {len(names) - _SHOWN_NAMES} more"
@@ -272,6 +281,14 @@ class Run:
                 f"{', '.join(names[:_SHOWN_NAMES])}{more}"
             )
         return used
+
+    def _name_of(self, client: str | int) -> str:
+        """The name that a user means. A number is an id only where no client has it as its name."""
+        name = str(client)
+        is_number = isinstance(client, int | np.integer)
+        if is_number and name not in self.names and 0 <= int(client) < len(self.names):
+            return self.names[int(client)]
+        return name
 
     def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
         """The network with the tensors of a cluster and those of a client."""
