@@ -145,6 +145,21 @@ def test_the_server_takes_only_what_belongs_to_the_sum() -> None:
         server.opened()
 
 
+@pytest.mark.parametrize("size", [16, 47])
+def test_a_secret_of_another_length_opens_no_sum(size: int) -> None:
+    """A client that changes the padding in its share changes the length of the secret."""
+    clients, words = masked()
+    server = SumServer("sum", tuple(range(N)), NEEDED, 32, len(VECTOR), public=dict(clients[0].public))
+    for client in range(N):
+        server.sealed[client] = {}
+        server.take_vector(client, words[client])
+    server.shares = {client: dict(enumerate(shares_of(clients[client].seed, NEEDED, N))) for client in range(N)}
+    assert (server.opened() == N * VECTOR).all()
+    server.shares[3] = dict(enumerate(shares_of(bytes(size), NEEDED, N)))
+    with pytest.raises(InputError, match=f"expected a secret of client 3 of 32 bytes, found {size}"):
+        server.opened()
+
+
 def test_a_vector_is_masked_evenly_and_by_secrets_that_nobody_else_has() -> None:
     clients, words = masked()
     assert len({words[client].tobytes() for client in range(N)}) == N

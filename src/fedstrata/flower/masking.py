@@ -26,7 +26,7 @@ Words = NDArray[Any]
 SEED_BYTES = 32
 """The bytes of the seed of a mask: a key of AES-256."""
 
-_SCALAR_BYTES = 48
+PRIVATE_BYTES = 48
 """The bytes of a private key of P-384."""
 
 PUBLIC_BYTES = 215
@@ -54,7 +54,7 @@ class KeyPair:
 
         private, public = generate_key_pairs()
         number = private.private_numbers().private_value
-        return cls(number.to_bytes(_SCALAR_BYTES, "big"), public_key_to_bytes(public))
+        return cls(number.to_bytes(PRIVATE_BYTES, "big"), public_key_to_bytes(public))
 
 
 def drawn_seed() -> bytes:

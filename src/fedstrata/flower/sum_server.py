@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import Words, agreed_key, mask, pair_mask, public_of, secret_of
+from fedstrata.flower.masking import (
+    PRIVATE_BYTES,
+    SEED_BYTES,
+    Words,
+    agreed_key,
+    mask,
+    pair_mask,
+    public_of,
+    secret_of,
+)
 from fedstrata.flower.sum_client import PublicKeys
 
 
@@ -124,9 +133,14 @@ class SumServer:
         return total
 
     def _secret(self, client: int) -> bytes:
-        """The secret of a client by the first shares that suffice."""
+        """The secret of a client by the first shares that suffice: its seed if it stayed, and else its private key."""
         given = self.shares[client]
-        return secret_of([given[giver] for giver in sorted(given)[: self.needed]])
+        secret = secret_of([given[giver] for giver in sorted(given)[: self.needed]])
+        # The padding of a secret says how long it is, and a wrong share changes the padding.
+        size = SEED_BYTES if client in self.stayed else PRIVATE_BYTES
+        if len(secret) != size:
+            raise InputError(f"expected a secret of client {client} of {size} bytes, found {len(secret)}")
+        return secret
 
 
 def word_for(levels: int, clients: int, max_weight: int) -> int:
