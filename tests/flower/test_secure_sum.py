@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from drop_outs import Count, counted, needed, without_curves
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import Words, mask, secret_of, shares_of, unsealed
+from fedstrata.flower.masking import PUBLIC_BYTES, Words, mask, secret_of, shares_of, unsealed
 from fedstrata.flower.sum_client import PublicKeys, SumClient
 from fedstrata.flower.sum_server import SumServer, signed, word_for
 
@@ -143,6 +145,30 @@ def test_the_server_takes_only_what_belongs_to_the_sum() -> None:
     server.shares = {client: {giver: b"1234" + bytes(48) for giver in (0, 1, 2)} for client in range(N)}
     with pytest.raises(InputError, match="shares of one secret"):
         server.opened()
+
+
+def test_the_server_takes_only_keys_that_every_client_accepts() -> None:
+    """All clients refuse a list of keys in which one is none, or is there twice."""
+    _, public = begun()
+    own = public[1]
+    server = SumServer("sum", tuple(range(N)), NEEDED, 32, len(VECTOR))
+    server.take_keys(0, public[0])
+    for wrong in (
+        PublicKeys(own.masks, own.masks),
+        PublicKeys(public[0].shares, own.shares),  # of another client
+        PublicKeys(bytes(PUBLIC_BYTES), own.shares),
+        PublicKeys(own.masks, other_curve().ljust(PUBLIC_BYTES)),
+        PublicKeys(own.masks, own.shares.replace(b"\n", b" ", 1)),
+    ):
+        with pytest.raises(InputError):
+            server.take_keys(1, wrong)
+    server.take_keys(1, own)
+    assert set(server.public) == {0, 1}
+
+
+def other_curve() -> bytes:
+    """A public key of P-256."""
+    return public_key_to_bytes(ec.generate_private_key(ec.SECP256R1()).public_key())
 
 
 @pytest.mark.parametrize("size", [16, 47])

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Array, Message
 from in_process import Federation, Loopback, Ticks, federation, message_of
 
 from fedstrata.config import load_experiment
@@ -288,6 +289,41 @@ def test_a_client_that_sends_nonsense_is_out_of_the_sum(step: str, here: Federat
     report = clients.run(plan)
     expected = simulated(here, plan, list(range(0 if step == "revealed" else 1, N))).results[TRAIN].updates
     assert torch.equal(report.results[TRAIN].updates.values, expected.values)
+
+
+def rewriting(step: str, change: Callable[[np.ndarray], None]) -> Callable[[Message, Message], list[Message]]:
+    """A grid on which client 5 sends other bytes in a step of the sum."""
+
+    def rewrite(message: Message, reply: Message) -> list[Message]:
+        if step_of(message) == step and message.metadata.dst_node_id == 105 and reply.has_content():
+            arrays = reply.content.array_records["sum.arrays"]
+            for name in list(arrays):
+                values = arrays[name].numpy().copy()
+                change(values)
+                arrays[name] = Array(values)
+        return [reply]
+
+    return rewrite
+
+
+def same_key_twice(keys: np.ndarray) -> None:
+    keys[1] = keys[0]
+
+
+def letters(keys: np.ndarray) -> None:
+    keys[:] = ord("A")
+
+
+@pytest.mark.parametrize("change", [same_key_twice, letters])
+def test_a_client_that_sends_no_keys_is_out_of_the_sum_alone(
+    change: Callable[[np.ndarray], None], here: Federation
+) -> None:
+    plan = plan_of(here)
+    clients, _ = here.remote(twist=rewriting("keys", change))
+    found = clients.run(plan).results[TRAIN].updates
+    expected = simulated(here, plan, [0, 1, 2, 3, 4]).results[TRAIN].updates
+    assert torch.equal(found.clients, expected.clients) and torch.equal(found.values, expected.values)
+    assert any("client 5 is out of the sum" in line for line in here.lines)
 
 
 def test_wrong_shares_give_no_sum_and_never_a_wrong_one(here: Federation) -> None:

@@ -62,6 +62,25 @@ def drawn_seed() -> bytes:
     return os.urandom(SEED_BYTES)
 
 
+def check_public_key(public: bytes) -> None:
+    """Refuse what is no public key of P-384, as `KeyPair.drawn` writes one.
+
+    Raises:
+        InputError: When it is none.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
+
+    try:
+        key = bytes_to_public_key(public)
+        sound = isinstance(key.curve, ec.SECP384R1) and public_key_to_bytes(key) == public
+    except Exception as error:
+        # Bytes from another machine: no key, or one of another kind.
+        raise InputError(f"expected a public key of P-384, found {type(error).__name__}") from None
+    if not sound:
+        raise InputError("expected a public key of P-384, found another one, or one that is written otherwise")
+
+
 def agreed_key(private: bytes, public: bytes) -> bytes:
     """The key that two clients agree on, of the private key of one and the public key of the other.
 

@@ -17,6 +17,7 @@ from fedstrata.flower.masking import (
     SEED_BYTES,
     Words,
     agreed_key,
+    check_public_key,
     mask,
     pair_mask,
     public_of,
@@ -88,7 +89,16 @@ class SumServer:
         return {source: sent[client] for source, sent in sorted(self.sealed.items()) if source != client}
 
     def take_keys(self, client: int, public: PublicKeys) -> None:
-        """Note the public keys of a client."""
+        """Note the public keys of a client.
+
+        Raises:
+            InputError: When one is no key, or is known already. The other clients would refuse all keys then.
+        """
+        check_public_key(public.masks)
+        check_public_key(public.shares)
+        known = {key for each in self.public.values() for key in (each.masks, each.shares)}
+        if public.masks == public.shares or known & {public.masks, public.shares}:
+            raise InputError("expected two new public keys, found one that is there already")
         self.public[client] = public
 
     def take_sealed(self, client: int, sent: Mapping[int, bytes]) -> None:
