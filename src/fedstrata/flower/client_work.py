@@ -36,7 +36,8 @@ from fedstrata.flower.protocol import (
     without_updates,
     write_reply,
 )
-from fedstrata.flower.sum_messages import asks_for_sum
+from fedstrata.flower.sum_client import BadSharesError
+from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares
 from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
@@ -212,7 +213,11 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
     if not summed:
         return write_reply(Reply(report, stored, spoilt), request, layout, config.run, compression, packed)
-    vector = masked_update(payload, config, device.state, request, layout, report)
+    try:
+        vector = masked_update(payload, config, device.state, request, layout, report)
+    except BadSharesError as error:
+        # Other clients are to blame. This one is out of the sum, and its scores count all the same.
+        vector = write_bad_shares(error.senders)
     reply = Reply(without_sizes(report), stored, spoilt)
     return write_reply(reply, without_updates(request), layout, config.run) | vector
 

@@ -6,7 +6,7 @@ be lost at every step. With fewer than are needed there is no sum, and never ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,7 @@ class SumServer:
         stayed: The clients whose masked vectors have come.
         shares: The shares of each client that came, by owner and then by who gave them: of its seed for one that
             stayed, of its private key for one that is gone.
+        refused: The clients that say that they cannot open the shares of another one, by this one.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SumServer:
     sealed: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
     stayed: list[int] = field(default_factory=list)
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    refused: dict[int, set[int]] = field(default_factory=dict)
     _total: Words | None = None
 
     @property
@@ -113,6 +115,22 @@ class SumServer:
             raise InputError(f"expected one vector of a client that sent shares, found another of client {client}")
         self._total = vector if self._total is None else self._total + vector
         self.stayed.append(client)
+
+    @property
+    def spoilers(self) -> set[int]:
+        """The clients whose shares were refused by more clients than the sum can lose.
+
+        Fewer might be malicious, and say so of an honest client.
+        """
+        most = len(self.members) - self.needed
+        return {sender for sender, receivers in self.refused.items() if len(receivers) > most}
+
+    def take_refusal(self, client: int, senders: Collection[int]) -> None:
+        """Note whose shares a client says that it cannot open. It sends no vector."""
+        if client not in self.sealed or client in self.stayed or not set(senders) <= set(self.sealed) - {client}:
+            raise InputError("expected a client to refuse shares that it was sent, found others")
+        for sender in senders:
+            self.refused.setdefault(sender, set()).add(client)
 
     def take_shares(self, client: int, seeds: Mapping[int, bytes], keys: Mapping[int, bytes]) -> None:
         """Note the shares of a client: of the seeds of those that stayed, of the keys of those that are gone."""
