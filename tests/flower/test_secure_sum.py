@@ -15,7 +15,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from fedstrata.errors import InputError
 from fedstrata.flower.masking import PUBLIC_BYTES, Words, mask, secret_of, shares_of, unsealed
 from fedstrata.flower.sum_client import PublicKeys, SumClient
-from fedstrata.flower.sum_server import SumServer, signed, word_for
+from fedstrata.flower.sum_server import SumServer, signed, without_room, word_for
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -223,4 +223,7 @@ def test_numbers_have_room_for_every_sum() -> None:
     assert word_for(2**15 - 1, 200, 500) == 64
     with pytest.raises(InputError, match=r"lower privacy\.sum_bits"):
         word_for(2**23, 2**20, 2**20)
+    # Clients whose weights have no room are named, the largest weights first.
+    assert without_room(2**15 - 1, {0: 32, 1: 2**62, 2: 2**50, 3: 32}) == [1, 2]
+    assert without_room(2**15 - 1, {0: 32, 1: 2**40}) == without_room(2**15 - 1, {}) == []
     assert signed(np.array([2**32 - 1, 3], dtype=np.uint32), 32).tolist() == [-1, 3]

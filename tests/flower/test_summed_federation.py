@@ -277,6 +277,22 @@ def test_a_weight_above_what_the_client_registered_is_in_no_sum(here: Federation
     assert "expected a weight of at most 1 in the sum" in clients.traffic.absent[0]
 
 
+def test_a_client_whose_weight_has_no_room_is_out_of_the_sum_alone(here: Federation) -> None:
+    registered = here.registry.registrations["site-5"]
+    large = {**here.registry.registrations, "site-5": replace(registered, train=2**62)}
+    plan = plan_of(here)
+    claiming = replace(here, registry=replace(here.registry, registrations=large))
+    clients, _ = claiming.remote()
+    report = clients.run(plan)
+    found = report.results[TRAIN].updates
+    expected = simulated(here, plan, [0, 1, 2, 3, 4]).results[TRAIN].updates
+    assert torch.equal(found.clients, expected.clients) and torch.equal(found.values, expected.values)
+    assert report.scores["client"].clients.tolist() == list(range(N))
+    assert any(
+        "client 5 is out of the sum: its 4611686018427387904 samples have no room" in line for line in claiming.lines
+    )
+
+
 @pytest.mark.parametrize("step", ["keys", "shares", "masked", "revealed"])
 def test_a_client_that_sends_nonsense_is_out_of_the_sum(step: str, here: Federation) -> None:
     def spoil(message: Message, reply: Message) -> list[Message]:

@@ -16,6 +16,7 @@ from fedstrata.files import parse_json, read_file, replace_file
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
 from fedstrata.flower.payload import ExpectedReply, encode
 from fedstrata.flower.protocol import CLIENT_INFO, REGISTER, ClientInfo, RunConfig, write_run_config
+from fedstrata.limits import MAX_SAMPLES
 from fedstrata.models import layout_of
 from fedstrata.quoting import one_line, without_paths
 
@@ -72,8 +73,8 @@ class ClientRegistry:
         known: The keys whose place is their id; others get the next free one.
         clients: The number of clients n, with those that join later.
         registrations: The registration of each key.
-        max_samples: The number of samples that a client may claim, of either kind; 0 for any number. Its weight in the
-            mean is what it claims.
+        max_samples: The number of samples that a client may claim, of either kind. 0 stands for `MAX_SAMPLES`, which
+            no client may exceed. Its weight in the mean is what it claims.
         public_keys: The public key of each client's node, in hexadecimal digits, as the operator has it. A client that
             is not listed here is bound to the public key with which a registered node has first spoken for it.
     """
@@ -124,10 +125,10 @@ class ClientRegistry:
             shown = one_line(key, _KEY_CHARACTERS)
             raise InputError(f"expected a key of 1 to {_KEY_CHARACTERS} visible characters, found one like {shown!r}")
         who = f"node {node.node_id} claims the client {key}"
+        most = min(self.max_samples or MAX_SAMPLES, MAX_SAMPLES)
         for kind, count in (("training", info.train), ("test", info.test)):
-            if count < 1 or 0 < self.max_samples < count:
-                expected = f"1 to {self.max_samples}" if self.max_samples else "at least 1"
-                raise InputError(f"{who} with {count} {kind} samples: expected {expected}")
+            if not 1 <= count <= most:
+                raise InputError(f"{who} with {count} {kind} samples: expected 1 to {most}")
         if node.name not in ("", key):
             raise InputError(f"{who}, but is registered as {node.name}")
         public = node.public_key.hex()

@@ -31,7 +31,7 @@ from fedstrata.flower.sum_messages import (
     words_of_tensor,
     write_sum_request,
 )
-from fedstrata.flower.sum_server import SumServer, signed, word_for
+from fedstrata.flower.sum_server import SumServer, signed, without_room, word_for
 from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
 
 
@@ -69,21 +69,22 @@ class SumRound:
     layout: Layout
     plan: Plan
     max_weights: Mapping[int, int]
-    left_out: Mapping[int, str] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
     servers: dict[int, SumServer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin a sum for each model that enough clients start from."""
         columns = self.layout.columns(self.plan.tasks[TRAIN].upload)
-        self._groups = {
-            model: tuple(client for client in clients if client not in self.left_out)
-            for model, clients in groups_of(self.plan).items()
-        }
-        for model, clients in self._groups.items():
+        self._groups = dict[int, tuple[int, ...]]()
+        for model, members in groups_of(self.plan).items():
+            weights = {client: self.max_weights.get(client, 1) for client in members if client not in self.left_out}
+            for client in without_room(self.terms.levels, weights):
+                self.left_out[client] = f"its {weights.pop(client)} samples have no room in a sum of 64 bits"
+            clients = tuple(weights)
+            self._groups[model] = clients
             needed = self.terms.needed(len(clients))
             if len(clients) >= needed:
-                weights = [self.max_weights.get(client, 1) for client in clients]
-                word = word_for(self.terms.levels, len(clients), max(weights))
+                word = word_for(self.terms.levels, len(clients), max(weights.values()))
                 self.servers[model] = SumServer(token_hex(8), clients, needed, word, len(columns) + EXTRA)
         self._of = {client: server for server in self.servers.values() for client in server.members}
 

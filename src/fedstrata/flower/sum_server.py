@@ -191,6 +191,20 @@ def word_for(levels: int, clients: int, max_weight: int) -> int:
     )
 
 
+def without_room(levels: int, weights: Mapping[int, int]) -> list[int]:
+    """The clients to leave out so that the sum of the others has room in 64 bits, the largest weight first.
+
+    Args:
+        levels: The largest quantised number.
+        weights: The largest weight of each client.
+    """
+    ordered = sorted(weights, key=weights.__getitem__, reverse=True)
+    for place, client in enumerate(ordered):
+        if levels * (len(ordered) - place) * weights[client] < 2**63:
+            return ordered[:place]
+    return ordered
+
+
 def signed(total: Words, word: int) -> Words:
     """The numbers modulo 2^word as whole numbers with a sign, int64."""
     return total.view(f"i{word // 8}").astype(np.int64)
