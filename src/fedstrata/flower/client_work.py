@@ -20,12 +20,14 @@ from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
-from fedstrata.flower.client_data import read_client_data
+from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.protocol import (
+    ANY_CLIENT,
     CLIENT_INFO,
+    INFO_REQUEST,
     ClientInfo,
     Reply,
     Request,
@@ -157,9 +159,17 @@ def _failed(message: Message, reason: str) -> Message:
 
 
 def _client_info(payload: Payload, device: Device) -> Payload:
-    # Which id the key will get is not known yet, and how many samples are held out does not depend on it.
-    data = read_client_data(device.data, 0, read_run_config(payload))
-    return Payload({"client": CLIENT_INFO.write(ClientInfo(device.key, len(data.train(0)), len(data.test(0))))})
+    config = read_run_config(payload)
+    client = INFO_REQUEST.read(payload.record("client")).client or 0
+    data = read_client_data(device.data, client, config)
+    info = ClientInfo(
+        key=device.key,
+        train=len(data.train(client)),
+        test=len(data.test(client)),
+        # The server asks again where the numbers are those of another id than the client gets.
+        client=client if counts_depend_on_id(device.data, config) else ANY_CLIENT,
+    )
+    return Payload({"client": CLIENT_INFO.write(info)})
 
 
 def _work(payload: Payload, device: Device) -> Payload:
