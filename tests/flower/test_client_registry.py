@@ -59,8 +59,16 @@ def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused
     with pytest.raises(InputError, match=message):
         claimed(bounded, claim)
     assert claimed(EMPTY, replace(FIRST, train=10**9)).registrations["a"].train == 10**9
-    with pytest.raises(InputError, match="with 0 test samples: expected at least 1"):
+    with pytest.raises(InputError, match="with 0 test samples: expected 1 to 1000000000"):
         claimed(EMPTY, replace(FIRST, test=0))
+
+
+@pytest.mark.parametrize("max_samples", [0, 2**62])
+@pytest.mark.parametrize("claim", [replace(FIRST, train=2**62), replace(FIRST, test=10**9 + 1)])
+def test_more_samples_than_any_client_has_are_refused_without_a_bound_as_well(claim: Claim, max_samples: int) -> None:
+    """It would be recorded nowhere, and have no room in a secure sum."""
+    with pytest.raises(InputError, match="samples: expected 1 to 1000000000"):
+        claimed(replace(EMPTY, max_samples=max_samples), claim)
 
 
 def test_no_id_is_left_for_a_stranger() -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from drop_outs import Count, counted, needed, without_curves
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import Words, mask, secret_of, shares_of, unsealed
+from fedstrata.flower.masking import PUBLIC_BYTES, Words, mask, secret_of, shares_of, unsealed
 from fedstrata.flower.sum_client import PublicKeys, SumClient
-from fedstrata.flower.sum_server import SumServer, signed, word_for
+from fedstrata.flower.sum_server import SumServer, signed, without_room, word_for
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -145,6 +147,45 @@ def test_the_server_takes_only_what_belongs_to_the_sum() -> None:
         server.opened()
 
 
+def test_the_server_takes_only_keys_that_every_client_accepts() -> None:
+    """All clients refuse a list of keys in which one is none, or is there twice."""
+    _, public = begun()
+    own = public[1]
+    server = SumServer("sum", tuple(range(N)), NEEDED, 32, len(VECTOR))
+    server.take_keys(0, public[0])
+    for wrong in (
+        PublicKeys(own.masks, own.masks),
+        PublicKeys(public[0].shares, own.shares),  # of another client
+        PublicKeys(bytes(PUBLIC_BYTES), own.shares),
+        PublicKeys(own.masks, other_curve().ljust(PUBLIC_BYTES)),
+        PublicKeys(own.masks, own.shares.replace(b"\n", b" ", 1)),
+    ):
+        with pytest.raises(InputError):
+            server.take_keys(1, wrong)
+    server.take_keys(1, own)
+    assert set(server.public) == {0, 1}
+
+
+def other_curve() -> bytes:
+    """A public key of P-256."""
+    return public_key_to_bytes(ec.generate_private_key(ec.SECP256R1()).public_key())
+
+
+@pytest.mark.parametrize("size", [16, 47])
+def test_a_secret_of_another_length_opens_no_sum(size: int) -> None:
+    """A client that changes the padding in its share changes the length of the secret."""
+    clients, words = masked()
+    server = SumServer("sum", tuple(range(N)), NEEDED, 32, len(VECTOR), public=dict(clients[0].public))
+    for client in range(N):
+        server.sealed[client] = {}
+        server.take_vector(client, words[client])
+    server.shares = {client: dict(enumerate(shares_of(clients[client].seed, NEEDED, N))) for client in range(N)}
+    assert (server.opened() == N * VECTOR).all()
+    server.shares[3] = dict(enumerate(shares_of(bytes(size), NEEDED, N)))
+    with pytest.raises(InputError, match=f"expected a secret of client 3 of 32 bytes, found {size}"):
+        server.opened()
+
+
 def test_a_vector_is_masked_evenly_and_by_secrets_that_nobody_else_has() -> None:
     clients, words = masked()
     assert len({words[client].tobytes() for client in range(N)}) == N
@@ -182,4 +223,7 @@ def test_numbers_have_room_for_every_sum() -> None:
     assert word_for(2**15 - 1, 200, 500) == 64
     with pytest.raises(InputError, match=r"lower privacy\.sum_bits"):
         word_for(2**23, 2**20, 2**20)
+    # Clients whose weights have no room are named, the largest weights first.
+    assert without_room(2**15 - 1, {0: 32, 1: 2**62, 2: 2**50, 3: 32}) == [1, 2]
+    assert without_room(2**15 - 1, {0: 32, 1: 2**40}) == without_room(2**15 - 1, {}) == []
     assert signed(np.array([2**32 - 1, 3], dtype=np.uint32), 32).tolist() == [-1, 3]

@@ -15,10 +15,12 @@ from in_process import Loopback, Ticks, federation
 
 from fedstrata.config import load_experiment
 from fedstrata.errors import EngineError, ExperimentError, InputError
+from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
+from fedstrata.flower.protocol import Samples
 from fedstrata.flower.server import drive, run_config
 from fedstrata.folder_lock import folder_lock
 from fedstrata.runner.result import Run
@@ -462,6 +464,60 @@ def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> 
     events = {"join": [{"round": 4, "clients": [5]}]}
     run_experiment(load_experiment({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
+
+
+def with_units(folder: Path, own_test: bool = False) -> tuple[Loopback, Federation]:
+    """Four devices with units of unequal sizes, of which different clients hold out different numbers of samples."""
+    sizes = [10, 30, 50, 12, 33, 47]
+    labels = np.repeat([0, 0, 0, 1, 1, 1], sizes)
+    arrays = {
+        "x": np.random.default_rng(0).normal(size=(len(labels), 5)).astype(np.float32) + labels[:, None],
+        "y": labels,
+        "trial": np.repeat(np.arange(6), sizes),
+    }
+    if own_test:
+        arrays |= {f"{name}_test": values for name, values in arrays.items()}
+    np.savez(folder / "data.npz", **arrays)
+    devices = {100 + c: Device(f"site-{c}", folder / "data.npz", folder / f"state-{c}") for c in range(4)}
+    samples = Samples((5,), 2, (0.0,) * 5, (1.0,) * 5, "float32", unit="trial", test=0.2)
+    keys = tuple(device.key for device in devices.values())
+    return Loopback(devices), Federation(keys, samples, wait_seconds=5.0, max_samples=500)
+
+
+@pytest.mark.parametrize("own_test", [False, True])
+def test_a_client_registers_with_the_samples_that_it_holds_out_under_its_id(own_test: bool, tmp_path: Path) -> None:
+    """Which units are held out depends on the id, so that a node is asked once more when it has one."""
+    grid, members = with_units(tmp_path, own_test)
+    changes: dict[str, Any] = {
+        "rounds": 2,
+        "data": {"name": str(tmp_path / "data.npz"), "clients": 4, "unit": "trial"},
+        "partition": {"scheme": "iid"},
+        "algorithm": {"name": "fedavg"},
+    }
+    run = driven(grid, members, tmp_path / "run", **changes)
+    assert [record["rejected"] for record in run.rounds] == [[], []]
+    found = json.loads((tmp_path / "run" / "network" / "clients.json").read_text())
+    config = run_config(load_experiment({**KEYS, **changes}), members, "run")
+    for client in range(4):
+        held = read_client_data(tmp_path / "data.npz", client, config)
+        registered = found[f"site-{client}"]
+        assert (registered["train"], registered["test"]) == (len(held.train(client)), len(held.test(client)))
+        assert len(questions_to(grid, 100 + client)) == (2 if client and not own_test else 1)
+    assert (len({each["test"] for each in found.values()}) > 1) != own_test
+
+
+def test_newcomers_with_units_register_under_different_ids(tmp_path: Path) -> None:
+    """Both are told the next free id, and one of them has another one then."""
+    grid, members = with_units(tmp_path)
+    changes: dict[str, Any] = {"data": {"name": str(tmp_path / "data.npz"), "clients": 4, "unit": "trial"}}
+    config = run_config(load_experiment({**KEYS, "partition": {"scheme": "iid"}, **changes}), members, "run")
+    registry = ClientRegistry(members.clients[:1], 4)
+    registrar = Registrar(grid, config, 10.0, print, Ticks().clock)
+    registry = registrar.wait_for(registry, 4, 0)
+    assert sorted(held.client for held in registry.registrations.values()) == [0, 1, 2, 3]
+    for held in registry.registrations.values():
+        data = read_client_data(tmp_path / "data.npz", held.client, config)
+        assert (held.train, held.test) == (len(data.train(held.client)), len(data.test(held.client)))
 
 
 def test_a_silent_node_is_asked_half_as_often_each_time(here: Here) -> None:

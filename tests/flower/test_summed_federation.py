@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Array, ConfigRecord, Message
 from in_process import Federation, Loopback, Ticks, federation, message_of
 
 from fedstrata.config import load_experiment
@@ -276,6 +277,22 @@ def test_a_weight_above_what_the_client_registered_is_in_no_sum(here: Federation
     assert "expected a weight of at most 1 in the sum" in clients.traffic.absent[0]
 
 
+def test_a_client_whose_weight_has_no_room_is_out_of_the_sum_alone(here: Federation) -> None:
+    registered = here.registry.registrations["site-5"]
+    large = {**here.registry.registrations, "site-5": replace(registered, train=2**62)}
+    plan = plan_of(here)
+    claiming = replace(here, registry=replace(here.registry, registrations=large))
+    clients, _ = claiming.remote()
+    report = clients.run(plan)
+    found = report.results[TRAIN].updates
+    expected = simulated(here, plan, [0, 1, 2, 3, 4]).results[TRAIN].updates
+    assert torch.equal(found.clients, expected.clients) and torch.equal(found.values, expected.values)
+    assert report.scores["client"].clients.tolist() == list(range(N))
+    assert any(
+        "client 5 is out of the sum: its 4611686018427387904 samples have no room" in line for line in claiming.lines
+    )
+
+
 @pytest.mark.parametrize("step", ["keys", "shares", "masked", "revealed"])
 def test_a_client_that_sends_nonsense_is_out_of_the_sum(step: str, here: Federation) -> None:
     def spoil(message: Message, reply: Message) -> list[Message]:
@@ -288,6 +305,90 @@ def test_a_client_that_sends_nonsense_is_out_of_the_sum(step: str, here: Federat
     report = clients.run(plan)
     expected = simulated(here, plan, list(range(0 if step == "revealed" else 1, N))).results[TRAIN].updates
     assert torch.equal(report.results[TRAIN].updates.values, expected.values)
+
+
+def rewriting(step: str, change: Callable[[np.ndarray], None]) -> Callable[[Message, Message], list[Message]]:
+    """A grid on which client 5 sends other bytes in a step of the sum."""
+
+    def rewrite(message: Message, reply: Message) -> list[Message]:
+        if step_of(message) == step and message.metadata.dst_node_id == 105 and reply.has_content():
+            arrays = reply.content.array_records["sum.arrays"]
+            for name in list(arrays):
+                values = arrays[name].numpy().copy()
+                change(values)
+                arrays[name] = Array(values)
+        return [reply]
+
+    return rewrite
+
+
+def same_key_twice(keys: np.ndarray) -> None:
+    keys[1] = keys[0]
+
+
+def letters(keys: np.ndarray) -> None:
+    keys[:] = ord("A")
+
+
+@pytest.mark.parametrize("change", [same_key_twice, letters])
+def test_a_client_that_sends_no_keys_is_out_of_the_sum_alone(
+    change: Callable[[np.ndarray], None], here: Federation
+) -> None:
+    plan = plan_of(here)
+    clients, _ = here.remote(twist=rewriting("keys", change))
+    found = clients.run(plan).results[TRAIN].updates
+    expected = simulated(here, plan, [0, 1, 2, 3, 4]).results[TRAIN].updates
+    assert torch.equal(found.clients, expected.clients) and torch.equal(found.values, expected.values)
+    assert any("client 5 is out of the sum" in line for line in here.lines)
+
+
+def silent_in_training(
+    twist: Callable[[Message, Message], list[Message]],
+) -> Callable[[Message, Message], list[Message]]:
+    """The same grid, on which client 5 does not answer when it is asked to score and train."""
+
+    def lose(message: Message, reply: Message) -> list[Message]:
+        work = message.metadata.message_type == "train" and message.metadata.dst_node_id == 105
+        return [] if work else twist(message, reply)
+
+    return lose
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_who_sends_bad_shares_is_named_and_in_no_later_sum(silent: bool, here: Federation) -> None:
+    """The others are scored all the same: no honest client is to blame."""
+    twist = rewriting("shares", letters)
+    clients, _ = here.remote(twist=silent_in_training(twist) if silent else twist)
+    report = clients.run(plan_of(here))
+    assert not len(report.results[TRAIN].updates.clients) and clients.events[0]["kind"] == "no_sum"
+    assert report.scores["client"].clients.tolist() == list(range(5 if silent else 6))
+    assert any("clients 0, 1, 2, 3, 4 could not open the shares of client 5" in line for line in here.lines)
+    plan = plan_of(here, round=2)
+    found = clients.run(plan).results[TRAIN].updates
+    expected = simulated(here, plan, [0, 1, 2, 3, 4]).results[TRAIN].updates
+    assert torch.equal(found.clients, expected.clients) and torch.equal(found.values, expected.values)
+    assert any("round 2: client 5 is out of the sum" in line for line in here.lines)
+
+
+def naming(sender: int, liars: set[int]) -> Callable[[Message, Message], list[Message]]:
+    """A grid on which some clients say that the shares of another one are bad."""
+
+    def lie(message: Message, reply: Message) -> list[Message]:
+        if step_of(message) == "masked" and message.metadata.dst_node_id - 100 in liars:
+            del reply.content.array_records["sum.arrays"]
+            reply.content["bad_shares.settings"] = ConfigRecord({"senders": [sender]})
+        return [reply]
+
+    return lie
+
+
+def test_as_many_liars_as_a_sum_can_lose_have_nobody_left_out(here: Federation) -> None:
+    for round in (1, 2):
+        clients, _ = here.remote(twist=naming(0, {4, 5}))
+        assert clients.run(plan_of(here, round)).results[TRAIN].updates.clients.tolist() == [0, 1, 2, 3]
+    clients, _ = here.remote(twist=naming(99, {4, 5}))
+    clients.run(plan_of(here, round=3))
+    assert set(clients.traffic.rejected) == {4, 5}
 
 
 def test_wrong_shares_give_no_sum_and_never_a_wrong_one(here: Federation) -> None:

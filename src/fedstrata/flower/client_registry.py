@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING
 from fedstrata.errors import EngineError, InputError, RecordError
 from fedstrata.files import parse_json, read_file, replace_file
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
-from fedstrata.flower.payload import ExpectedReply, encode
-from fedstrata.flower.protocol import CLIENT_INFO, REGISTER, ClientInfo, RunConfig, write_run_config
+from fedstrata.flower.payload import ExpectedReply, Payload, encode
+from fedstrata.flower.protocol import (
+    ANY_CLIENT,
+    CLIENT_INFO,
+    INFO_REQUEST,
+    REGISTER,
+    ClientInfo,
+    InfoRequest,
+    RunConfig,
+    write_run_config,
+)
+from fedstrata.limits import MAX_SAMPLES
 from fedstrata.models import layout_of
 from fedstrata.quoting import one_line, without_paths
 
@@ -72,8 +82,8 @@ class ClientRegistry:
         known: The keys whose place is their id; others get the next free one.
         clients: The number of clients n, with those that join later.
         registrations: The registration of each key.
-        max_samples: The number of samples that a client may claim, of either kind; 0 for any number. Its weight in the
-            mean is what it claims.
+        max_samples: The number of samples that a client may claim, of either kind. 0 stands for `MAX_SAMPLES`, which
+            no client may exceed. Its weight in the mean is what it claims.
         public_keys: The public key of each client's node, in hexadecimal digits, as the operator has it. A client that
             is not listed here is bound to the public key with which a registered node has first spoken for it.
     """
@@ -107,7 +117,7 @@ class ClientRegistry:
         self._check_owner(node, info.key, online)
         held = self.registrations.get(info.key)
         registration = Registration(
-            client=self._free_id(info.key) if held is None else held.client,
+            client=self.id_of(info.key),
             node=node.node_id,
             public=node.public_key.hex(),
             registered=bool(node.name),
@@ -124,10 +134,10 @@ class ClientRegistry:
             shown = one_line(key, _KEY_CHARACTERS)
             raise InputError(f"expected a key of 1 to {_KEY_CHARACTERS} visible characters, found one like {shown!r}")
         who = f"node {node.node_id} claims the client {key}"
+        most = min(self.max_samples or MAX_SAMPLES, MAX_SAMPLES)
         for kind, count in (("training", info.train), ("test", info.test)):
-            if count < 1 or 0 < self.max_samples < count:
-                expected = f"1 to {self.max_samples}" if self.max_samples else "at least 1"
-                raise InputError(f"{who} with {count} {kind} samples: expected {expected}")
+            if not 1 <= count <= most:
+                raise InputError(f"{who} with {count} {kind} samples: expected 1 to {most}")
         if node.name not in ("", key):
             raise InputError(f"{who}, but is registered as {node.name}")
         public = node.public_key.hex()
@@ -182,7 +192,14 @@ class ClientRegistry:
         rounds = {held.client: held.joined for held in self.registrations.values()}
         return {client: rounds.get(client, NEVER) for client in range(self.clients)}
 
-    def _free_id(self, key: str) -> int:
+    def id_of(self, key: str) -> int:
+        """Return the id of the client of a key: the one that it has, or the one that it would get now.
+
+        Raises:
+            InputError: When no id is left.
+        """
+        if key in self.registrations:
+            return self.registrations[key].client
         if key in self.known:
             return self.known.index(key)
         taken = {held.client for held in self.registrations.values()}
@@ -256,6 +273,7 @@ class Registrar:
         self._next: dict[int, _NextQuestion] = {}
         self._refused: dict[int, frozenset[int]] = {}
         self._told: dict[int, str] = {}
+        self._ids: dict[int, int] = {}  # the id of a node's client, by node, where its numbers of samples depend on it
 
     def wait_for(self, registry: ClientRegistry, wanted: int, round: int) -> ClientRegistry:
         """Wait until so many clients are there, whose first cohort is that of a round.
@@ -281,13 +299,15 @@ class Registrar:
         """Ask the nodes that the registry does not know, and register those that have answered an earlier question.
 
         A claim that does not hold is told and left out. A node that was refused is asked again once other nodes are
-        there: the one that held its key may be gone.
+        there: the one that held its key may be gone. One whose numbers of samples depend on its id, which it cannot
+        know, is asked once more with the id.
         """
         here = self._here()
         registry, reasons = registry.without_changed_keys({id: node.public_key.hex() for id, node in here.items()})
         for reason in reasons:
             self._tell(reason)
         self._ask(registry, here, round)
+        asked_again = False
         for node, message in arrived(self._grid, self._open, _EXPECTED.limit):
             if node not in here:
                 continue
@@ -297,9 +317,17 @@ class Registrar:
                 self._refused[node] = frozenset(here)
             try:
                 info = CLIENT_INFO.read(payload_of(message, _EXPECTED).record("client"))
-                registry = registry.register(here[node], info, round, frozenset(here))
+                client = registry.id_of(info.key) if info.client != ANY_CLIENT else ANY_CLIENT
+                if info.client == client:
+                    registry = registry.register(here[node], info, round, frozenset(here))
+                else:
+                    self._ids[node] = client
+                    self._refused.pop(node)
+                    asked_again = True
             except InputError as error:
                 self._tell_once(node, f"node {node} is refused: {one_line(without_paths(str(error)))}")
+        if asked_again:
+            self._ask(registry, here, round)
         return registry
 
     def _ask(self, registry: ClientRegistry, here: Mapping[int, FlowerNode], round: int) -> None:
@@ -313,7 +341,8 @@ class Registrar:
         for node in sorted(online - known):
             due = self._next.get(node, _NextQuestion(now, _FIRST_WAIT / 2))
             if now >= due.time and self._refused.get(node) != online:
-                messages[node] = message_to(node, REGISTER, encode(self._question), round, self._lifetime)
+                request = Payload({"client": INFO_REQUEST.write(InfoRequest(self._ids.get(node)))})
+                messages[node] = message_to(node, REGISTER, encode(self._question | request), round, self._lifetime)
                 wait = min(2 * due.wait, _LONGEST_WAIT)
                 self._next[node] = _NextQuestion(now + wait, wait)
         self._open |= send(self._grid, messages)

@@ -20,12 +20,14 @@ from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
-from fedstrata.flower.client_data import read_client_data
+from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.protocol import (
+    ANY_CLIENT,
     CLIENT_INFO,
+    INFO_REQUEST,
     ClientInfo,
     Reply,
     Request,
@@ -36,7 +38,8 @@ from fedstrata.flower.protocol import (
     without_updates,
     write_reply,
 )
-from fedstrata.flower.sum_messages import asks_for_sum
+from fedstrata.flower.sum_client import BadSharesError
+from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares
 from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
@@ -156,9 +159,17 @@ def _failed(message: Message, reason: str) -> Message:
 
 
 def _client_info(payload: Payload, device: Device) -> Payload:
-    # Which id the key will get is not known yet, and how many samples are held out does not depend on it.
-    data = read_client_data(device.data, 0, read_run_config(payload))
-    return Payload({"client": CLIENT_INFO.write(ClientInfo(device.key, len(data.train(0)), len(data.test(0))))})
+    config = read_run_config(payload)
+    client = INFO_REQUEST.read(payload.record("client")).client or 0
+    data = read_client_data(device.data, client, config)
+    info = ClientInfo(
+        key=device.key,
+        train=len(data.train(client)),
+        test=len(data.test(client)),
+        # The server asks again where the numbers are those of another id than the client gets.
+        client=client if counts_depend_on_id(device.data, config) else ANY_CLIENT,
+    )
+    return Payload({"client": CLIENT_INFO.write(info)})
 
 
 def _work(payload: Payload, device: Device) -> Payload:
@@ -212,7 +223,11 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     stored = tuple(sorted(int(name.split("/")[1]) for name in left))
     if not summed:
         return write_reply(Reply(report, stored, spoilt), request, layout, config.run, compression, packed)
-    vector = masked_update(payload, config, device.state, request, layout, report)
+    try:
+        vector = masked_update(payload, config, device.state, request, layout, report)
+    except BadSharesError as error:
+        # Other clients are to blame. This one is out of the sum, and its scores count all the same.
+        vector = write_bad_shares(error.senders)
     reply = Reply(without_sizes(report), stored, spoilt)
     return write_reply(reply, without_updates(request), layout, config.run) | vector
 

@@ -79,6 +79,10 @@ _OUTSIDE = "it dropped out of the secure sum"
 """Why a client that answered did not train, or has no update in the report."""
 
 
+_SPOILER = "other clients could not open its shares"
+"""Why a client is left out of a secure sum."""
+
+
 @dataclass
 class RoundTraffic:
     """What became of one plan on the network.
@@ -167,6 +171,7 @@ class FlowerClients:
         self._clock = clock or Clock()
         module = config.network()
         self._layout = layout_of(module)
+        self._spoilers = set[int]()
         self._compression = config.compressor(self._layout)
         self._loop = Loop(module, self._layout, no_client_data(config))
 
@@ -198,6 +203,8 @@ class FlowerClients:
                 self._tell(f"round {plan.round}: client {client} is absent: {reason}")
             for client, reason in self.traffic.rejected.items():
                 self._tell(f"round {plan.round}: client {client} is rejected: {reason}")
+            if attempt.sums is not None:
+                self._note_bad_shares(plan.round, attempt.sums)
             found = len(scored & attempt.replies.keys())
             if found >= least:
                 report = self._merge(plan, dict(sorted(attempt.replies.items())))
@@ -243,10 +250,20 @@ class FlowerClients:
         """Exchange the keys and shares of the secure sums of a plan."""
         held = {client: self.registry.of(client) for client in plan.cohort.tolist()}
         weights = {client: self._config.sums.weight(each[1].train) for client, each in held.items() if each}
-        sums = SumRound(self._config.sums, self._layout, plan, weights)
+        left_out = dict.fromkeys(sorted(self._spoilers & held.keys()), _SPOILER)
+        sums = SumRound(self._config.sums, self._layout, plan, weights, left_out)
+        for client, reason in sums.left_out.items():
+            self._tell(f"round {plan.round}: client {client} is out of the sum: {reason}")
         self._exchange(plan.round, sums.keys(), attempt.traffic)
         self._exchange(plan.round, sums.shares(), attempt.traffic)
         return sums
+
+    def _note_bad_shares(self, round: int, sums: SumRound) -> None:
+        """Tell whose shares could not be opened. One of which too many clients say so is in no later sum."""
+        for sender, receivers in sums.refused.items():
+            named = ", ".join(map(str, receivers))
+            self._tell(f"round {round}: clients {named} could not open the shares of client {sender}")
+        self._spoilers |= sums.spoilers
 
     def _open(self, plan: Plan, attempt: _Attempt, sums: SumRound, report: Report) -> Report:
         """Open the secure sums, and put their means in the place of the updates."""

@@ -25,8 +25,8 @@ class Federation:
         rounds: When a round is over.
         min_clients: How many clients must be there before the first round; 0 is all that are listed.
         wait_seconds: How many seconds the server waits for them.
-        max_samples: The number of samples that a client may claim, of either kind. 0 is any number, of which every run
-            warns.
+        max_samples: The number of samples that a client may claim, of either kind. 0 is any number up to a billion,
+            of which every run warns.
         truth: The true group of each client, (n,), where it is known. It serves for measures alone.
         public: The ``.npz`` file of unlabelled samples ``x`` on the server, relative to this file; empty for none.
         names: The name of each of these clients for people, as on the page; empty where the keys are the names.

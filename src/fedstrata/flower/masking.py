@@ -26,7 +26,7 @@ Words = NDArray[Any]
 SEED_BYTES = 32
 """The bytes of the seed of a mask: a key of AES-256."""
 
-_SCALAR_BYTES = 48
+PRIVATE_BYTES = 48
 """The bytes of a private key of P-384."""
 
 PUBLIC_BYTES = 215
@@ -54,12 +54,31 @@ class KeyPair:
 
         private, public = generate_key_pairs()
         number = private.private_numbers().private_value
-        return cls(number.to_bytes(_SCALAR_BYTES, "big"), public_key_to_bytes(public))
+        return cls(number.to_bytes(PRIVATE_BYTES, "big"), public_key_to_bytes(public))
 
 
 def drawn_seed() -> bytes:
     """The seed of a mask, from the system's own random numbers."""
     return os.urandom(SEED_BYTES)
+
+
+def check_public_key(public: bytes) -> None:
+    """Refuse what is no public key of P-384, as `KeyPair.drawn` writes one.
+
+    Raises:
+        InputError: When it is none.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
+
+    try:
+        key = bytes_to_public_key(public)
+        sound = isinstance(key.curve, ec.SECP384R1) and public_key_to_bytes(key) == public
+    except Exception as error:
+        # Bytes from another machine: no key, or one of another kind.
+        raise InputError(f"expected a public key of P-384, found {type(error).__name__}") from None
+    if not sound:
+        raise InputError("expected a public key of P-384, found another one, or one that is written otherwise")
 
 
 def agreed_key(private: bytes, public: bytes) -> bytes:

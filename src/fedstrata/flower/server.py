@@ -32,6 +32,7 @@ from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.folder_lock import folder_lock
+from fedstrata.limits import MAX_SAMPLES
 from fedstrata.quoting import shown
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
@@ -335,8 +336,9 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     warnings = []
     if not federation.max_samples:
         warnings.append(
-            "WARNING: max_samples = 0 in the federation's file: a client may claim any number of samples, and its "
-            "weight in every mean is this number; set max_samples to the number that the largest client can have"
+            "WARNING: max_samples = 0 in the federation's file: a client may claim any number of samples up to "
+            f"{MAX_SAMPLES}, and its weight in every mean is this number; set max_samples to the number that the "
+            "largest client can have"
         )
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:

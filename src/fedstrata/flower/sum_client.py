@@ -29,6 +29,19 @@ from fedstrata.flower.masking import (
 Stage = Literal["keys", "shares", "masked"]
 
 
+class BadSharesError(InputError):
+    """Other clients sent shares that this one cannot open.
+
+    Attributes:
+        senders: These clients.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        """Take the reason for each of them."""
+        super().__init__("; ".join(reasons.values()))
+        self.senders = tuple(sorted(reasons))
+
+
 @dataclass(frozen=True)
 class PublicKeys:
     """The public keys of a client.
@@ -154,7 +167,8 @@ class SumClient:
             The client, and what it sends: the masked vector.
 
         Raises:
-            InputError: When too few are there, or shares are not what they should be.
+            InputError: When too few are there, or shares of others than the clients of the sum.
+            BadSharesError: When shares are not what they should be.
         """
         self._expect("shares")
         if not set(received) <= set(self.public) - {self.client}:
@@ -162,13 +176,20 @@ class SumClient:
         self._expect_enough({self.client, *received})
         seeds = dict(self.seed_shares)
         keys = dict(self.key_shares)
+        refused = dict[int, str]()
         total = vector + mask(self.seed, len(vector), self.word)
         for other, content in sorted(received.items()):
             key = agreed_key(self.shares, self.public[other].shares)
-            seeds[other], keys[other] = unsealed(key, other, self.client, content)
+            try:
+                seeds[other], keys[other] = unsealed(key, other, self.client, content)
+            except InputError as error:
+                refused[other] = str(error)
+                continue
             between = pair_mask(agreed_key(self.masks, self.public[other].masks), len(vector), self.word)
             # Of two clients one adds the mask and the other takes it away.
             total = total + between if self.client < other else total - between
+        if refused:
+            raise BadSharesError(refused)
         return replace(self, stage="masked", seed_shares=seeds, key_shares=keys), total
 
     def revealed(self, stayed: Collection[int], gone: Collection[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:

@@ -7,7 +7,7 @@ shares of the other clients along with it; its reply has a masked vector in plac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ SUM = "query.sum"
 
 _PART = "sum"
 """The name of the record and of the arrays of a sum in a payload."""
+
+_BAD_SHARES = "bad_shares"
+"""The name of the record of a client that cannot open the shares of others."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,40 @@ def expected_arrays(arrays: Mapping[str, tuple[int, ...]], dtype: str = "uint8")
     return ExpectedReply(frozenset({"failed"}), {_PART: forms}, 1)
 
 
-def with_vector(expected: ExpectedReply, length: int, word: int) -> ExpectedReply:
-    """What the reply to a request for work may hold with a masked vector."""
+def with_vector(expected: ExpectedReply, length: int, word: int, senders: int) -> ExpectedReply:
+    """What the reply to a request for work may hold with a masked vector, or with the senders of bad shares instead."""
     vector = {"vector": ArrayForm((length,), f"int{word}")}
-    return replace(expected, arrays={**expected.arrays, _PART: vector})
+    return ExpectedReply(
+        records=expected.records | {_BAD_SHARES},
+        arrays={**expected.arrays, _PART: vector},
+        longest=max(expected.longest, senders),
+    )
+
+
+@dataclass(frozen=True)
+class _BadShares:
+    """Whose shares a client cannot open."""
+
+    senders: tuple[int, ...]
+
+
+_BAD_SHARES_SCHEMA = Schema(_BadShares)
+
+
+def write_bad_shares(senders: Sequence[int]) -> Payload:
+    """Write whose shares a client cannot open, in place of its masked vector."""
+    return Payload({_BAD_SHARES: _BAD_SHARES_SCHEMA.write(_BadShares(tuple(senders)))})
+
+
+def read_bad_shares(payload: Payload) -> tuple[int, ...]:
+    """Read whose shares a client cannot open; nobody's where it says nothing.
+
+    Raises:
+        InputError: When they are no list of clients.
+    """
+    if _BAD_SHARES not in payload.records:
+        return ()
+    return _BAD_SHARES_SCHEMA.read(payload.record(_BAD_SHARES)).senders
 
 
 def write_arrays(**arrays: Tensor) -> Payload:

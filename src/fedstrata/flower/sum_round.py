@@ -25,12 +25,13 @@ from fedstrata.flower.sum_messages import (
     public_array,
     public_of_array,
     read_array,
+    read_bad_shares,
     sealed_array,
     with_vector,
     words_of_tensor,
     write_sum_request,
 )
-from fedstrata.flower.sum_server import SumServer, signed, word_for
+from fedstrata.flower.sum_server import SumServer, signed, without_room, word_for
 from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
 
 
@@ -60,6 +61,7 @@ class SumRound:
         layout: The tensors of the network.
         plan: The plan.
         max_weights: The largest weight of each client that is there.
+        left_out: Why clients are asked for nothing, by client.
         servers: The sums that have begun, by the model that their clients start from.
     """
 
@@ -67,16 +69,22 @@ class SumRound:
     layout: Layout
     plan: Plan
     max_weights: Mapping[int, int]
+    left_out: dict[int, str] = field(default_factory=dict)
     servers: dict[int, SumServer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin a sum for each model that enough clients start from."""
         columns = self.layout.columns(self.plan.tasks[TRAIN].upload)
-        for model, clients in groups_of(self.plan).items():
+        self._groups = dict[int, tuple[int, ...]]()
+        for model, members in groups_of(self.plan).items():
+            weights = {client: self.max_weights.get(client, 1) for client in members if client not in self.left_out}
+            for client in without_room(self.terms.levels, weights):
+                self.left_out[client] = f"its {weights.pop(client)} samples have no room in a sum of 64 bits"
+            clients = tuple(weights)
+            self._groups[model] = clients
             needed = self.terms.needed(len(clients))
             if len(clients) >= needed:
-                weights = [self.max_weights.get(client, 1) for client in clients]
-                word = word_for(self.terms.levels, len(clients), max(weights))
+                word = word_for(self.terms.levels, len(clients), max(weights.values()))
                 self.servers[model] = SumServer(token_hex(8), clients, needed, word, len(columns) + EXTRA)
         self._of = {client: server for server in self.servers.values() for client in server.members}
 
@@ -124,16 +132,32 @@ class SumRound:
     def expected_work(self, client: int, expected: ExpectedReply) -> ExpectedReply:
         """What its reply may hold: a masked vector."""
         server = self._of[client]
-        return with_vector(expected, server.length, server.word)
+        return with_vector(expected, server.length, server.word, len(server.members))
 
     def take_work(self, client: int, payload: Payload) -> None:
-        """Take its masked vector in.
+        """Take its masked vector in, or whose shares it cannot open.
 
         Raises:
-            InputError: When there is none.
+            InputError: When there is neither.
         """
         server = self._of[client]
+        if senders := read_bad_shares(payload):
+            server.take_refusal(client, senders)
+            return
         server.take_vector(client, words_of_tensor(read_array(payload, "vector"), server.word))
+
+    @property
+    def refused(self) -> dict[int, list[int]]:
+        """The clients that say that they cannot open the shares of another one, by this one."""
+        found = {
+            sender: sorted(receivers) for each in self.servers.values() for sender, receivers in each.refused.items()
+        }
+        return dict(sorted(found.items()))
+
+    @property
+    def spoilers(self) -> set[int]:
+        """The clients that should be left out of later sums: too many say so for all of them to be malicious."""
+        return {client for server in self.servers.values() for client in server.spoilers}
 
     def revealed(self) -> SumStep:
         """Ask those that stayed for the shares that take the masks off the sum."""
@@ -165,7 +189,7 @@ class SumRound:
     def report(self, report: Report) -> Summed:
         """The report with the means of the sums that could be opened, in place of updates."""
         opened = {model: self._opened(server) for model, server in self.servers.items()}
-        return report_of_sums(self.terms, self.layout, self.plan, report, groups_of(self.plan), opened)
+        return report_of_sums(self.terms, self.layout, self.plan, report, self._groups, opened)
 
     def _opened(self, server: SumServer) -> OpenedSum:
         clients = tuple(sorted(server.stayed))

@@ -6,13 +6,23 @@ be lost at every step. With fewer than are needed there is no sum, and never ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import Words, agreed_key, mask, pair_mask, public_of, secret_of
+from fedstrata.flower.masking import (
+    PRIVATE_BYTES,
+    SEED_BYTES,
+    Words,
+    agreed_key,
+    check_public_key,
+    mask,
+    pair_mask,
+    public_of,
+    secret_of,
+)
 from fedstrata.flower.sum_client import PublicKeys
 
 
@@ -31,6 +41,7 @@ class SumServer:
         stayed: The clients whose masked vectors have come.
         shares: The shares of each client that came, by owner and then by who gave them: of its seed for one that
             stayed, of its private key for one that is gone.
+        refused: The clients that say that they cannot open the shares of another one, by this one.
     """
 
     name: str
@@ -42,6 +53,7 @@ class SumServer:
     sealed: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
     stayed: list[int] = field(default_factory=list)
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    refused: dict[int, set[int]] = field(default_factory=dict)
     _total: Words | None = None
 
     @property
@@ -79,7 +91,16 @@ class SumServer:
         return {source: sent[client] for source, sent in sorted(self.sealed.items()) if source != client}
 
     def take_keys(self, client: int, public: PublicKeys) -> None:
-        """Note the public keys of a client."""
+        """Note the public keys of a client.
+
+        Raises:
+            InputError: When one is no key, or is known already. The other clients would refuse all keys then.
+        """
+        check_public_key(public.masks)
+        check_public_key(public.shares)
+        known = {key for each in self.public.values() for key in (each.masks, each.shares)}
+        if public.masks == public.shares or known & {public.masks, public.shares}:
+            raise InputError("expected two new public keys, found one that is there already")
         self.public[client] = public
 
     def take_sealed(self, client: int, sent: Mapping[int, bytes]) -> None:
@@ -94,6 +115,22 @@ class SumServer:
             raise InputError(f"expected one vector of a client that sent shares, found another of client {client}")
         self._total = vector if self._total is None else self._total + vector
         self.stayed.append(client)
+
+    @property
+    def spoilers(self) -> set[int]:
+        """The clients whose shares were refused by more clients than the sum can lose.
+
+        Fewer might be malicious, and say so of an honest client.
+        """
+        most = len(self.members) - self.needed
+        return {sender for sender, receivers in self.refused.items() if len(receivers) > most}
+
+    def take_refusal(self, client: int, senders: Collection[int]) -> None:
+        """Note whose shares a client says that it cannot open. It sends no vector."""
+        if client not in self.sealed or client in self.stayed or not set(senders) <= set(self.sealed) - {client}:
+            raise InputError("expected a client to refuse shares that it was sent, found others")
+        for sender in senders:
+            self.refused.setdefault(sender, set()).add(client)
 
     def take_shares(self, client: int, seeds: Mapping[int, bytes], keys: Mapping[int, bytes]) -> None:
         """Note the shares of a client: of the seeds of those that stayed, of the keys of those that are gone."""
@@ -124,9 +161,14 @@ class SumServer:
         return total
 
     def _secret(self, client: int) -> bytes:
-        """The secret of a client by the first shares that suffice."""
+        """The secret of a client by the first shares that suffice: its seed if it stayed, and else its private key."""
         given = self.shares[client]
-        return secret_of([given[giver] for giver in sorted(given)[: self.needed]])
+        secret = secret_of([given[giver] for giver in sorted(given)[: self.needed]])
+        # The padding of a secret says how long it is, and a wrong share changes the padding.
+        size = SEED_BYTES if client in self.stayed else PRIVATE_BYTES
+        if len(secret) != size:
+            raise InputError(f"expected a secret of client {client} of {size} bytes, found {len(secret)}")
+        return secret
 
 
 def word_for(levels: int, clients: int, max_weight: int) -> int:
@@ -147,6 +189,20 @@ def word_for(levels: int, clients: int, max_weight: int) -> int:
         f"expected sums below 2^63, found numbers up to {levels} with weights up to {max_weight} of {clients} clients; "
         "lower privacy.sum_bits"
     )
+
+
+def without_room(levels: int, weights: Mapping[int, int]) -> list[int]:
+    """The clients to leave out so that the sum of the others has room in 64 bits, the largest weight first.
+
+    Args:
+        levels: The largest quantised number.
+        weights: The largest weight of each client.
+    """
+    ordered = sorted(weights, key=weights.__getitem__, reverse=True)
+    for place, client in enumerate(ordered):
+        if levels * (len(ordered) - place) * weights[client] < 2**63:
+            return ordered[:place]
+    return ordered
 
 
 def signed(total: Words, word: int) -> Words:
