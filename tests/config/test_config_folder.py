@@ -82,6 +82,50 @@ def test_another_experiment_is_not_resumed(sets: list[str], first: str, started:
         choose(out=started, sets=sets, resume=True)
 
 
+KEYS: dict[str, Any] = {
+    "model": {"name": "mlp", "hidden": [8]},
+    "server": {"aggregation": "norm_clip", "clip_norm": 0.5},
+    "probe": {"target": 0.9},
+    "data": {"unit": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "first"),
+    [
+        ("model", "hidden", r"model.hidden: expected \[8\], as in .*experiment.toml', found nothing; resume with"),
+        ("server", "clip_norm", "server.clip_norm: expected 0.5"),
+        ("probe", "target", "probe.target: expected 0.9"),
+        ("data", "unit", "data.unit: expected 'none'"),
+    ],
+)
+def test_an_experiment_without_a_key_of_the_run_is_not_resumed(
+    table: str, key: str, first: str, tmp_path: Path
+) -> None:
+    """A key without a default was ignored: the run went on with the value that the file no longer has."""
+    own = load_experiment(KEYS)
+    (tmp_path / "experiment.toml").write_text(dumps(own))
+    assert choose(KEYS, out=tmp_path, resume=True) == choose(out=tmp_path, resume=True) == (own, tmp_path)
+    fewer = {**KEYS, table: {name: value for name, value in KEYS[table].items() if name != key}}
+    with pytest.raises(ExperimentError, match=first):
+        choose(fewer, out=tmp_path, resume=True)
+
+
+def test_a_run_is_resumed_without_the_unit_that_its_recordings_have_of_their_own(started: Path) -> None:
+    """The run has written it down; the file never had it."""
+    own = load_experiment(started / "experiment.toml", ["data.unit=trial"])
+    (started / "experiment.toml").write_text(dumps(own))
+    assert choose(sets=["seed=4"], out=started, resume=True) == (own, started)
+    assert choose({**tomllib.loads(dumps(load_experiment())), "seed": 4}, out=started, resume=True) == (own, started)
+
+
+def test_a_run_is_resumed_without_the_keys_that_no_result_depends_on(started: Path) -> None:
+    own = load_experiment(started / "experiment.toml", ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"])
+    (started / "experiment.toml").write_text(dumps(own))
+    given = {**tomllib.loads(dumps(load_experiment())), "seed": 4}
+    assert choose(given, out=started, resume=True) == (own, started)
+
+
 def test_a_run_is_resumed_with_other_workers(started: Path) -> None:
     resumed, _ = choose(sets=["seed=4", "engine.workers=3"], out=started, resume=True)
     assert resumed.engine.workers == 3 and load_experiment(started / "experiment.toml").engine.workers == 0

@@ -14,6 +14,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.objects import algorithm_table
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
+from fedstrata.data.column_roles import TRIAL_COLUMN
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import LOCK_FILE
@@ -116,21 +117,31 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
             f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
             "a run can be extended, not shortened"
         )
-    known = flatten_keys(own.model_dump(exclude_none=True))
-    for path, value in flatten_keys(given.model_dump(exclude_none=True)).items():
-        # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
-        if not left_open and (path not in known or known[path] != value):
-            found = shown(known[path]) if path in known else "nothing"
-            raise ExperimentError(
-                f"{dotted(path)} = {shown(value)}: expected {found}, as in {str(folder / 'experiment.toml')!r}; "
-                "resume with the same experiment, or start a run without --resume"
-            )
+    _refuse_changed_keys(given, own, folder)
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
     free = {"rounds": given.rounds, "records": given.records, "report": given.report}
     return own.model_copy(update={**free, "data": data, "engine": engine})
+
+
+def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> None:
+    """Refuse an experiment with other keys than the run folder, where results depend on them."""
+    known = flatten_keys(own.model_dump(exclude_none=True))
+    wanted = flatten_keys(given.model_dump(exclude_none=True))
+    place = repr(str(folder / "experiment.toml"))
+    remedy = "resume with the same experiment, or start a run without --resume"
+    for path, value in wanted.items():
+        # A run writes down what "auto" turned out to be.
+        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
+        if not left_open and (path not in known or known[path] != value):
+            found = shown(known[path]) if path in known else "nothing"
+            raise ExperimentError(f"{dotted(path)} = {shown(value)}: expected {found}, as in {place}; {remedy}")
+    for path, value in known.items():
+        # A run writes down the unit that recordings have of their own.
+        own_unit = path == ("data", "unit") and value == TRIAL_COLUMN
+        if path not in wanted and not own_unit and not may_differ(path):
+            raise ExperimentError(f"{dotted(path)}: expected {shown(value)}, as in {place}, found nothing; {remedy}")
 
 
 def choose_all(
