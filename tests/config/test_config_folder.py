@@ -202,6 +202,7 @@ def test_without_seeds_the_seed_is_that_of_the_experiment() -> None:
         (["cfl"], [1, 1], "--seeds: .* found 1 more than once"),
         (["cfl"], [], "--seeds: .* found nothing"),
         (["cfl"], [-1], "--seeds = -1: expected a number of at least 0"),
+        (["cfl"], [10**18], "--seeds = 1000000000000000000: expected a number of .* at most 9{18}$"),
     ],
 )
 def test_names_and_seeds_that_are_wrong_are_refused(algorithms: list[str], seeds: Any, message: str) -> None:

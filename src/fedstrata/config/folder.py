@@ -19,7 +19,7 @@ from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import LOCK_FILE
 from fedstrata.key_errors import unknown
-from fedstrata.limits import MAX_INTEGER, MAX_RUNS
+from fedstrata.limits import MAX_RUNS, MAX_SEED
 from fedstrata.quoting import dotted, shown
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ
 
@@ -206,9 +206,9 @@ def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
         ExperimentError: When one of them is out of range or given twice.
     """
     chosen = (own,) if seeds is None else seeds
-    wrong = [seed for seed in chosen if not 0 <= seed <= MAX_INTEGER]
+    wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
-        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_INTEGER}")
+        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
     _require_distinct("--seeds", chosen)
     return chosen
 
