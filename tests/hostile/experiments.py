@@ -325,9 +325,10 @@ def _lists() -> list[Case]:
     layers = "[" + "'x'," * 50_000 + "]"
     labels = "[" + "[1]," * 50_000 + "]"
     event = "[{round = 2, clients = %s}]"
+    joins = f"[{{round = 1, clients = {many}}}]"
     far = "9223372036854775808"
     return [
-        _keys("a client that joins 100,000 times", {"events.join": event % many}, accepted=True),
+        _keys("a client that joins 100,000 times", {"events.join": joins}, accepted=True),
         _keys("a list for a number", {"seed": many}, "seed"),
         _keys("100,000 options", {"model.hidden": many}, "model.hidden"),
         _keys("10,000 hidden layers", {"model.hidden": "[" + "1," * 10_000 + "]"}, "model.hidden"),
@@ -336,13 +337,17 @@ def _lists() -> list[Case]:
         _keys("50,000 sets of classes", {"partition": f"{{scheme = 'label_groups', labels = {labels}}}"}, "labels"),
         _keys("50,000 layers", {"algorithm": f"{{name = 'layercfl', layers = {layers}}}"}, "algorithm.layers"),
         _keys("a client that joins after the end", {"events.join": f"[{{round = {far}, clients = [1]}}]"}, "events"),
-        _keys("a client that is not there", {"events.leave": event % f"[{far}]"}, "events"),
+        _keys("a client that is not there", {"rounds": "2", "events.leave": event % f"[{far}]"}, "events"),
         _keys(
             "data of nobody",
-            {"events.change": "[{round = 2, client = 1, takes_data_of = 10**13}]".replace("10**13", str(10**13))},
+            {
+                "rounds": "2",
+                "events.change": "[{round = 2, client = 1, takes_data_of = 10**13}]".replace("10**13", str(10**13)),
+            },
             "events",
         ),
-        _keys("everybody joins later", {"events.join": event % "[0, 1, 2, 3]"}, "events"),
+        _keys("everybody joins later", {"rounds": "2", "events.join": event % "[0, 1, 2, 3]"}, "events"),
+        _keys("everybody leaves", {"rounds": "2", "events.leave": event % "[0, 1, 2, 3]"}, "events"),
     ]
 
 
