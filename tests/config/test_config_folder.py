@@ -3,8 +3,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.config import choose, choose_all, dumps, folder_of, load_experiment
 from fedstrata.errors import ExperimentError, RecordError
 
@@ -208,6 +210,34 @@ def test_without_seeds_the_seed_is_that_of_the_experiment() -> None:
 def test_names_and_seeds_that_are_wrong_are_refused(algorithms: list[str], seeds: Any, message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         choose_all(file(), algorithms, seeds)
+
+
+@pytest.mark.parametrize("seeds", [3, "0", ["0"], [0.5], [None], [True]])
+def test_seeds_that_are_no_whole_numbers_are_refused(seeds: Any) -> None:
+    with pytest.raises(ExperimentError, match=r"--seeds = .*: expected a list of whole numbers, such as"):
+        choose_all(file(), ["cfl"], seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(2), np.arange(2), (np.int64(0), 1)], ids=["range", "array", "tuple"])
+def test_seeds_may_be_those_of_numpy(seeds: Any) -> None:
+    experiments, _ = choose_all(file(), ["cfl"], seeds)
+    assert [tomllib.loads(dumps(each))["seed"] for each in experiments] == [0, 1]
+
+
+def test_an_algorithm_need_not_be_in_a_list() -> None:
+    for alone in ("fedavg", FedAvg, FedAvg()):
+        assert [each.algorithm.name for each in choose_all(file(), alone)[0]] == ["fedavg"]
+    with pytest.raises(ExperimentError, match="algorithm = 3: expected a name"):
+        choose_all(file(), 3)
+
+
+def test_algorithms_whose_runs_would_have_one_folder_are_refused() -> None:
+    """The second run failed with a message about another process that works in the folder."""
+    tables = {"few a": {"name": "ifca", "k": 2}, "few_a": {"name": "ifca", "k": 3}}
+    with pytest.raises(ExperimentError, match=r"found 'few a' and 'few_a', which would have one folder"):
+        choose_all({"algorithms": tables}, ["few a", "few_a"])
+    with pytest.raises(ExperimentError, match=r"found 'mine' and 'mine', which would have one folder; .* no label"):
+        choose_all({"label": "mine"}, ["cfl", "ifca"])
 
 
 def test_a_comparison_does_not_overwrite_a_folder_that_holds_something() -> None:

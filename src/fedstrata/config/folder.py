@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,8 +147,8 @@ def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> No
 
 def choose_all(
     source: Source,
-    algorithms: Sequence[Any],
-    seeds: Sequence[int] | None = None,
+    algorithms: Any,
+    seeds: Iterable[int] | None = None,
     sets: Sequence[str] = (),
     out: Path | str | None = None,
     *,
@@ -159,7 +160,8 @@ def choose_all(
         source: The experiment, as `load_experiment` takes it. An algorithm has the keys of
             ``[algorithms.<name>]``; the one of ``[algorithm]`` has those as well.
         algorithms: The names of registered algorithms, ``"package.module:Class"``, names of tables in ``[algorithms]``
-            that have a ``name``, or objects of algorithms. With ``report.baseline`` FedAvg is added to them.
+            that have a ``name``, or objects of algorithms; a single one need not be in a list. With
+            ``report.baseline`` FedAvg is added to them.
         seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
@@ -174,7 +176,7 @@ def choose_all(
             folder holds something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
-    entries = _entries(algorithms, base)
+    entries = _entries(_listed(algorithms), base)
     if base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
         entries.append(_Entry("fedavg", {}))
     chosen = check_seeds(seeds, base.seed)
@@ -191,11 +193,22 @@ def choose_all(
         )
         for entry in entries
     ]
+    if same := titles_of_one_folder(experiments):
+        raise ExperimentError(
+            f"--algorithms: expected names whose letters and digits differ, found {shown(same[0])} and "
+            f"{shown(same[1])}, which would have one folder; rename one of them, and set no label"
+        )
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     return comparison_folder(wanted, source, "compare", out, resume=resume)
 
 
-def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
+def _listed(algorithms: Any) -> list[Any]:
+    """Return the algorithms of a comparison as a list, where one was given alone as well."""
+    alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
+    return [algorithms] if alone else list(algorithms)
+
+
+def check_seeds(seeds: Iterable[int] | None, own: int) -> Sequence[int]:
     """Return the seeds of a comparison.
 
     Args:
@@ -203,9 +216,14 @@ def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
         own: The seed of the experiment.
 
     Raises:
-        ExperimentError: When one of them is out of range or given twice.
+        ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice.
     """
-    chosen = (own,) if seeds is None else seeds
+    if seeds is None:
+        return (own,)
+    listed = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else None
+    if listed is None or not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in listed):
+        raise ExperimentError(f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]")
+    chosen = list(map(int, listed))
     wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
@@ -295,6 +313,17 @@ def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
     return comparison / f"{_file_name(experiment.title)}-{experiment.seed}"
+
+
+def titles_of_one_folder(experiments: Iterable[Experiment]) -> tuple[str, str] | None:
+    """Return what the first two different experiments are called whose runs would have one folder; None for none."""
+    titles: dict[Path, str] = {}
+    for each in experiments:
+        folder = folder_of(Path(), each)
+        if folder in titles:
+            return titles[folder], each.title
+        titles[folder] = each.title
+    return None
 
 
 def _file_name(title: str) -> str:
