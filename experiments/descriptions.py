@@ -179,9 +179,9 @@ def _bounds(bounds: Sequence[Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """A bound; the largest number of so many bits as a power of two."""
-    bits = value.bit_length() if isinstance(value, int) else 0
-    return f"2^{bits} - 1" if bits > 63 and value == 2**bits - 1 else f"{value:,.10g}"
+    """A bound; the largest number of many digits as a power of ten."""
+    digits = len(str(value)) if isinstance(value, int) else 0
+    return f"10^{digits} - 1" if digits > 10 and value == 10**digits - 1 else f"{value:,.10g}"
 
 
 def key_table(keys: list[Key]) -> str:

@@ -210,6 +210,7 @@ def test_compare_puts_finished_runs_into_a_table(
         (["one.toml", "two.toml", "--algorithms", "cfl"], "expected one experiment file and --algorithms"),
         (["a", "--algorithms", "cfl"], "or run folders alone"),
         (["a", "mine.toml"], "or run folders alone"),
+        (["a", "nope"], "expected run folders, found nothing at 'nope'"),
         (["mine.toml", "--algorithms", "cfl", "--seeds", "one"], "--seeds = 'one': expected whole numbers"),
     ],
 )
@@ -217,6 +218,7 @@ def test_compare_says_what_it_needs(
     args: list[str], message: str, compared: list[tuple[object, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("a").mkdir()
+    Path("mine.toml").touch()
     assert status("compare", *args) == 2
     assert message in capsys.readouterr().err and not compared
 

@@ -123,7 +123,7 @@ def run(
 
 def compare(
     source: Path | str | Mapping[str, Any] | None,
-    algorithms: Sequence[str | Algorithm[Any] | type[Algorithm[Any]]],
+    algorithms: str | Algorithm[Any] | type[Algorithm[Any]] | Sequence[str | Algorithm[Any] | type[Algorithm[Any]]],
     seeds: Sequence[int] | None = None,
     out: Path | str | None = None,
     *,
@@ -136,7 +136,8 @@ def compare(
 
     Args:
         source: The experiment, as in `run`. Its table ``[algorithms.<name>]`` holds the keys of one of the algorithms.
-        algorithms: Names of ``ALGORITHMS``, ``"package.module:Class"``, or objects of algorithms, as in `run`.
+        algorithms: Names of ``ALGORITHMS``, ``"package.module:Class"``, or objects of algorithms, as in `run`. A
+            single one need not be in a list.
         seeds: The seeds with which each algorithm is run; None is the seed of the experiment.
         out: The folder of the comparison, with a folder for every run; by default a new one in ``runs``.
         clients: The data of each client, as in `run`.

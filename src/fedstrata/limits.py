@@ -32,7 +32,9 @@ MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
 MAX_INTEGER = 2**128 - 1
-"""Size of a whole number, above and below zero: seeds of 128 bits are what numpy recommends."""
+"""Size of a whole number, above and below zero."""
+MAX_SEED = 10**18 - 1
+"""A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
 MAX_OPTIONS = 1_000
 """Options `--set` of one command."""
 MAX_RUNS = 10_000

@@ -3,8 +3,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.config import choose, choose_all, dumps, folder_of, load_experiment
 from fedstrata.errors import ExperimentError, RecordError
 
@@ -80,6 +82,50 @@ def test_resuming_takes_the_experiment_of_the_folder(started: Path) -> None:
 def test_another_experiment_is_not_resumed(sets: list[str], first: str, started: Path) -> None:
     with pytest.raises(ExperimentError, match=first):
         choose(out=started, sets=sets, resume=True)
+
+
+KEYS: dict[str, Any] = {
+    "model": {"name": "mlp", "hidden": [8]},
+    "server": {"aggregation": "norm_clip", "clip_norm": 0.5},
+    "probe": {"target": 0.9},
+    "data": {"unit": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "first"),
+    [
+        ("model", "hidden", r"model.hidden: expected \[8\], as in .*experiment.toml', found nothing; resume with"),
+        ("server", "clip_norm", "server.clip_norm: expected 0.5"),
+        ("probe", "target", "probe.target: expected 0.9"),
+        ("data", "unit", "data.unit: expected 'none'"),
+    ],
+)
+def test_an_experiment_without_a_key_of_the_run_is_not_resumed(
+    table: str, key: str, first: str, tmp_path: Path
+) -> None:
+    """A key without a default was ignored: the run went on with the value that the file no longer has."""
+    own = load_experiment(KEYS)
+    (tmp_path / "experiment.toml").write_text(dumps(own))
+    assert choose(KEYS, out=tmp_path, resume=True) == choose(out=tmp_path, resume=True) == (own, tmp_path)
+    fewer = {**KEYS, table: {name: value for name, value in KEYS[table].items() if name != key}}
+    with pytest.raises(ExperimentError, match=first):
+        choose(fewer, out=tmp_path, resume=True)
+
+
+def test_a_run_is_resumed_without_the_unit_that_its_recordings_have_of_their_own(started: Path) -> None:
+    """The run has written it down; the file never had it."""
+    own = load_experiment(started / "experiment.toml", ["data.unit=trial"])
+    (started / "experiment.toml").write_text(dumps(own))
+    assert choose(sets=["seed=4"], out=started, resume=True) == (own, started)
+    assert choose({**tomllib.loads(dumps(load_experiment())), "seed": 4}, out=started, resume=True) == (own, started)
+
+
+def test_a_run_is_resumed_without_the_keys_that_no_result_depends_on(started: Path) -> None:
+    own = load_experiment(started / "experiment.toml", ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"])
+    (started / "experiment.toml").write_text(dumps(own))
+    given = {**tomllib.loads(dumps(load_experiment())), "seed": 4}
+    assert choose(given, out=started, resume=True) == (own, started)
 
 
 def test_a_run_is_resumed_with_other_workers(started: Path) -> None:
@@ -158,11 +204,40 @@ def test_without_seeds_the_seed_is_that_of_the_experiment() -> None:
         (["cfl"], [1, 1], "--seeds: .* found 1 more than once"),
         (["cfl"], [], "--seeds: .* found nothing"),
         (["cfl"], [-1], "--seeds = -1: expected a number of at least 0"),
+        (["cfl"], [10**18], "--seeds = 1000000000000000000: expected a number of .* at most 9{18}$"),
     ],
 )
 def test_names_and_seeds_that_are_wrong_are_refused(algorithms: list[str], seeds: Any, message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         choose_all(file(), algorithms, seeds)
+
+
+@pytest.mark.parametrize("seeds", [3, "0", ["0"], [0.5], [None], [True]])
+def test_seeds_that_are_no_whole_numbers_are_refused(seeds: Any) -> None:
+    with pytest.raises(ExperimentError, match=r"--seeds = .*: expected a list of whole numbers, such as"):
+        choose_all(file(), ["cfl"], seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(2), np.arange(2), (np.int64(0), 1)], ids=["range", "array", "tuple"])
+def test_seeds_may_be_those_of_numpy(seeds: Any) -> None:
+    experiments, _ = choose_all(file(), ["cfl"], seeds)
+    assert [tomllib.loads(dumps(each))["seed"] for each in experiments] == [0, 1]
+
+
+def test_an_algorithm_need_not_be_in_a_list() -> None:
+    for alone in ("fedavg", FedAvg, FedAvg()):
+        assert [each.algorithm.name for each in choose_all(file(), alone)[0]] == ["fedavg"]
+    with pytest.raises(ExperimentError, match="algorithm = 3: expected a name"):
+        choose_all(file(), 3)
+
+
+def test_algorithms_whose_runs_would_have_one_folder_are_refused() -> None:
+    """The second run failed with a message about another process that works in the folder."""
+    tables = {"few a": {"name": "ifca", "k": 2}, "few_a": {"name": "ifca", "k": 3}}
+    with pytest.raises(ExperimentError, match=r"found 'few a' and 'few_a', which would have one folder"):
+        choose_all({"algorithms": tables}, ["few a", "few_a"])
+    with pytest.raises(ExperimentError, match=r"found 'mine' and 'mine', which would have one folder; .* no label"):
+        choose_all({"label": "mine"}, ["cfl", "ifca"])
 
 
 def test_a_comparison_does_not_overwrite_a_folder_that_holds_something() -> None:

@@ -307,7 +307,7 @@ def nested(depth: int) -> object:
 
 def test_a_mapping_has_the_same_limits_as_a_file() -> None:
     _as_in_file({"a": nested(31), "seed": 2**128 - 1, "name": "x" * 10_000, "k" * 100: 1})
-    for given in ({"a": nested(40)}, {"seed": 2**128}, {"name": "x" * 10_001}, {"k" * 101: 1}):
+    for given in ({"a": nested(40)}, {"seed": 10**18}, {"seed": 2**128}, {"name": "x" * 10_001}, {"k" * 101: 1}):
         with pytest.raises(ExperimentError):
             load_experiment(given)
 

@@ -28,7 +28,7 @@ def read(text: str) -> Experiment:
 
 CASES = [
     "",
-    "seed = 123456789012345678901234567890\nrounds = 1",
+    "seed = 123456789012345678\nrounds = 1",
     "partition = {scheme = 'rotation', sizes = [12, 8], inside = {scheme = 'dirichlet', alpha = 0.1}}",
     "partition = {scheme = 'label_groups', labels = [[0, 1], [2, 3]]}",
     "algorithm = {name = 'layercfl', layers = ['conv', 'linear1'], gamma = 'halves', eps1 = 1}",
@@ -80,7 +80,7 @@ PARTITION = st.one_of(
 
 
 @settings(deadline=None)
-@given(local=LOCAL, data=DATA, partition=PARTITION, note=st.text(), seed=st.integers(0, 2**128 - 1))
+@given(local=LOCAL, data=DATA, partition=PARTITION, note=st.text(), seed=st.integers(0, 10**18 - 1))
 def test_every_right_experiment_survives_the_way_there_and_back(
     local: object, data: object, partition: object, note: str, seed: int
 ) -> None:

@@ -73,6 +73,11 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
         ({"local.lr": [object()]}, "expected numbers, texts, true, false or lists of these"),
         ({"local.lr": [0.1, -1.0]}, "local.lr = -1.0: expected a number greater than 0"),
         ({"local.rate": [0.1]}, "local.rate: unknown key"),
+        ({"local.lr": 0.1}, r"--grid local.lr: expected a list of values, found 0.1; use \[0.1\]"),
+        ({"local.optimizer": "sgd"}, r"--grid local.optimizer: expected a list of values, found 'sgd'; use \['sgd'\]"),
+        ({1: [2]}, "--grid 1: expected a dotted key as a text"),
+        (["local.lr"], "--grid = .*: expected the values of each key"),
+        (None, "--grid = None: expected the values of each key"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(grid: Any, message: str) -> None:

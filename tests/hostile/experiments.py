@@ -196,7 +196,8 @@ def _numbers() -> list[Case]:
         *[_keys(f"{key} = 10**15", {key: str(HUGE)}, key) for key in WHOLE_KEYS if key != "seed"],
         *[_keys(f"{key} = 2**64", {key: str(2**64)}, key) for key in WHOLE_KEYS if key != "seed"],
         _keys("seed = 2**128", {"seed": str(2**128)}, "seed"),
-        _keys("a seed of 128 bits", {"seed": str(2**128 - 1)}, accepted=True),
+        _keys("a seed of 19 digits", {"seed": str(10**18)}, "seed"),
+        _keys("a seed of 18 digits", {"seed": str(10**18 - 1)}, accepted=True),
         _keys("clients = 1e9", {"data.clients": "1e9"}, "data.clients"),
         _keys("clients = 1,000,000,000", {"data.clients": "1_000_000_000"}, "data.clients"),
         _keys("1,000,000 clients of 1,797 digits", {"data.clients": "1_000_000", "data.samples": "0"}, "data.clients"),
@@ -324,9 +325,10 @@ def _lists() -> list[Case]:
     layers = "[" + "'x'," * 50_000 + "]"
     labels = "[" + "[1]," * 50_000 + "]"
     event = "[{round = 2, clients = %s}]"
+    joins = f"[{{round = 1, clients = {many}}}]"
     far = "9223372036854775808"
     return [
-        _keys("a client that joins 100,000 times", {"events.join": event % many}, accepted=True),
+        _keys("a client that joins 100,000 times", {"events.join": joins}, accepted=True),
         _keys("a list for a number", {"seed": many}, "seed"),
         _keys("100,000 options", {"model.hidden": many}, "model.hidden"),
         _keys("10,000 hidden layers", {"model.hidden": "[" + "1," * 10_000 + "]"}, "model.hidden"),
@@ -335,13 +337,17 @@ def _lists() -> list[Case]:
         _keys("50,000 sets of classes", {"partition": f"{{scheme = 'label_groups', labels = {labels}}}"}, "labels"),
         _keys("50,000 layers", {"algorithm": f"{{name = 'layercfl', layers = {layers}}}"}, "algorithm.layers"),
         _keys("a client that joins after the end", {"events.join": f"[{{round = {far}, clients = [1]}}]"}, "events"),
-        _keys("a client that is not there", {"events.leave": event % f"[{far}]"}, "events"),
+        _keys("a client that is not there", {"rounds": "2", "events.leave": event % f"[{far}]"}, "events"),
         _keys(
             "data of nobody",
-            {"events.change": "[{round = 2, client = 1, takes_data_of = 10**13}]".replace("10**13", str(10**13))},
+            {
+                "rounds": "2",
+                "events.change": "[{round = 2, client = 1, takes_data_of = 10**13}]".replace("10**13", str(10**13)),
+            },
             "events",
         ),
-        _keys("everybody joins later", {"events.join": event % "[0, 1, 2, 3]"}, "events"),
+        _keys("everybody joins later", {"rounds": "2", "events.join": event % "[0, 1, 2, 3]"}, "events"),
+        _keys("everybody leaves", {"rounds": "2", "events.leave": event % "[0, 1, 2, 3]"}, "events"),
     ]
 
 
@@ -459,6 +465,7 @@ def _options() -> list[Case]:
         Case("--set, 20,000 times", many, "--set"),
         Case("seeds of 100,000 digits", seeds("9" * 100_000), "--seeds"),
         Case("a seed of 2**128", seeds(str(2**128)), "seed"),
+        Case("seeds of 19 digits", seeds(str(10**18)), "seed"),
         Case("20,000 seeds", seeds(",".join(map(str, range(20_000)))), "--seeds"),
         Case("seeds in words", seeds("zero," * 20_000), "--seeds"),
         Case("algorithms without names", algorithms("," * 100_000), "--algorithms"),

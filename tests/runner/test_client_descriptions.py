@@ -4,7 +4,7 @@ import torch
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData
 from fedstrata.partition import Partition
-from fedstrata.runner.client_descriptions import MOST_PIXELS, describe_clients
+from fedstrata.runner.client_descriptions import MOST_PIXELS, describe_clients, digest_clients
 
 
 def client_data(inputs: torch.Tensor, turns: list[int]) -> ClientData:
@@ -37,3 +37,30 @@ def test_signals_have_a_level_in_each_channel_and_large_images_are_reduced() -> 
     large = describe_clients(client_data(torch.ones(6, 3, 64, 64), turns=[0, 0]))
     assert large.mean_inputs is not None
     assert large.mean_inputs.shape == (2, 3, MOST_PIXELS, MOST_PIXELS)
+
+
+def changed_clients(before: ClientData, now: ClientData) -> list[int]:
+    """The clients whose digests differ."""
+    pairs = zip(digest_clients(before).tolist(), digest_clients(now).tolist(), strict=True)
+    return [client for client, (old, new) in enumerate(pairs) if old != new]
+
+
+def test_a_digest_is_of_the_samples_and_labels_of_one_client() -> None:
+    rows = torch.arange(12, dtype=torch.float32).reshape(6, 2)
+    before = client_data(rows, turns=[0, 0])
+    assert digest_clients(before).shape == (2, 32)
+    assert changed_clients(before, client_data(rows.clone(), turns=[0, 0])) == []
+    for sample, client in ((0, 0), (4, 0), (3, 1), (5, 1)):
+        other = rows.clone()
+        other[sample, 1] += 1e-3
+        assert changed_clients(before, client_data(other, turns=[0, 0])) == [client]
+    before.dataset.labels[2] = 1
+    assert changed_clients(before, client_data(rows, turns=[0, 0])) == [1]
+
+
+def test_pixels_that_another_decoder_rounds_in_another_way_leave_the_digest() -> None:
+    images = torch.zeros(6, 1, 2, 2, dtype=torch.uint8)
+    before = client_data(images, turns=[0, 1])
+    assert changed_clients(before, client_data(images + 1, turns=[0, 1])) == []
+    before.dataset.labels[4] = 1
+    assert changed_clients(before, client_data(images, turns=[0, 1])) == [0]

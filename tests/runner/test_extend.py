@@ -1,15 +1,18 @@
 """A finished run, extended: it ends as if it had had as many rounds from the beginning."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import own_data
 import pytest
 
 import fedstrata
 from fedstrata.cli import main
 from fedstrata.config import load_experiment
-from fedstrata.errors import InputError
+from fedstrata.errors import InputError, RecordError
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.run import run_experiment
 from run_folder import left
@@ -81,3 +84,58 @@ def test_a_comparison_is_extended(tmp_path: Path) -> None:
     assert left(tmp_path / "compared" / "ditto-0") == left(tmp_path / "alone")
     table = json.loads((tmp_path / "compared" / "comparison.json").read_text())["experiment"]
     assert table["rounds"] == 3
+
+
+def swapped(columns: own_data.Arrays) -> own_data.Arrays:
+    """The classes of one site are swapped."""
+    return columns | {"y": np.where(columns["site"] == "Bern", 1 - columns["y"], columns["y"])}
+
+
+def shorter(columns: own_data.Arrays) -> own_data.Arrays:
+    """Some rows of one site are deleted."""
+    rows = (columns["site"] != "Bern") | (columns["trial"] % own_data.TRIALS != 0)
+    return {name: values[rows] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("change", [swapped, shorter])
+def test_a_run_does_not_go_on_with_other_data(
+    change: Callable[[own_data.Arrays], own_data.Arrays], tmp_path: Path
+) -> None:
+    """The second half of a run was trained on other samples than the first, without a word."""
+    file = own_data.save(tmp_path / "mine.npz", own_data.arrays())
+    folder = tmp_path / "run"
+    fedstrata.run(own_data.keys(file), folder, quiet=True)
+    own_data.save(file, change(own_data.arrays()))
+    before = left(folder)
+    for sets in ([], ["rounds=2"]):
+        with pytest.raises(RecordError, match="expected the data that the run began with, found others of client Bern"):
+            fedstrata.run(None, folder, sets=sets, resume=True, quiet=True)
+    assert left(folder) == before and (folder / "summary.json").exists()
+    own_data.save(file, own_data.arrays())
+    assert fedstrata.run(None, folder, sets=["rounds=2"], resume=True, quiet=True).summary["rounds"] == 2
+
+
+def test_a_run_goes_on_where_clients_join_and_get_other_data(tmp_path: Path) -> None:
+    source = own_data.keys(own_data.save(tmp_path / "mine.npz", own_data.arrays()))
+    events = {
+        "join": [{"round": 2, "clients": [2]}],
+        "change": [{"round": 3, "client": 1, "takes_data_of": 0}],
+    }
+    source |= {"events": events}
+    for rounds in (3, 4, 5):
+        sets = [f"rounds={rounds}"]
+        fedstrata.run(source, tmp_path / "extended", sets=sets, resume=rounds > 3, quiet=True)
+    fedstrata.run(source, tmp_path / "longer", sets=["rounds=5"], quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+
+
+@pytest.mark.parametrize("content", [None, b"damaged"])
+def test_a_run_without_a_readable_description_of_its_data_goes_on(content: bytes | None, tmp_path: Path) -> None:
+    """Older runs have none of their samples."""
+    source = own_data.keys(own_data.save(tmp_path / "mine.npz", own_data.arrays()))
+    fedstrata.run(source, tmp_path / "run", quiet=True)
+    file = tmp_path / "run" / "client_data.npz"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    assert fedstrata.run(None, tmp_path / "run", sets=["rounds=2"], resume=True, quiet=True).summary["rounds"] == 2

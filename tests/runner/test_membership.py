@@ -102,6 +102,48 @@ def tree() -> tuple[core.Node, ...]:
     [
         ({"join": [{"round": 2, "clients": [6]}]}, "client 6 does not exist; data.clients = 6"),
         ({"join": [{"round": 2, "clients": [0, 1, 2, 3, 4, 5]}]}, "at least one client in round 1"),
+        (
+            {"leave": [{"round": 2, "clients": [0, 1, 2]}, {"round": 4, "clients": [3, 4, 5]}]},
+            r"^events.leave: expected at least one client in round 4, found none; let fewer leave$",
+        ),
+        (
+            {
+                "leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}],
+                "change": [{"round": 1, "client": 0, "takes_data_of": 5}],
+            },
+            "events.leave: expected at least one client in round 3",
+        ),
+        (
+            {"change": [{"round": 2, "client": 3, "takes_data_of": 3}]},
+            "events.change: expected client 3 to take the data of another client",
+        ),
+        ({"join": [{"round": 51, "clients": [1]}]}, "events.join: expected a round of at most rounds = 50, found 51"),
+        ({"leave": [{"round": 51, "clients": [1]}]}, "events.leave: expected a round of at most rounds = 50"),
+        (
+            {"change": [{"round": 51, "client": 1, "takes_data_of": 2}]},
+            "events.change: expected a round of at most rounds = 50",
+        ),
+        (
+            {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]},
+            "events.join: expected each client in one entry, found client 2 in two",
+        ),
+        (
+            {"leave": [{"round": 2, "clients": [1]}, {"round": 2, "clients": [1]}]},
+            "events.leave: expected each client in one entry, found client 1 in two",
+        ),
+        (
+            {
+                "change": [
+                    {"round": 2, "client": 1, "takes_data_of": 2},
+                    {"round": 3, "client": 1, "takes_data_of": 3},
+                ]
+            },
+            "events.change: expected each client in one entry, found client 1 in two",
+        ),
+        (
+            {"join": [{"round": 5, "clients": [1]}], "leave": [{"round": 5, "clients": [1]}]},
+            "events.leave: expected client 1 to leave after round 5, in which it joins, found round 5",
+        ),
     ],
 )
 def test_events_that_cannot_happen_are_one_clear_error(events: dict[str, Any], message: str) -> None:
@@ -135,6 +177,15 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
     assert run.rounds[3]["labels"] == [-1, 0, 0, 0, 0, 0, 0, 0, -1] and run.rounds[3]["pending"] == []
     kinds = [[event["kind"] for event in record["events"]] for record in run.rounds]
     assert kinds == [[], ["change"], ["join", "leave"], []]
+
+
+def test_events_in_the_last_round_are_accepted() -> None:
+    members = of(
+        join=[{"round": 49, "clients": [4]}],
+        leave=[{"round": 50, "clients": [0, 1, 2, 4]}],
+        change=[{"round": 50, "client": 3, "takes_data_of": 5}],
+    )
+    assert [members.active(round).tolist() for round in (48, 49, 50)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3]]
 
 
 @given(st.integers(0, 99), st.integers(1, 50), st.integers(1, 40), st.floats(0.01, 1.0), st.floats(0.0, 0.99))

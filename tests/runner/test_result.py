@@ -2,7 +2,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -228,6 +228,9 @@ def test_damaged_layers_of_clients_are_named(personal: Path, tmp_path: Path) -> 
 def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"expected a finished run"):
         fedstrata.load(tmp_path)
+    for folder in (None, 3):
+        with pytest.raises(RecordError, match=f"folder = {folder}: expected the path of a run folder"):
+            fedstrata.load(cast("Path", folder))
 
 
 def test_raw_samples_of_another_kind_are_refused(finished: Run) -> None:

@@ -111,6 +111,11 @@ def compare_command(
     options = [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
     command = ("compare", *given, f"--algorithms={algorithms}", *options)
     if folders:
+        missing = [source for source in given if not Path(source).exists()]
+        if missing:
+            raise ExperimentError(
+                f"compare: expected run folders, found nothing at {shown(missing[0])}; check its path"
+            )
         if len(folders) < len(given) or algorithms or seeds or sets or resume:
             raise ExperimentError(
                 "compare: expected an experiment file with --algorithms, or run folders alone; use one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
@@ -101,6 +102,9 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             left_out[folder] = str(error)
     if not experiments:
         raise RecordError(next(iter(left_out.values())))
+    twice = [folder for folder, times in Counter(folders).items() if times > 1]
+    if twice:
+        raise RecordError(f"expected different runs, found {twice[0]} more than once; leave one out")
     first_folder, *_ = experiments
     first = _common_keys(experiments[first_folder])
     names = _names(experiments)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.objects import algorithm_table
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
+from fedstrata.data.column_roles import TRIAL_COLUMN
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.folder_lock import LOCK_FILE
 from fedstrata.key_errors import unknown
-from fedstrata.limits import MAX_INTEGER, MAX_RUNS
+from fedstrata.limits import MAX_RUNS, MAX_SEED
 from fedstrata.quoting import dotted, shown
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ
 
@@ -129,16 +131,7 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
             f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
             "a run can be extended, not shortened"
         )
-    known = flatten_keys(own.model_dump(exclude_none=True))
-    for path, value in flatten_keys(given.model_dump(exclude_none=True)).items():
-        # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
-        if not left_open and (path not in known or known[path] != value):
-            found = shown(known[path]) if path in known else "nothing"
-            raise ExperimentError(
-                f"{dotted(path)} = {shown(value)}: expected {found}, as in {str(folder / 'experiment.toml')!r}; "
-                "resume with the same experiment, or start a run without --resume"
-            )
+    _refuse_changed_keys(given, own, folder)
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
@@ -146,10 +139,29 @@ def _begun(given: Experiment, folder: Path) -> Experiment:
     return own.model_copy(update={**free, "data": data, "engine": engine})
 
 
+def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> None:
+    """Refuse an experiment with other keys than the run folder, where results depend on them."""
+    known = flatten_keys(own.model_dump(exclude_none=True))
+    wanted = flatten_keys(given.model_dump(exclude_none=True))
+    place = repr(str(folder / "experiment.toml"))
+    remedy = "resume with the same experiment, or start a run without --resume"
+    for path, value in wanted.items():
+        # A run writes down what "auto" turned out to be.
+        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
+        if not left_open and (path not in known or known[path] != value):
+            found = shown(known[path]) if path in known else "nothing"
+            raise ExperimentError(f"{dotted(path)} = {shown(value)}: expected {found}, as in {place}; {remedy}")
+    for path, value in known.items():
+        # A run writes down the unit that recordings have of their own.
+        own_unit = path == ("data", "unit") and value == TRIAL_COLUMN
+        if path not in wanted and not own_unit and not may_differ(path):
+            raise ExperimentError(f"{dotted(path)}: expected {shown(value)}, as in {place}, found nothing; {remedy}")
+
+
 def choose_all(
     source: Source,
-    algorithms: Sequence[Any],
-    seeds: Sequence[int] | None = None,
+    algorithms: Any,
+    seeds: Iterable[int] | None = None,
     sets: Sequence[str] = (),
     out: Path | str | None = None,
     *,
@@ -161,7 +173,8 @@ def choose_all(
         source: The experiment, as `load_experiment` takes it. An algorithm has the keys of
             ``[algorithms.<name>]``; the one of ``[algorithm]`` has those as well.
         algorithms: The names of registered algorithms, ``"package.module:Class"``, names of tables in ``[algorithms]``
-            that have a ``name``, or objects of algorithms. With ``report.baseline`` FedAvg is added to them.
+            that have a ``name``, or objects of algorithms; a single one need not be in a list. With
+            ``report.baseline`` FedAvg is added to them.
         seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
@@ -176,7 +189,7 @@ def choose_all(
             folder holds something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
-    entries = _entries(algorithms, base)
+    entries = _entries(_listed(algorithms), base)
     if base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
         entries.append(_Entry("fedavg", {}))
     chosen = check_seeds(seeds, base.seed)
@@ -193,11 +206,22 @@ def choose_all(
         )
         for entry in entries
     ]
+    if same := titles_of_one_folder(experiments):
+        raise ExperimentError(
+            f"--algorithms: expected names whose letters and digits differ, found {shown(same[0])} and "
+            f"{shown(same[1])}, which would have one folder; rename one of them, and set no label"
+        )
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     return comparison_folder(wanted, source, "compare", out, resume=resume)
 
 
-def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
+def _listed(algorithms: Any) -> list[Any]:
+    """Return the algorithms of a comparison as a list, where one was given alone as well."""
+    alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
+    return [algorithms] if alone else list(algorithms)
+
+
+def check_seeds(seeds: Iterable[int] | None, own: int) -> Sequence[int]:
     """Return the seeds of a comparison.
 
     Args:
@@ -205,12 +229,17 @@ def check_seeds(seeds: Sequence[int] | None, own: int) -> Sequence[int]:
         own: The seed of the experiment.
 
     Raises:
-        ExperimentError: When one of them is out of range or given twice.
+        ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice.
     """
-    chosen = (own,) if seeds is None else seeds
-    wrong = [seed for seed in chosen if not 0 <= seed <= MAX_INTEGER]
+    if seeds is None:
+        return (own,)
+    listed = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else None
+    if listed is None or not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in listed):
+        raise ExperimentError(f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]")
+    chosen = list(map(int, listed))
+    wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
-        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_INTEGER}")
+        raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
     _require_distinct("--seeds", chosen)
     return chosen
 
@@ -297,6 +326,17 @@ def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
     return comparison / f"{_file_name(experiment.title)}-{experiment.seed}"
+
+
+def titles_of_one_folder(experiments: Iterable[Experiment]) -> tuple[str, str] | None:
+    """Return what the first two different experiments are called whose runs would have one folder; None for none."""
+    titles: dict[Path, str] = {}
+    for each in experiments:
+        folder = folder_of(Path(), each)
+        if folder in titles:
+            return titles[folder], each.title
+        titles[folder] = each.title
+    return None
 
 
 def _file_name(title: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from fedstrata.config.folder import check_seeds, comparison_folder, folder_of
+from fedstrata.config.folder import check_seeds, comparison_folder, titles_of_one_folder
 from fedstrata.config.reading import Source, load_experiment, parse_value
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError
@@ -79,7 +79,7 @@ def _values(text: str) -> list[Any]:
 def choose_sweep(
     source: Source,
     grid: _Grid,
-    seeds: Sequence[int] | None = None,
+    seeds: Iterable[int] | None = None,
     sets: Sequence[str] = (),
     out: Path | str | None = None,
     *,
@@ -112,7 +112,11 @@ def choose_sweep(
         for label, setting in settings.items()
     ]
     _require_one_metric(experiments)
-    _require_folders(experiments)
+    if same := titles_of_one_folder(experiments):
+        raise ExperimentError(
+            f"--grid: expected values whose letters and digits differ, found {shown(same[0])} and {shown(same[1])}, "
+            "which would have one folder; make a sweep of its own for one of them"
+        )
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     runs, folder = comparison_folder(wanted, source, "sweep", out, resume=resume)
     return SweepPlan(runs, settings, folder)
@@ -120,9 +124,19 @@ def choose_sweep(
 
 def _check_grid(grid: _Grid) -> None:
     """Refuse keys by which no setting could be chosen fairly, and values that are missing or given twice."""
+    if not isinstance(grid, Mapping):
+        raise ExperimentError(
+            f"--grid = {shown(grid)}: expected the values of each key, such as {{'local.lr': [0.01, 0.05]}}"
+        )
     if not grid:
         raise ExperimentError("--grid: expected at least one key with its values, such as local.lr=0.01,0.05")
     for key, values in grid.items():
+        if not isinstance(key, str):
+            raise ExperimentError(f"--grid {shown(key)}: expected a dotted key as a text, such as 'local.lr'")
+        if isinstance(values, str | Mapping) or not isinstance(values, Collection):
+            raise ExperimentError(
+                f"--grid {key}: expected a list of values, found {shown(values)}; use [{shown(values)}]"
+            )
         if reason := _why_not_swept(key):
             known = [*SWEPT_TABLES, *(f"data.{name}" for name in SWEPT_DATA_KEYS)]
             raise ExperimentError(f"--grid {key}: expected a key of {', '.join(known)}; {reason}")
@@ -158,18 +172,6 @@ def _require_one_metric(experiments: Sequence[Experiment]) -> None:
             f"--grid local.loss: expected losses with one metric, found {' and '.join(metrics)}; name one for all "
             "settings by --set local.metric=NAME"
         )
-
-
-def _require_folders(experiments: Sequence[Experiment]) -> None:
-    """Refuse settings whose runs would be recorded in one folder."""
-    names: dict[Path, str] = {}
-    for each in experiments:
-        other = names.setdefault(folder_of(Path(), each), each.title)
-        if other != each.title:
-            raise ExperimentError(
-                f"--grid: expected values whose letters and digits differ, found {shown(other)} and "
-                f"{shown(each.title)}, which would have one folder; make a sweep of its own for one of them"
-            )
 
 
 def _settings(grid: _Grid) -> list[dict[str, Any]]:

@@ -27,13 +27,13 @@ from fedstrata.limits import (
     MAX_EPOCHS,
     MAX_EPSILON,
     MAX_IMAGE_SIDE,
-    MAX_INTEGER,
     MAX_LABEL_CHARACTERS,
     MAX_LIST_ENTRIES,
     MAX_NUMBER,
     MAX_READINGS,
     MAX_RUN_ROUNDS,
     MAX_SAMPLES,
+    MAX_SEED,
     MAX_STEP_SIZE,
     MAX_STEPS,
     MAX_SUM_BITS,
@@ -589,7 +589,7 @@ class Experiment(Table):
         report: What the page is told beside the records.
     """
 
-    seed: Annotated[int, Interval(ge=0, le=MAX_INTEGER)] = 0
+    seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
     rounds: _Round = 50
     label: Annotated[str, MinLen(1), MaxLen(MAX_LABEL_CHARACTERS)] | None = None
     data: DataTable = DataTable()

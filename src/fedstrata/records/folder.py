@@ -58,6 +58,9 @@ from fedstrata.records.schema import (
 _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
 """Folders with a file for each round."""
 
+_DAMAGED = (OSError, RecordError, ValueError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowException)
+"""What is raised where a file is missing or damaged."""
+
 
 class RoundLog:
     """``rounds.jsonl``: a line for every finished round, which never changes once it is written.
@@ -224,7 +227,23 @@ class Folder:
         if found.mean_inputs is not None:
             arrays["mean_inputs"] = found.mean_inputs.reshape(len(found.mean_inputs), -1)
             arrays["shape"] = np.array(found.mean_inputs.shape[1:])
+        if found.digests is not None:
+            arrays["digests"] = found.digests
         replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
+
+    def client_digests(self) -> NDArray[np.uint8] | None:
+        """Return the digest of the data of each client at the start, (n, 32); None where none can be read."""
+        refuse_links(self.path, [CLIENT_DATA])
+        try:
+            content = read_file(self.path / CLIENT_DATA)
+            _check_archive(io.BytesIO(content))
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                found = arrays.get("digests")
+        # Older runs and deployments have none. Damage costs the comparison; the page says what is damaged.
+        except _DAMAGED:
+            return None
+        fits = found is not None and found.dtype == np.uint8 and found.ndim == 2
+        return found if fits else None
 
     def add_confusion(self, found: Confusion | None) -> None:
         """Write which classes the clients' models confuse, for this user alone; None removes what is there."""
@@ -403,7 +422,7 @@ def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:
     """Return whether a file is there and can be read."""
     try:
         check_content(io.BytesIO(read_file(path)))
-    except (OSError, RecordError, ValueError, KeyError, zipfile.BadZipFile, pa.ArrowException):
+    except _DAMAGED:
         return False
     return True
 

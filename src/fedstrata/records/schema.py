@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
-from numpy import float32, float64, int64
+from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 
@@ -129,12 +129,15 @@ class ClientDescriptions(NamedTuple):
             (n, channels) of others; None where it would be too large.
         class_names: The name of each class, (classes,), or empty where the data give none.
         feature_names: The name of each value of a mean input of a table, or empty where the data give none.
+        digests: A SHA-256 of the data of each client, (n, 32), by which a run that is resumed knows them again; None
+            where they cannot change, as those of a known data set.
     """
 
     class_counts: NDArray[int64]
     mean_inputs: NDArray[float32] | None
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
+    digests: NDArray[uint8] | None = None
 
 
 class Confusion(NamedTuple):

@@ -1,6 +1,13 @@
-"""What a simulation knows of its clients' data: their classes and their mean inputs, for the page of the run."""
+"""What a simulation knows of its clients' data.
+
+Their classes and their mean inputs are for the page of the run. By their digests a run that is resumed knows them
+again.
+"""
 
 from __future__ import annotations
+
+import hashlib
+from math import prod
 
 import numpy as np
 import torch
@@ -20,6 +27,9 @@ MOST_VALUES = 4096
 
 MOST_NUMBERS = 2**24
 """Values of the mean inputs of all clients at most. Where they would be more, there are none."""
+
+_NUMBERS_AT_ONCE = 2**20
+"""Numbers of inputs that are read for a digest at once: 4 MB of float32."""
 
 
 def describe_clients(client_data: ClientData) -> ClientDescriptions:
@@ -41,6 +51,31 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
         class_names=names,
         feature_names=client_data.dataset.feature_names,
     )
+
+
+def digest_clients(client_data: ClientData) -> NDArray[np.uint8]:
+    """Return a SHA-256 of the samples of each client before any change of data, (n, 32).
+
+    Of pixels only the form has a part in it: another version of a decoder may round them in another way.
+    """
+    digests = [_digest(client_data, client) for client in range(len(client_data))]
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
+
+
+def _digest(client_data: ClientData, client: int) -> bytes:
+    """The SHA-256 of what a client has to train on, to validate and to test by."""
+    dataset = client_data.dataset
+    decoded = dataset.inputs.dtype == torch.uint8
+    validation = client_data.held_out(client, "validation") if client_data.validates else torch.arange(0)
+    splits = (client_data.train(client), validation, client_data.test(client))
+    found = hashlib.sha256(repr((dataset.shape, [len(index) for index in splits])).encode())
+    for index in splits:
+        answers = client_data.labels(index) if dataset.targets is None else dataset.targets[index]
+        found.update(answers.contiguous().numpy().tobytes())
+        for part in index.split(max(1, _NUMBERS_AT_ONCE // prod(dataset.shape))):
+            if not decoded:
+                found.update(dataset.gather(part).contiguous().numpy().tobytes())
+    return found.digest()
 
 
 def _class_counts(client_data: ClientData, classes: int) -> NDArray[np.int64]:

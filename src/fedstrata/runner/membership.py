@@ -201,7 +201,8 @@ def membership(experiment: Experiment) -> Membership:
     """Read who takes part in an experiment, and when.
 
     Raises:
-        ExperimentError: When an event names a client that does not exist, or nobody takes part in round 1.
+        ExperimentError: When an event names a client that does not exist, it cannot happen or contradicts another one,
+            or a round has no client.
     """
     events = experiment.events
     n = experiment.data.clients
@@ -211,6 +212,7 @@ def membership(experiment: Experiment) -> Membership:
     for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
+    _check_events(experiment)
     member = Membership(
         clients=n,
         seed=experiment.seed,
@@ -225,8 +227,52 @@ def membership(experiment: Experiment) -> Membership:
     )
     if not len(member.active(1)):
         raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
+    for round in sorted(set(leaves.values())):
+        if not len(member.active(round)):
+            raise ExperimentError(
+                f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
+            )
     _check_weights(experiment, member)
     return member
+
+
+def _check_events(experiment: Experiment) -> None:
+    """Refuse events after the last round, and those of one client that contradict each other."""
+    events = experiment.events
+    entries: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+        "join": [(event.round, event.clients) for event in events.join],
+        "leave": [(event.round, event.clients) for event in events.leave],
+        "change": [(event.round, (event.client,)) for event in events.change],
+    }
+    rounds: dict[str, dict[int, int]] = {}
+    for kind, found in entries.items():
+        rounds[kind] = {}
+        for round, clients in found:
+            if round > experiment.rounds:
+                raise ExperimentError(
+                    f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {round}; set more "
+                    "rounds, or take the entry out"
+                )
+            twice = rounds[kind].keys() & set(clients)
+            if twice:
+                raise ExperimentError(
+                    f"events.{kind}: expected each client in one entry, found client {min(twice)} in two; take it out "
+                    "of one of them"
+                )
+            rounds[kind] |= dict.fromkeys(clients, round)
+    for client, round in rounds["leave"].items():
+        joined = rounds["join"].get(client, 0)
+        if round <= joined:
+            raise ExperimentError(
+                f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
+                f"{round}; let it leave later, or take one entry out"
+            )
+    for event in events.change:
+        if event.client == event.takes_data_of:
+            raise ExperimentError(
+                f"events.change: expected client {event.client} to take the data of another client, found its own "
+                "number; name another one in takes_data_of"
+            )
 
 
 def _check_weights(experiment: Experiment, member: Membership) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -322,6 +323,8 @@ def load(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> 
     Raises:
         RecordError: When it is no folder of a finished run.
     """
+    if not isinstance(folder, str | PathLike):
+        raise RecordError(f"folder = {shown(folder)}: expected the path of a run folder, such as 'runs/a'")
     path = Path(folder)
     records = Folder(path.resolve())
     summary = records.summary()

@@ -12,18 +12,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedstrata.config import Experiment, dumps
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
+from fedstrata.data import DATASETS
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
 from fedstrata.models import NetworkShape, make_network, portable
+from fedstrata.quoting import shown
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.resume import find_resumable
@@ -36,7 +39,7 @@ from fedstrata.runner.backdoor import backdoor_summary
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
 from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples
-from fedstrata.runner.client_descriptions import describe_clients
+from fedstrata.runner.client_descriptions import describe_clients, digest_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import machine
@@ -338,13 +341,17 @@ def _begin(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
     found = find_resumable(folder, fresh, plain_keys(experiment), _origin(setup), completed_keys) if resume else None
+    own_data = experiment.data.name not in DATASETS
+    if found is not None and own_data:
+        _refuse_changed_data(experiment, setup, folder)
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
         held = setup.client_data
         if all(len(held.train(client)) for client in range(len(held))):  # On a network, the clients alone have data.
-            folder.add_client_descriptions(describe_clients(held))
+            digests = digest_clients(held) if own_data else None
+            folder.add_client_descriptions(describe_clients(held)._replace(digests=digests))
         return fresh, None
     _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:
@@ -355,6 +362,24 @@ def _begin(
         # The run may have been finished with fewer rounds; it is not any more.
         remove_file(folder.path / "summary.json")
     return found.checkpoint.state, found.checkpoint.record
+
+
+def _refuse_changed_data(experiment: Experiment, setup: RunSetup, folder: Folder) -> None:
+    """Refuse to go on with other samples of the clients than those that the run began with.
+
+    Raises:
+        RecordError: When a client has others; the text names the first one.
+    """
+    before = folder.client_digests()
+    if before is None:
+        return
+    now = digest_clients(setup.client_data)
+    for client, name in enumerate(setup.names):
+        if len(before) != len(now) or not np.array_equal(before[client], now[client]):
+            raise RecordError(
+                f"{folder.path}: expected the data that the run began with, found others of client {name}; "
+                f"put the old data back in {shown(experiment.data.name)}, or start a run without --resume"
+            )
 
 
 @dataclass
