@@ -42,6 +42,7 @@ ALLOWED = {
         "engine",
         "errors",
         "key_errors",
+        "limits",
         "models",
         "objective",
         "partition",
