@@ -361,7 +361,7 @@ def reorganise(
         problem: What is fixed for the run.
         before: The state before a round in which clusters moved but none was split.
         after: The state after that round.
-        report: The report of that round. A cluster weighs as much as the samples of its members that answered.
+        report: The report of that round.
 
     Returns:
         The state with the clusters that remain, and an event for each that dissolved.
@@ -369,12 +369,8 @@ def reorganise(
     k = len(after.models)
     columns = problem.layout.columns(problem.layout.select("all"))
     moves = (after.models.double() - before.models)[:, columns]
-    result = report.results[TRAIN]
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
-    weights = torch.tensor([float(len(own)) for own in members], dtype=torch.float64)
-    if problem.privacy is None:  # With differential privacy, nobody may see who has answered, or with how many samples.
-        weights = torch.zeros_like(weights)
-        weights.index_add_(0, after.labels[result.updates.clients], result.sizes.double())
+    weights = _cluster_weights(problem, after, report)
     models = after.models.double()
     remain = list(range(k))
     into = dict[int, int]()
@@ -393,6 +389,19 @@ def reorganise(
     merges = {nodes[small]: nodes[large] for small, large in into.items()}
     merged = _without(replace(after, models=models.float()), remain, members, merges)
     return merged, tuple({"kind": "dissolve", "node": small, "into": [large]} for small, large in merges.items())
+
+
+def _cluster_weights(problem: Problem, after: HiCFLState, report: Report) -> torch.Tensor:
+    """How much each cluster weighs when it is merged, (k,) float64: the samples of its members that answered.
+
+    With differential privacy these are its members: nobody may see who has answered, or with how many samples.
+    """
+    k = len(after.models)
+    if problem.privacy is not None:
+        return after.labels[after.labels >= 0].bincount(minlength=k).double()
+    result = report.results[TRAIN]
+    labels = after.labels[result.updates.clients]
+    return torch.zeros(k, dtype=torch.float64).index_add(0, labels, result.sizes.double())
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:

@@ -76,29 +76,31 @@ def numbered(name: str, resume: bool) -> Path:
 def vacant(
     folder: Path,
     kind: str = "run folder",
-    taken: str = "continue a run with --resume, or give another --out",
-    other: str = "give another --out",
+    remedy_if_taken: str = "continue a run with --resume, or give another --out",
+    remedy: str = "give another --out",
 ) -> None:
     """Refuse a folder that holds something, or that cannot be made.
 
     Args:
         folder: The folder.
         kind: What it is called in the message.
-        taken: What to do if it holds something.
-        other: What to do if it cannot be made.
+        remedy_if_taken: What to do if it holds something.
+        remedy: What to do if it cannot be made.
 
     Raises:
         RecordError: When it is such a folder.
     """
     try:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK_FILE}):
-            raise RecordError(f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {taken}")
+            raise RecordError(
+                f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {remedy_if_taken}"
+            )
         nearest = nearest_existing(folder)
         reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {other}")
+        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {remedy}")
 
 
 def nearest_existing(path: Path) -> Path:

@@ -16,7 +16,7 @@ from fedstrata.data.cache import cache_folder
 from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.locate_own import client_of
-from fedstrata.data.location import Location
+from fedstrata.data.location import Location, ending_of
 from fedstrata.data.mapped import InputWriter, make_folder, too_large_for_memory
 from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
 from fedstrata.data.options import ReadOptions
@@ -34,7 +34,7 @@ def bytes_in_memory(location: Location) -> int:
         DataError: When a Parquet file is broken.
     """
     by_suffix = {".csv": csv_bytes, ".npz": archive_bytes}
-    return sum(by_suffix.get(file.suffix.lower(), decoded_bytes)(file) for file in {*location.train, *location.test})
+    return sum(by_suffix.get(ending_of(file), decoded_bytes)(file) for file in {*location.train, *location.test})
 
 
 def read_files(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:
@@ -53,7 +53,7 @@ def read_files(location: Location, options: ReadOptions, writer: InputWriter | N
         DataError: When a file is broken, the files do not fit together, or they take too much memory.
     """
     if writer is not None:
-        archives = location.train[0].suffix.lower() == ".npz"
+        archives = ending_of(location.train[0]) == ".npz"
         return (_convert_archives if archives else _convert_tables)(location, options, writer)
     size = bytes_in_memory(location)
     if size > memory_limit():
@@ -104,7 +104,7 @@ def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Pa
     for split, files in splits:
         for file in files:
             client = client_of(file, location) if location.client_column else None
-            if file.suffix.lower() == ".npz":
+            if ending_of(file) == ".npz":
                 named = {"inputs": "x", "labels": "y"}
                 arrays = {named.get(key, key): array for key, array in read_arrays(file).items()}
                 yield Part(client, split, arrays, place=str(file))
@@ -114,7 +114,7 @@ def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Pa
 
 def _read_table(file: Path) -> Any:
     """Read a file as a ``pyarrow.Table``."""
-    if file.suffix.lower() == ".csv":
+    if ending_of(file) == ".csv":
         return read_csv(file)
     with opened(file) as parquet:
         return parquet.read()
@@ -122,7 +122,7 @@ def _read_table(file: Path) -> Any:
 
 def _open_table(file: Path) -> CsvFile | _ParquetFile:
     """Return a file that is read some rows at a time."""
-    return CsvFile(file) if file.suffix.lower() == ".csv" else _ParquetFile(file)
+    return CsvFile(file) if ending_of(file) == ".csv" else _ParquetFile(file)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.dataset import SPLITS
 from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import client_of
-from fedstrata.data.location import Location
+from fedstrata.data.location import Location, ending_of
 from fedstrata.data.npz import npz_column, npz_column_names
 from fedstrata.data.parts import Part, refuse_no_rows
 from fedstrata.errors import DataError
@@ -56,7 +56,7 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
     from fedstrata.data.csv_files import read_csv
     from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
 
-    if location.train[0].suffix.lower() == ".csv":
+    if ending_of(location.train[0]) == ".csv":
         tables = [read_csv(file, [column]) for file in location.train]
         return np.concatenate([to_numpy(table[column].combine_chunks()) for table in tables])
     return read_scalar_column(location.train, column)
@@ -64,7 +64,7 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
 
 def _file_kind(location: Location) -> str:
     """Return the kind of the files, each of which may hold the data of a client."""
-    return "npz" if location.train[0].suffix.lower() == ".npz" else location.kind
+    return "npz" if ending_of(location.train[0]) == ".npz" else location.kind
 
 
 def table_columns(file: Path) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def table_columns(file: Path) -> tuple[str, ...]:
     from fedstrata.data.csv_files import csv_columns
     from fedstrata.data.parquet_columns import scalar_columns
 
-    return csv_columns(file) if file.suffix.lower() == ".csv" else tuple(scalar_columns(file))
+    return csv_columns(file) if ending_of(file) == ".csv" else tuple(scalar_columns(file))
 
 
 def has_own_test(location: Location) -> bool:

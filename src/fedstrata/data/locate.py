@@ -9,7 +9,7 @@ from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
 from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import find_own
-from fedstrata.data.location import Location
+from fedstrata.data.location import Location, ending_of
 from fedstrata.data.npz import open_archive
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.errors import DataError
@@ -50,7 +50,7 @@ def find(name: str, root: str | Path | None = None) -> Location:
     _check_path(str(root or ""))
     places = _places(name, info, root)
     for place in places:
-        if place.suffix.lower() == ".npz" and place.exists():
+        if ending_of(place) == ".npz" and place.exists():
             return _npz_location(name, place)
         if location := _folder_location(name, info, place) or (None if info else find_own(name, place)):
             return location

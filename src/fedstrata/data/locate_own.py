@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
-from fedstrata.data.location import Location
+from fedstrata.data.location import Location, ending_of
 from fedstrata.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".parquet")
@@ -52,7 +52,7 @@ def find_own(name: str, place: Path) -> Location | None:
     Raises:
         DataError: When a folder holds files that do not fit together.
     """
-    if place.suffix.lower() in TABLE_SUFFIXES and place.is_file():
+    if ending_of(place) in TABLE_SUFFIXES and place.is_file():
         return Location(name, None, (place,), kind="table")
     if not place.is_dir():
         return None
@@ -65,7 +65,7 @@ def find_own(name: str, place: Path) -> Location | None:
 
 def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
     """Return the CSV files of a split, in the order of their names. Reading them tells what is wrong with a file."""
-    return tuple(sorted(path for path in folder.glob(f"{split}*") if path.suffix.lower() == ".csv"))
+    return tuple(sorted(path for path in folder.glob(f"{split}*") if ending_of(path) == ".csv"))
 
 
 def _client_files(name: str, place: Path) -> Location | None:
@@ -82,7 +82,7 @@ def _client_files(name: str, place: Path) -> Location | None:
             "train.csv, and test files of the same kind beside it"
         )
     test = _data_files(place / "test") if split else ()
-    kinds = sorted({file.suffix.lower() for file in (*train, *test)})
+    kinds = sorted({ending_of(file) for file in (*train, *test)})
     if len(kinds) > 1:
         raise DataError(f"{place} holds {' and '.join(kinds)} files; expected a file of one kind for each client")
     for file, other in pairwise(sorted(train, key=lambda file: file.stem)):
@@ -103,7 +103,7 @@ def _data_files(folder: Path, suffixes: Sequence[str] = _CLIENT_SUFFIXES) -> tup
 
 def _ending(paths: Iterable[Path], suffixes: Sequence[str]) -> tuple[Path, ...]:
     """Return the files with one of some endings, in lower or upper case, in the order of their paths."""
-    return tuple(sorted(path for path in paths if path.suffix.lower() in suffixes and path.is_file()))
+    return tuple(sorted(path for path in paths if ending_of(path) in suffixes and path.is_file()))
 
 
 def _images(name: str, place: Path) -> Location | None:

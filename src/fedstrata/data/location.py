@@ -10,6 +10,11 @@ Kind = Literal["parquet", "npz", "table", "clients", "images", "memory", "hub"]
 """How the files of a data set are read."""
 
 
+def ending_of(path: Path) -> str:
+    """The ending of a file's name with its dot, in lower case: `Lyon.CSV` is read as `Lyon.csv` is."""
+    return path.suffix.lower()
+
+
 @dataclass(frozen=True)
 class Location:
     """A data set and the files that hold it.

@@ -22,6 +22,7 @@ from fedstrata.core import (
     empty_rows,
 )
 from fedstrata.core.rows import unsent_rows
+from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
@@ -36,10 +37,6 @@ from fedstrata.randomness import generator, seed_of
 
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-"""The layers of torch that normalise over a batch."""
-_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 _HEAP_BYTES = 8 << 20
 """Bytes of freed memory, of which the C library keeps twice as many for later: what steps of small networks need."""
@@ -326,15 +323,6 @@ class Loop:
         clients, chosen, sizes, losses = zip(*done, strict=True)
         rows = Rows(torch.tensor(clients), updates[: len(done)])
         return Result(rows, torch.tensor(chosen), torch.tensor(sizes), torch.stack(losses))
-
-
-def normalises_over_batch(module: nn.Module) -> bool:
-    """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
-    return any(
-        isinstance(layer, BATCH_NORMS)
-        or (isinstance(getattr(layer, "running_var", None), Tensor) and not isinstance(layer, _INSTANCE_NORMS))
-        for layer in module.modules()
-    )
 
 
 def training_orders(index: Tensor, training: LocalTraining, order: torch.Generator) -> Iterator[Tensor]:

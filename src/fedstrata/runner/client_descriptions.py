@@ -72,9 +72,10 @@ def _digest(client_data: ClientData, client: int) -> bytes:
     for index in splits:
         answers = client_data.labels(index) if dataset.targets is None else dataset.targets[index]
         found.update(answers.contiguous().numpy().tobytes())
+        if decoded:
+            continue
         for part in index.split(max(1, _NUMBERS_AT_ONCE // prod(dataset.shape))):
-            if not decoded:
-                found.update(dataset.gather(part).contiguous().numpy().tobytes())
+            found.update(dataset.gather(part).contiguous().numpy().tobytes())
     return found.digest()
 
 

@@ -78,8 +78,8 @@ def export_models(
     """
     format_of(format)
     folder = Path(target)
-    other = "give another target"
-    vacant(folder, "folder", f"remove it, or {other}", other)
+    remedy = "give another target"
+    vacant(folder, "folder", f"remove it, or {remedy}", remedy)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
     with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
         written = _write_models(run, Path(draft), clients, format)

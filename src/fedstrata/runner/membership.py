@@ -212,7 +212,8 @@ def membership(experiment: Experiment) -> Membership:
     for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
-    _check_events(experiment)
+    _check_entries(experiment)
+    _check_order(joins, leaves, handovers)
     member = Membership(
         clients=n,
         seed=experiment.seed,
@@ -236,42 +237,50 @@ def membership(experiment: Experiment) -> Membership:
     return member
 
 
-def _check_events(experiment: Experiment) -> None:
-    """Refuse events after the last round, and those of one client that contradict each other."""
+def _check_entries(experiment: Experiment) -> None:
+    """Refuse events after the last round, and two entries of one kind for a client."""
     events = experiment.events
     entries: dict[str, list[tuple[int, tuple[int, ...]]]] = {
         "join": [(event.round, event.clients) for event in events.join],
         "leave": [(event.round, event.clients) for event in events.leave],
         "change": [(event.round, (event.client,)) for event in events.change],
     }
-    rounds: dict[str, dict[int, int]] = {}
     for kind, found in entries.items():
-        rounds[kind] = {}
+        seen = set[int]()
         for round, clients in found:
             if round > experiment.rounds:
                 raise ExperimentError(
                     f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {round}; set more "
                     "rounds, or take the entry out"
                 )
-            twice = rounds[kind].keys() & set(clients)
-            if twice:
+            if twice := seen & set(clients):
                 raise ExperimentError(
                     f"events.{kind}: expected each client in one entry, found client {min(twice)} in two; take it out "
                     "of one of them"
                 )
-            rounds[kind] |= dict.fromkeys(clients, round)
-    for client, round in rounds["leave"].items():
-        joined = rounds["join"].get(client, 0)
+            seen |= set(clients)
+
+
+def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
+    """Refuse clients that leave before they join, or that take their own data.
+
+    Args:
+        joins: The round in which a client joins, by client.
+        leaves: The round in which a client leaves, by client.
+        handovers: The round from which a client has the data of another one, and this one, by client.
+    """
+    for client, round in leaves.items():
+        joined = joins.get(client, 0)
         if round <= joined:
             raise ExperimentError(
                 f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
                 f"{round}; let it leave later, or take one entry out"
             )
-    for event in events.change:
-        if event.client == event.takes_data_of:
+    for client, (_, source) in handovers.items():
+        if client == source:
             raise ExperimentError(
-                f"events.change: expected client {event.client} to take the data of another client, found its own "
-                "number; name another one in takes_data_of"
+                f"events.change: expected client {client} to take the data of another client, found its own number; "
+                "name another one in takes_data_of"
             )
 
 

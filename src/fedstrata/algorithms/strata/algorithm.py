@@ -29,7 +29,7 @@ from fedstrata.algorithms.strata.reassignment import (
     unite_alike,
     unsettled,
 )
-from fedstrata.algorithms.strata.split_clusters import split_clusters
+from fedstrata.algorithms.strata.split_clusters import after_splits, split_clusters
 from fedstrata.algorithms.strata.split_tests import (
     clusters_to_test,
     decisions_of,
@@ -42,8 +42,6 @@ from fedstrata.algorithms.strata.state import (
     StabilityMonitor,
     StrataState,
     monitor_round,
-    pending_after_split,
-    with_answer_counts,
     with_membership_changes,
 )
 from fedstrata.algorithms.strata.trial import add_trial_tasks, trial_events
@@ -191,14 +189,7 @@ class Strata:
         }
         after, diagnostics = aggregate(problem, proposed, checked.counted, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, state, checked.report)
-        directions = proposed.directions
-        after = replace(
-            after,
-            directions=None if directions is None else directions.doubting(parted.doubted),
-            clusters=with_answer_counts(parted.clusters, after.labels, checked.report),
-            pending_after_split=pending_after_split(state, after),
-            monitor=monitor,
-        )
+        after = after_splits(state, after, parted, checked.report)
         events = (
             *checked.events,
             *parted.events,
@@ -207,7 +198,8 @@ class Strata:
             *diagnostics.events,
         )
         metrics = (*diagnostics.metrics, *stability)
-        return after, Diagnostics(events, metrics, matrices_of(problem.layout, tested, tests))
+        matrices = matrices_of(problem.layout, tested, tests)
+        return replace(after, monitor=monitor), Diagnostics(events, metrics, matrices)
 
     def _check_updates(
         self, problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor

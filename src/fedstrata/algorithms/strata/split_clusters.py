@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedstrata.algorithms.strata.split_decision import ClusterSplit
-from fedstrata.algorithms.strata.state import ClusterState, StrataState
+from fedstrata.algorithms.strata.state import (
+    ClusterState,
+    StrataState,
+    pending_after_split,
+    with_answer_counts,
+)
+from fedstrata.core import Report
 from fedstrata.lazy_torch import torch
 
 
@@ -70,6 +76,24 @@ def split_clusters(
             parents.append(cluster)
             clusters.append(replace(known, reassignment_rounds=max(known.reassignment_rounds - 1, 0)))
     return SplitClusters(after, torch.tensor(parents), clusters, torch.cat(doubted).sort().values)
+
+
+def after_splits(before: StrataState, after: StrataState, parted: SplitClusters, report: Report) -> StrataState:
+    """The state after a round with what is remembered of its clusters, of pending clients and of those in doubt.
+
+    Args:
+        before: The state before the round.
+        after: The state with the models after the round.
+        parted: The clusters after the splits of the round.
+        report: The report of the round.
+    """
+    directions = after.directions
+    return replace(
+        after,
+        directions=None if directions is None else directions.doubting(parted.doubted),
+        clusters=with_answer_counts(parted.clusters, after.labels, report),
+        pending_after_split=pending_after_split(before, after),
+    )
 
 
 def _is_emptied_child(state: StrataState, labels: torch.Tensor, cluster: int) -> bool:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import unsent_rows
+from fedstrata.engine.batch_norms import BATCH_NORMS
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.loop import (
-    BATCH_NORMS,
     best_candidate,
     continued,
     has_own_end,

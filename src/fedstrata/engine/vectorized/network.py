@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
-from fedstrata.engine.loop import normalises_over_batch
+from fedstrata.engine.batch_norms import BATCH_NORMS, normalises_over_batch
 from fedstrata.errors import ModelError
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
@@ -21,7 +21,6 @@ _WORD = (1 << 32) - 1
 """The largest number of 32 bits."""
 _STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: its multiples are spread evenly over all numbers of 32 bits."""
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def budget(device: torch.device) -> int:
@@ -203,7 +202,7 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
     for layer in module.modules():
-        if isinstance(layer, _BATCH_NORMS):
+        if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
     return module
 
