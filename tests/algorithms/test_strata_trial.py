@@ -13,12 +13,12 @@ from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.algorithms.strata.trial import (
     GroupTrial,
-    add_trial_tasks,
     may_be_tried,
     start_trial,
     trial_decision,
     with_trial_round,
 )
+from fedstrata.algorithms.strata.trial_tasks import add_trial_tasks
 from fedstrata.core import (
     TRAIN,
     Decision,

@@ -44,7 +44,8 @@ from fedstrata.algorithms.strata.state import (
     monitor_round,
     with_membership_changes,
 )
-from fedstrata.algorithms.strata.trial import add_trial_tasks, trial_events
+from fedstrata.algorithms.strata.trial import trial_events
+from fedstrata.algorithms.strata.trial_tasks import add_trial_tasks
 from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.core import (
     TRAIN,

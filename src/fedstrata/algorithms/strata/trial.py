@@ -16,20 +16,18 @@ learning", NeurIPS 2020, algorithm 1).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.norms import clipped_to_twice_median
-from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
-from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows
+from fedstrata.core import Decision, Problem, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 _ROUNDS = 4
@@ -37,10 +35,6 @@ _ROUNDS = 4
 
 _MAX_DEPTH = 3
 """The most splits above a group in trial. A member trains a model for each of its groups, so this bounds the cost."""
-
-_TUNING_EPOCHS = 4
-"""The epochs on half A by which a client makes a personal model, as many as the personal stage `best` takes by default
-on all data. The trial does not know the keys of that stage."""
 
 _LEVEL = 0.15
 """The level of the t-test of the gains of personal models after a trial."""
@@ -177,73 +171,9 @@ def _with_values(decision: Decision, **values: float) -> Decision:
     return replace(decision, values={**decision.values, **values})
 
 
-def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) -> Plan:
-    """The plan in which members also train the models of trials, or make personal models of them and measure these.
-
-    Args:
-        plan: The plan.
-        problem: What is fixed for the run.
-        trials: The trials.
-    """
-    if not trials:
-        return plan
-    to_train = dict[str, torch.Tensor]()
-    to_measure = dict[str, torch.Tensor]()
-    models = [plan.models]
-    for trial in trials:
-        _add_candidates(to_measure if trial.is_trained else to_train, trial, plan.cohort, first=sum(map(len, models)))
-        models.append(trial.models)
-    work = replace(plan.tasks[TRAIN], fold="A", selection_fold="A")
-    tasks = dict(plan.tasks)
-    for name, candidates in to_train.items():
-        tasks[name] = replace(work, candidates=candidates, stream=name)
-    for name, candidates in to_measure.items():
-        tasks |= _measuring_tasks(problem, replace(work, candidates=candidates), name)
-    return replace(plan, models=torch.cat(models), tasks=tasks)
-
-
-def _add_candidates(known: dict[str, torch.Tensor], trial: GroupTrial, cohort: torch.Tensor, first: int) -> None:
-    """Add the models for the clients of a trial that have not measured yet.
-
-    Args:
-        known: The models for each client of the cohort by task, (m', c) each; changed in place.
-        trial: The trial.
-        cohort: The clients that the round selects, ids (m',).
-        first: The place of the first model of the trial in the plan.
-    """
-    comparison = trial.comparison
-    rows = torch.isin(cohort, comparison.clients[~comparison.answered])
-    places = torch.searchsorted(comparison.clients, cohort[rows])
-    for name, candidates in trial.candidates().items():
-        of_cohort = known.setdefault(name, torch.full((len(cohort), candidates.shape[1]), -1))
-        own = candidates[places]
-        of_cohort[rows] = torch.where(own >= 0, first + own, -1)
-
-
-def _loss_task(name: str) -> str:
+def loss_task(name: str) -> str:
     """The name of the task in which personal models of the models of a task are measured."""
     return f"{name} loss"
-
-
-def _measuring_tasks(problem: Problem, work: LocalTask, trained: str) -> dict[str, LocalTask]:
-    """The tasks in which clients make personal models of what a task trained, and measure their losses on half B."""
-    work = replace(work, upload=problem.layout.nothing)
-    name = f"{trained} tuning"
-    # The rate is that before any schedule, as in the personal stage.
-    tuning = tuning_by_epochs(work, problem.training, name, _TUNING_EPOCHS, stream=name)
-    *_, tuned = tuning
-    wide = (len(work.candidates), len(SHARES))
-    loss = replace(
-        work,
-        candidates=work.candidates.expand(wide),
-        shares=torch.tensor(SHARES).expand(wide),
-        trainable=problem.layout.nothing,
-        continues=tuned,
-        fold="B",
-        selection_fold="B",
-        stream=_loss_task(trained),
-    )
-    return {**tuning, _loss_task(trained): loss}
 
 
 def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> GroupTrial:
@@ -387,7 +317,7 @@ def _with_losses(trial: GroupTrial, report: Report) -> GroupTrial:
     clients = trial.comparison.clients
     losses = torch.cat([each.losses_by_share for each in trial.comparisons], dim=1)
     for name, candidates in trial.candidates().items():
-        result = report.results[_loss_task(name)]
+        result = report.results[loss_task(name)]
         here = torch.isin(result.updates.clients, clients)
         places = torch.searchsorted(clients, result.updates.clients[here])
         losses[places, candidates[places].flatten()] = bounded_losses(result.losses[here])
