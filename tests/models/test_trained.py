@@ -76,3 +76,10 @@ def test_tokens_reach_the_network_as_they_are() -> None:
     form = SampleFormat((3,), "int64", (), (), 4)
     model = TrainedModel(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 4)), form)
     assert model.predict(torch.tensor([[1, 8, 0], [2, 2, 2]])).shape == (2,)
+
+
+def test_a_token_that_the_embedding_does_not_have_is_refused_in_one_line() -> None:
+    form = SampleFormat((3,), "int64", (), (), 4)
+    model = TrainedModel(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 4)), form)
+    with pytest.raises(DataError, match="found tokens from 0 to 9"):
+        model.predict(torch.tensor([[1, 9, 0]]))

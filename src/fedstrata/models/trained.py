@@ -68,8 +68,15 @@ class TrainedModel(nn.Module):
         """
         raw = self.sample_format.tensor_of(samples)
         device = self.scale.device
-        with torch.inference_mode():
-            parts = [self(part.to(device)).cpu() for part in raw.split(_BATCH)]
+        try:
+            with torch.inference_mode():
+                parts = [self(part.to(device)).cpu() for part in raw.split(_BATCH)]
+        except IndexError as error:
+            # What an embedding raises about a token that it does not have.
+            if self.sample_format.dtype != "int64":
+                raise
+            found = f"tokens from {int(raw.min())} to {int(raw.max())}"
+            raise DataError(f"expected tokens that the embedding of the network has, found {found}: {error}") from None
         return torch.cat(parts) if parts else torch.empty(0, *self.sample_format.output_shape)
 
     def predict(self, samples: Any) -> NDArray[Any]:
