@@ -1,7 +1,7 @@
 """What the batched engine is made of: who steps together, dropout by salt, recordings, samples near a device."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +150,25 @@ def test_networks_are_only_batched_together_if_they_compute_the_same() -> None:
         return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
 
     assert identity(0.1, seed=0) == identity(0.1, seed=1, train=False) != identity(0.2, seed=0)
+
+
+class Masked(nn.Sequential):
+    """A network with a buffer that is no tensor of its layout, as it is not saved."""
+
+    def __init__(self, mask: Sequence[float]) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(36, 3))
+        self.register_buffer("mask", torch.tensor(mask), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) * self.mask
+
+
+def test_networks_with_other_values_of_a_fixed_buffer_do_not_compute_the_same() -> None:
+    def identity(mask: Sequence[float]) -> str:
+        network = Masked(mask)
+        return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
+
+    assert identity([1.0, 0.0, 1.0]) == identity([1.0, 0.0, 1.0]) != identity([1.0, 1.0, 0.0])
 
 
 def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

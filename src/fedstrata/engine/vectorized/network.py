@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from hashlib import blake2b
 from math import prod
 
 import torch
@@ -62,7 +63,8 @@ class Network:
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
-        self.identity = f"{_described(module)} {layout} {(sorted(self.frozen), device, precision, memory, products)}"
+        settings = (sorted(self.frozen), device, precision, memory, products)
+        self.identity = f"{_described(module)} {_fixed_buffers(module, layout)} {layout} {settings}"
         self._module = stand_ins(module, products).to(device).requires_grad_(False)
         self._bfloat16 = precision == "bfloat16"
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
@@ -176,6 +178,16 @@ def _described(module: nn.Module) -> list[object]:
         settings = {key: value for key, value in vars(layer).items() if not isinstance(value, known)}
         described.append((path, type(layer), settings | {"training": None}))
     return described
+
+
+def _fixed_buffers(module: nn.Module, layout: Layout) -> dict[str, str]:
+    """A digest of each buffer that is not in the layout: its values are those of the module, such as a fixed mask."""
+    moving = {slot.name for slot in layout.tensors}
+    return {
+        name: blake2b(buffer.detach().cpu().flatten().view(torch.uint8).numpy().data).hexdigest()
+        for name, buffer in module.named_buffers()
+        if name not in moving
+    }
 
 
 def _place(tensor: Tensor) -> int:
