@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 
 from fedstrata.config import load_experiment
+from fedstrata.core import State
 from fedstrata.engine import Parallel, Processes
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
@@ -94,14 +95,15 @@ def _simulated(folder: Path, samples: Samples, engine: Mapping[str, Any]) -> Non
     setup = build_run(experiment)
     transport = setup.clients._transport if isinstance(setup.clients, Parallel) else None
 
-    def show(record: Mapping[str, Any]) -> None:
+    def on_round(record: Mapping[str, Any], state: State) -> None:
         samples.take()
         if isinstance(transport, Processes) and record["round"] % KILLED_EVERY == 0:
             os.kill(transport.pids[0], signal.SIGKILL)
 
     try:
         with one_thread():
-            answer_plans(run_steps(experiment, setup, folder / "run", show=show), partial(timed_reply, setup.clients))
+            steps = run_steps(experiment, setup, folder / "run", on_round=on_round)
+            answer_plans(steps, partial(timed_reply, setup.clients))
     finally:
         if isinstance(setup.clients, Parallel):
             setup.clients.close()

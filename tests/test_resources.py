@@ -8,7 +8,7 @@ import resource
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ import torch
 
 import fedstrata as fs
 from fedstrata.config import load_experiment
+from fedstrata.core import State
 from fedstrata.errors import EngineError, InputError, MachineError, ResourceError
 from fedstrata.files import replace_file
 from fedstrata.resources import resource_error, resource_errors
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.run import OnRound, run_steps
 from forked import Done, command, run
 from run_folder import DISK_EVENTS, left, records_of
 
@@ -288,15 +289,13 @@ def sound_checkpoints(folder: Path) -> list[int]:
     return [int(path.stem) for path in found]
 
 
-def lines_of(
-    folder: Path, *, trains_on: bool = True, show: Callable[[Mapping[str, Any]], None] = lambda record: None
-) -> list[str]:
+def lines_of(folder: Path, *, trains_on: bool = True, on_round: OnRound = lambda record, state: None) -> list[str]:
     """Run five rounds, and return what the user is told."""
     told = list[str]()
     experiment = load_experiment(FIVE_ROUNDS)
     setup = build_run(experiment)
     with one_thread(), resource_errors(folder):
-        steps = run_steps(experiment, setup, folder, show=show, tell=told.append, trains_on=trains_on)
+        steps = run_steps(experiment, setup, folder, on_round=on_round, tell=told.append, trains_on=trains_on)
         answer_plans(steps, partial(timed_reply, setup.clients))
     return told
 
@@ -351,12 +350,12 @@ def refusing_to_sync() -> Iterator[None]:
 
 def test_a_run_that_is_interrupted_while_it_has_no_checkpoints_repeats_its_rounds(whole: Any, here: Path) -> None:
 
-    def interrupt(record: Mapping[str, Any]) -> None:
+    def interrupt(record: Mapping[str, Any], state: State) -> None:
         if record["round"] == 3:
             raise KeyboardInterrupt
 
     with refusing("a/checkpoint", OF_A_CHECKPOINT, errno.ENOSPC), pytest.raises(KeyboardInterrupt):
-        lines_of(here / "a", show=interrupt)
+        lines_of(here / "a", on_round=interrupt)
     assert sound_checkpoints(here / "a") == [1]
     resumed = fs.run(None, "a", resume=True, quiet=True)
     assert without_notes(resumed.folder) == (whole, [(1, "resume")])

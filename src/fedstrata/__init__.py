@@ -8,7 +8,7 @@ print(run.summary["ari"], run.folder / "report.html")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
     from fedstrata.personal import PERSONAL
+    from fedstrata.runner.iterate import Step
     from fedstrata.runner.result import Run, load
 
     __version__: str
@@ -42,11 +43,13 @@ __all__ = [
     "FedstrataError",
     "InputError",
     "Run",
+    "Step",
     "Strata",
     "Sweep",
     "__version__",
     "compare",
     "describe_metric",
+    "iterate",
     "load",
     "run",
     "sweep",
@@ -60,6 +63,7 @@ _HOMES = {
     "PARTITIONS": "fedstrata.partition",
     "PERSONAL": "fedstrata.personal",
     "Run": "fedstrata.runner.result",
+    "Step": "fedstrata.runner.iterate",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
     "describe_metric": "fedstrata.metric_info",
@@ -75,6 +79,9 @@ def run(
     clients: Clients | None = None,
     algorithm: str | Algorithm[Any] | type[Algorithm[Any]] | None = None,
     model: str | Callable[..., nn.Module] | nn.Module | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    metric: str | Callable[..., Any] | None = None,
+    transform: str | Callable[..., Any] | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
     resume: bool = False,
@@ -84,8 +91,8 @@ def run(
 
     Args:
         source: An experiment file, a dict of the same keys, or None for the experiment that the library carries. When
-            a run is resumed, None is the experiment of the folder `out`. In a dict, ``algorithm`` and ``model`` may be
-            what the arguments of these names take.
+            a run is resumed, None is the experiment of the folder `out`. In a dict, ``algorithm``, ``model`` and the
+            ``loss``, ``metric`` and ``transform`` of ``local`` may be what the arguments of these names take.
         out: The run folder; by default a new one in ``runs``.
         clients: The data of each client, by its name or in a list: training data, or a pair of training and test data.
             Each is a pair (x, y) of arrays or tensors, a mapping of such arrays and further columns, a torch data set
@@ -96,6 +103,12 @@ def run(
         model: The name of a network, ``"package.module:factory"``, a function or class that makes one from (shape,
             classes) or from nothing, or a network, whose weights are those to begin with. It replaces the table
             ``model``.
+        loss: The name of a loss, ``"package.module:function"``, or a function from outputs and targets to the mean loss
+            of a batch. It replaces ``local.loss``.
+        metric: The name of a metric, ``"package.module:function"``, or a function from outputs and targets of one
+            client to a number, which `describe_metric` may describe. It replaces ``local.metric``.
+        transform: The name of a transform, ``"package.module:function"``, or a function from the inputs of a batch to
+            what is trained on, of the same shape. It replaces ``local.transform``.
         rounds: The number of rounds, in place of that of the source.
         sets: Changes of the source, as ``"dotted.key=value"``.
         resume: Whether to go on with the run in the folder.
@@ -111,14 +124,73 @@ def run(
     from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=resume)
-    given = {"algorithm": algorithm, "model": model, "rounds": rounds}
-    tables = {name: thing for name, thing in given.items() if thing is not None}
-    experiment, folder = choose(source, sets, out, resume=resume, tables=tables)
+    tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
+    objective = {"loss": loss, "metric": metric, "transform": transform}
+    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
     with resource_errors(folder):
         from fedstrata import report
         from fedstrata.runner.run import run_experiment
 
         return run_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
+
+
+def iterate(
+    source: Path | str | Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    *,
+    clients: Clients | None = None,
+    algorithm: str | Algorithm[Any] | type[Algorithm[Any]] | None = None,
+    model: str | Callable[..., nn.Module] | nn.Module | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    metric: str | Callable[..., Any] | None = None,
+    transform: str | Callable[..., Any] | None = None,
+    rounds: int | None = None,
+    sets: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Iterator[Step]:
+    """Run an experiment round by round: yield each round when its models are scored.
+
+    It is the run that `run` makes, bit for bit. The last step has the finished run, whose report is written then.
+    Whoever leaves the loop before leaves a run that can be resumed. The models of a round are scored when the clients
+    of the next round are asked, so that the next round is over, too, when a round is yielded.
+
+    Args:
+        source: The experiment, as in `run`, and so are the other arguments.
+        out: The run folder; by default a new one in ``runs``.
+        clients: The data of each client.
+        algorithm: The algorithm.
+        model: The network.
+        loss: The loss.
+        metric: The metric.
+        transform: The transform.
+        rounds: The number of rounds.
+        sets: Changes of the source.
+        resume: Whether to go on with the run in the folder. Rounds of before are not yielded again.
+        quiet: Whether to show no warnings. Progress is not shown.
+
+    Raises:
+        InputError: When something in the experiment is wrong; nothing has been created then. What needs the data is
+            checked when the first step is asked for.
+        MachineError: When the machine failed, as in `run`.
+    """
+    from fedstrata.config import choose
+
+    source, sets = _with_clients(source, sets, clients, resume=resume)
+    tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
+    objective = {"loss": loss, "metric": metric, "transform": transform}
+    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
+
+    def steps() -> Iterator[Step]:
+        from fedstrata.resources import resource_errors
+
+        with resource_errors(folder):
+            from fedstrata import report
+            from fedstrata.runner.iterate import iterate_experiment
+
+            yield from iterate_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
+
+    return steps()
 
 
 def compare(

@@ -19,8 +19,11 @@ _logger = logging.getLogger(__name__)
 ONLY_HERE = "__main__:"
 """Begins the name of an object of a script or notebook, which no other process can import."""
 
-_RECEIVED: dict[str, Any] = {}
-"""In a worker process: the objects that only the process that it works for can import, by their names there."""
+OBJECT = "object:"
+"""Begins the name of something that was given as an object, and that no name can be imported by."""
+
+_GIVEN: dict[str, Any] = {}
+"""What was given to this process as an object, and in a worker what its main process alone can import; by name."""
 
 
 class PortableObject:
@@ -63,12 +66,12 @@ def portable_objects(names: Iterable[str]) -> dict[str, PortableObject]:
     """Return those objects that only this process can import, in a form that reaches other processes.
 
     Args:
-        names: Any names. Left out are those that do not begin with ``__main__:``, and those that stand for nothing:
+        names: Any names. Left out are those that other processes can import, and those that stand for nothing:
             whoever calls that says so.
     """
     found = {}
     for name in names:
-        if name.startswith(ONLY_HERE):
+        if name.startswith((ONLY_HERE, OBJECT)):
             with suppress(ValueError):
                 found[name] = PortableObject(load_users_object(name), name)
     return found
@@ -76,7 +79,33 @@ def portable_objects(names: Iterable[str]) -> dict[str, PortableObject]:
 
 def receive_objects(objects: Mapping[str, PortableObject]) -> None:
     """Let `load_users_object` find objects that another process has sent, by their names there."""
-    _RECEIVED.update({name: each.thing for name, each in objects.items()})
+    _GIVEN.update({name: each.thing for name, each in objects.items()})
+
+
+def name_of_object(thing: Any, unnamed: str = "") -> str:
+    """Return the name by which an experiment refers to something that was given in Python.
+
+    Args:
+        thing: The object.
+        unnamed: What a function without a name of its own, a lambda, is called.
+
+    Returns:
+        ``"package.module:attribute"``, or a name that this process alone knows where that leads to something else.
+    """
+    path = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+    with suppress(Exception):  # the module may raise anything
+        if load_object(path) is thing:
+            return path
+    own = str(getattr(thing, "__name__", type(thing).__name__)).strip("<>")
+    name = f"{OBJECT}{unnamed if unnamed and own == 'lambda' else own}"
+    # A notebook gives the same cell again and again.
+    _GIVEN[name] = thing
+    return name
+
+
+def is_lost_object(name: str) -> bool:
+    """Whether a name is that of something that was given as an object, but not in this process."""
+    return name.startswith(OBJECT) and name not in _GIVEN
 
 
 def load_object(path: str) -> Any:
@@ -91,8 +120,10 @@ def load_users_object(path: str) -> Any:
     Raises:
         ValueError: When it cannot be imported. The text says why, in one line; the cause is the error of the import.
     """
-    if path in _RECEIVED:
-        return _RECEIVED[path]
+    if path in _GIVEN:
+        return _GIVEN[path]
+    if is_lost_object(path):
+        raise ValueError("it was given as an object, which no file holds; give it again")
     # A console script, unlike `python -m`, does not search the current directory.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -12,8 +12,9 @@ from fedstrata.config import dumps, load_experiment
 from fedstrata.config.objects import algorithm_table
 from fedstrata.config.tables import keys_of_algorithm
 from fedstrata.errors import ExperimentError, ModelError
-from fedstrata.models import make, name_of_object
+from fedstrata.models import make
 from fedstrata.models.factories import called_with_shape
+from fedstrata.registry import name_of_object
 
 
 @dataclass(frozen=True)

@@ -152,15 +152,19 @@ def test_networks_are_only_batched_together_if_they_compute_the_same() -> None:
     assert identity(0.1, seed=0) == identity(0.1, seed=1, train=False) != identity(0.2, seed=0)
 
 
-class Masked(nn.Sequential):
+class Masked(nn.Module):
     """A network with a buffer that is no tensor of its layout, as it is not saved."""
 
+    mask: torch.Tensor
+
     def __init__(self, mask: Sequence[float]) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(36, 3))
+        super().__init__()
+        self.fc = nn.Linear(36, 3)
         self.register_buffer("mask", torch.tensor(mask), persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(inputs) * self.mask
+        logits: torch.Tensor = self.fc(inputs.flatten(1))
+        return logits * self.mask
 
 
 def test_networks_with_other_values_of_a_fixed_buffer_do_not_compute_the_same() -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folder import vacant
 from fedstrata.config.tables import EngineTable
+from fedstrata.core import State
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.engine.vectorized import budget
 from fedstrata.errors import InputError
@@ -230,6 +231,10 @@ class _RunQueue:
             except InputError as error:
                 raise type(error)(f"{experiment.title}: {error}") from None
 
+    def _note(self, seed: int, name: str, record: Mapping[str, Any], state: State) -> None:
+        """Note a finished round of one run."""
+        self.race.note(seed, name, record)
+
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
     ) -> dict[RunKey, ActiveRun]:
@@ -242,7 +247,7 @@ class _RunQueue:
                 replace(on_same_clients(setup, experiment), clients=devices),
                 folder_of(self._out, experiment),
                 resume=self._resume,
-                show=partial(self.race.note, seed, name),
+                on_round=partial(self._note, seed, name),
                 tell=self._line.keep,
             )
             runs[RunKey(seed, name)] = ActiveRun(running, devices, setup.clients)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.objects import algorithm_table
+from fedstrata.config.objects import algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
@@ -24,6 +25,8 @@ from fedstrata.limits import MAX_RUNS, MAX_SEED
 from fedstrata.quoting import dotted, shown
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
 
 def choose(
     source: Source = None,
@@ -31,7 +34,8 @@ def choose(
     out: Path | str | None = None,
     *,
     resume: bool = False,
-    tables: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Any] = EMPTY,
+    objective: Mapping[str, Any] = EMPTY,
 ) -> tuple[Experiment, Path]:
     """Choose the experiment of a run and its folder.
 
@@ -42,7 +46,9 @@ def choose(
             second on.
         resume: Whether to continue the run in the folder; without `out`, the latest of the numbered ones. With more
             `rounds`, a finished run is extended.
-        tables: Tables that replace those of the source, as `load_experiment` takes them.
+        tables: Tables that replace those of the source, as `load_experiment` takes them. None replaces nothing.
+        objective: The names of the loss, the metric and the transform, or the functions themselves, by their keys in
+            ``[local]``. None changes nothing.
 
     Raises:
         InputError: When the experiment is wrong, or the folder holds something (to start) or no such run (to resume).
@@ -50,7 +56,8 @@ def choose(
     if resume and out is not None and source is None:
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
         source = recorded(Path(out))
-    experiment = load_experiment(source, sets, tables=tables)
+    given = {name: table for name, table in tables.items() if table is not None}
+    experiment = load_experiment(source, [*objective_sets(objective), *sets], tables=given)
     name = f"{_stem(source)}-{_file_name(experiment.algorithm.name)}-{experiment.seed}"
     folder = numbered(name, resume) if out is None else Path(out)
     if resume:

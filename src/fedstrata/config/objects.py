@@ -1,4 +1,4 @@
-"""Objects in the place of names: an algorithm or a network that was given in Python, as an experiment names it."""
+"""What was given in Python as objects, such as an algorithm or a loss, as an experiment names it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import ALGORITHM_METHODS, keys_of_algorithm
 from fedstrata.errors import ExperimentError
-from fedstrata.models import name_of_object
+from fedstrata.objective.named import KINDS
+from fedstrata.registry import name_of_object
 
 
 def with_named_objects(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Write objects under ``algorithm`` and ``model`` as tables that name them and hold their keys.
+    """Write objects as an experiment names them: algorithms, networks, and the functions of an objective.
+
+    Args:
+        given: The tables of an experiment. ``algorithm`` and ``model``, or its key ``name``, may be objects, and so may
+            the keys ``loss``, ``metric`` and ``transform`` of the table ``local``.
 
     Raises:
-        ExperimentError: When an object is no algorithm and no network, or its class can be named by nobody.
+        ExperimentError: When an object is no algorithm, or the class of an algorithm can be named by nobody.
     """
     named = dict(given)
     algorithm = given.get("algorithm")
@@ -28,7 +33,27 @@ def with_named_objects(given: Mapping[str, Any]) -> dict[str, Any]:
     # A network is callable, too.
     elif callable(model):
         named["model"] = {"name": name_of_object(model)}
+    local = given.get("local")
+    if isinstance(local, Mapping):
+        named["local"] = {key: _named_function(key, value) for key, value in local.items()}
     return named
+
+
+def objective_sets(objective: Mapping[str, Any]) -> list[str]:
+    """Return the changes of an experiment that give it a loss, a metric or a transform, as ``"local.key=value"``.
+
+    Args:
+        objective: The name of each, or the function itself, by its key in ``[local]``. None changes nothing.
+    """
+    names = {key: _named_function(key, value) for key, value in objective.items() if value is not None}
+    return [f"local.{key}={name}" for key, name in names.items()]
+
+
+def _named_function(key: str, value: Any) -> Any:
+    """Return the name of a function of an objective that was given itself; other values stay as they are."""
+    if key not in KINDS or not callable(value):
+        return value
+    return KINDS[key].name_of(value) or name_of_object(value, unnamed=key)
 
 
 def algorithm_table(algorithm: Any) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folder import vacant
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
-from fedstrata.models import OBJECT
 from fedstrata.quoting import shown
-from fedstrata.registry import ONLY_HERE
+from fedstrata.registry import OBJECT, ONLY_HERE
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""

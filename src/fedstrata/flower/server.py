@@ -136,8 +136,16 @@ def drive(
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
         setup, joins = _run_setup(experiment, federation, config, clients, public, local, secret)
-        show = Progress(experiment.rounds, line, setup.names, config.objective.metric_info).show
-        steps = run_steps(experiment, setup, out, resume=resume, show=show, tell=tell, trains_on=False)
+        progress = Progress(experiment.rounds, line, setup.names, config.objective.metric_info)
+        steps = run_steps(
+            experiment,
+            setup,
+            out,
+            resume=resume,
+            on_round=lambda record, state: progress.show(record),
+            tell=tell,
+            trains_on=False,
+        )
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)

@@ -5,11 +5,9 @@ Importing this package does not import torch; resolving an entry of `MODELS` doe
 
 from fedstrata.models.registry import (
     MODELS,
-    OBJECT,
     NetworkShape,
     make,
     make_network,
-    name_of_object,
     portable,
     side,
 )
@@ -17,13 +15,11 @@ from fedstrata.models.rows import layout_of, load_row, row_of
 
 __all__ = [
     "MODELS",
-    "OBJECT",
     "NetworkShape",
     "layout_of",
     "load_row",
     "make",
     "make_network",
-    "name_of_object",
     "portable",
     "row_of",
     "side",

@@ -17,7 +17,7 @@ from fedstrata.limits import PARAMETERS
 from fedstrata.models.factories import called_with_shape
 from fedstrata.models.rows import layout_of
 from fedstrata.quoting import shown
-from fedstrata.registry import ONLY_HERE, PortableObject, Registry, load_users_object
+from fedstrata.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 
 if TYPE_CHECKING:
     from fedstrata.models.factories import Factory
@@ -34,12 +34,6 @@ MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
 _BUILT_IN = frozenset(MODELS._targets)
 """The names of the library's own networks, whose options are checked by their types."""
 
-OBJECT = "object:"
-"""Begins the name of a network that was given as an object and that no name can be imported by."""
-
-_GIVEN: dict[str, Factory | torch.nn.Module] = {}
-"""The networks, and what makes them, that were given as objects in this process."""
-
 
 def portable(name: str) -> str | PortableObject:
     """Return what `make` takes for a network, in a form that reaches other processes.
@@ -52,21 +46,6 @@ def portable(name: str) -> str | PortableObject:
     """
     only_here = name.startswith((ONLY_HERE, OBJECT))
     return PortableObject(_find(name), name) if only_here else name
-
-
-def name_of_object(network: Factory | torch.nn.Module) -> str:
-    """Return the name by which an experiment refers to a network that was given in Python.
-
-    Args:
-        network: A function or class that makes it, or the network itself, whose weights are those to begin with.
-    """
-    qualified = getattr(network, "__qualname__", "<locals>")
-    if not isinstance(network, torch.nn.Module) and "<" not in qualified:
-        return f"{network.__module__}:{qualified}"
-    name = f"{OBJECT}{getattr(network, '__name__', type(network).__name__).strip('<>')}"
-    # A notebook gives the same cell again and again.
-    _GIVEN[name] = network
-    return name
 
 
 def side(name: str) -> int | None:
@@ -202,9 +181,7 @@ def _find(name: str) -> Factory | torch.nn.Module:
     """Return what makes a network."""
     if name in MODELS:
         return MODELS[name]
-    if name in _GIVEN:
-        return _GIVEN[name]
-    if name.startswith(OBJECT):
+    if is_lost_object(name):
         raise ModelError(
             f"model.name = {shown(name)}: this network was given as an object, which no file holds; give it again, as "
             "in fs.run(..., model=...) or fs.load(..., network=...)"

@@ -115,8 +115,7 @@ class Run:
 
         Clients that have left or never joined are not in it.
         """
-        nodes = self.rounds[-1]["labels"] if self.rounds else []
-        return {self.names[client]: node for client, node in enumerate(nodes) if node >= 0}
+        return labels_by_name(self.names, self.rounds[-1]["labels"] if self.rounds else [])
 
     def model(self, client: str | int) -> TrainedModel:
         """Return the model that a client uses, with its own layers and everything that raw samples need.
@@ -310,6 +309,16 @@ class Run:
         form = self.sample_format
         kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
         return make_network(model.name, kind, self.experiment.seed, model.options)
+
+
+def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:
+    """The tree node of each client that takes part, by its name.
+
+    Args:
+        names: The name of each client, by its id, (n,).
+        nodes: The tree node of each client, (n,), as in a record of a round; -1 for one that takes no part.
+    """
+    return {names[client]: node for client, node in enumerate(nodes) if node >= 0}
 
 
 def load(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Run:

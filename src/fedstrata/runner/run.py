@@ -10,7 +10,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -57,6 +57,9 @@ _logger = logging.getLogger(__name__)
 RunSteps = Generator[Plan, PlanReply, Run]
 """A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
 
+OnRound: TypeAlias = "Callable[[Mapping[str, Any], State], None]"
+"""Is given the complete record of a round, and the state after it."""
+
 
 def run_experiment(
     experiment: Experiment,
@@ -91,7 +94,7 @@ def run_experiment(
         if setup.inputs:
             line.keep(f"inputs: {setup.inputs}")
 
-        def show(record: Mapping[str, Any]) -> None:
+        def on_round(record: Mapping[str, Any], state: State) -> None:
             progress.show(record)
             watch(record)
 
@@ -101,23 +104,53 @@ def run_experiment(
                 setup,
                 out,
                 resume=resume,
-                show=show,
+                on_round=on_round,
                 stop=lambda: interrupt.asked,
                 tell=line.keep,
             )
             run = answer_plans(steps, partial(timed_reply, setup.clients))
             finished(out)
-            reference = baseline_of(experiment, setup.engine)
-            if reference is None:
-                return run
-            folder = out / BASELINE
-            _run_baseline(reference, setup, folder, line, resume=resume, stop=lambda: interrupt.asked)
-            finished(folder)
-            metric = setup.objective.metric_info
-            summary = add_baseline(out, folder, metric)
-            finished(out)
-            line.keep(gain_text(summary, metric))
-            return replace(run, summary=summary)
+            return with_baseline(experiment, run, setup, line, finished, resume=resume, stop=lambda: interrupt.asked)
+
+
+def with_baseline(
+    experiment: Experiment,
+    run: Run,
+    setup: RunSetup,
+    line: StatusLine,
+    finished: Callable[[Path], object],
+    *,
+    resume: bool,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Run the reference of a finished run, if ``report.baseline`` asks for one, and say what the run gained.
+
+    Args:
+        experiment: The experiment of the run.
+        run: The finished run.
+        setup: What the run was built from.
+        line: Shows the progress.
+        finished: Is called with the folder of the reference when it is finished, and then with that of the run.
+        resume: Whether to go on with the reference that the folder may hold.
+        stop: Is asked before every round whether there shall be no more for now.
+
+    Returns:
+        The run, with what it gained in its summary.
+
+    Raises:
+        Stopped: When `stop` said so.
+    """
+    reference = baseline_of(experiment, setup.engine)
+    if reference is None:
+        return run
+    folder = run.folder / BASELINE
+    _run_baseline(reference, setup, folder, line, resume=resume, stop=stop)
+    finished(folder)
+    metric = setup.objective.metric_info
+    summary = add_baseline(run.folder, folder, metric)
+    finished(run.folder)
+    line.keep(gain_text(summary, metric))
+    return replace(run, summary=summary)
 
 
 def _run_baseline(
@@ -147,7 +180,15 @@ def _run_baseline(
         if text not in told:
             line.keep(f"{name}: {text}")
 
-    steps = run_steps(reference, own, folder, resume=resume, show=progress.show, stop=stop, tell=tell)
+    steps = run_steps(
+        reference,
+        own,
+        folder,
+        resume=resume,
+        on_round=lambda record, state: progress.show(record),
+        stop=stop,
+        tell=tell,
+    )
     try:
         answer_plans(steps, partial(timed_reply, own.clients))
     except Stopped as stopped:
@@ -160,7 +201,7 @@ def run_steps(
     out: Path,
     *,
     resume: bool = False,
-    show: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    on_round: OnRound = lambda record, state: None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], object] = lambda line: None,
     trains_on: bool = True,
@@ -174,7 +215,7 @@ def run_steps(
         setup: What was built from it.
         out: The run folder; it is made if need be. It may be a link; nothing inside it may be one.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
-        show: Is called with the record of each round once it is complete.
+        on_round: Is called with the record of each round once it is complete, and the state after the round.
         stop: Is asked before every round whether there shall be no more for now.
         tell: Is called with a line for the user when something is unusual about a run that goes on.
         trains_on: Whether the run trains on where the disk refuses a checkpoint and an older one is there. Resumed, it
@@ -204,11 +245,11 @@ def run_steps(
             tell(setup.private.line)
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
-            def told(done: Mapping[str, Any]) -> None:
+            def recorded(done: Mapping[str, Any], state: State) -> None:
                 log(done)
-                show(done)
+                on_round(done, state)
 
-            recorder = _Recorder(resolved, setup, folder, record, told, tell, trains_on)
+            recorder = _Recorder(resolved, setup, folder, record, recorded, tell, trains_on)
             state = yield from play_rounds(
                 setup.algorithm,
                 setup.problem,
@@ -244,7 +285,9 @@ def run_steps(
         folder.add_right_samples({} if classified is None else right_samples(classified))
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
-        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, _network(experiment, setup))
+        only_here = not isinstance(portable(experiment.model.name), str)
+        network = network_factory(experiment, setup) if only_here else None
+        return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 
 def _attack_summary(
@@ -260,14 +303,11 @@ def _attack_summary(
     return {"attack": {**found, **backdoor_summary(setup, state, used, labels)}}
 
 
-def _network(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module] | None:
-    """The function that makes the network, where nobody can make it by its name alone; else None."""
-    name = portable(experiment.model.name)
-    if isinstance(name, str):
-        return None
+def network_factory(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module]:
+    """The function that makes the network of a run, with any values."""
     form = setup.client_data.sample_format
     kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-    return partial(make_network, name, kind, experiment.seed, experiment.model.options)
+    return partial(make_network, portable(experiment.model.name), kind, experiment.seed, experiment.model.options)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:
@@ -390,7 +430,7 @@ class _Recorder:
     setup: RunSetup
     folder: Folder
     record: Mapping[str, Any] | None
-    show: Callable[[Mapping[str, Any]], None]
+    on_round: OnRound
     tell: Callable[[str], object]
     trains_on: bool
     unsaved: int = 0  # the first round of which the checkpoint could not be written, since the last one that could
@@ -417,7 +457,7 @@ class _Recorder:
         self.folder.add(done, scores[CLIENT])
         said = objective.metric_info.text(done["acc_client"])
         _logger.debug("round %d: %d clusters, %s %s", done["round"], done["clusters"], objective.metric_info.name, said)
-        self.show(done)
+        self.on_round(done, state)
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
