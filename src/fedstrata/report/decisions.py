@@ -160,10 +160,9 @@ def _gain(values: Mapping[str, float], *, gain: bool) -> str:
     loss = f"{change} the loss of their members on hold-out data"
     if "p_gain" in values:
         chance = "p = {p_gain:.2g}, level {level_gain:.2g}"
-        trial = "after {trial_rounds:.0f} rounds of trial, " if "trial_rounds" in values else ""
-        return (
-            f"{trial}personal models made from those of {groups} {loss} beyond chance (by {{gain:.2g}} nats, {chance})"
-        )
+        trained = "after {trained_rounds:.0f} rounds of training, " if "trained_rounds" in values else ""
+        models = f"{trained}personal models made from those of {groups}"
+        return f"{models} {loss} beyond chance (by {{gain:.2g}} nats, {chance})"
     return f"own models of {groups} {loss} (by {{gain:.2g}} nats)"
 
 

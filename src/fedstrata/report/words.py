@@ -297,8 +297,8 @@ def event_text(event: Mapping[str, Any]) -> str:
         "clipped": _clipping_text,
         "copied": _copy_text,
         "drifted": _drift_text,
-        "trial": _trial_text,
-        "trial_given_up": _ended_trial_text,
+        "multi_round": _multi_round_text,
+        "multi_round_given_up": _ended_multi_round_text,
         "no_sum": _no_sum_text,
         "cut_updates": _cut_updates_text,
     }
@@ -355,14 +355,14 @@ def _copy_text(event: Mapping[str, Any]) -> str:
     return "the same update as another client of the cluster, which counts once"
 
 
-def _trial_text(event: Mapping[str, Any]) -> str:
+def _multi_round_text(event: Mapping[str, Any]) -> str:
     """Return what happens to groups whose gain is not clear."""
     return "the models of its groups are trained beside one for all for some rounds, and compared then"
 
 
-def _ended_trial_text(event: Mapping[str, Any]) -> str:
-    """Return why a trial has no result."""
-    return "the trial of its groups has ended without a result: too few clients answered, or a model diverged"
+def _ended_multi_round_text(event: Mapping[str, Any]) -> str:
+    """Return why a comparison over several rounds has no result."""
+    return "the comparison of its groups has ended without a result: too few clients answered, or a model diverged"
 
 
 def _drift_text(event: Mapping[str, Any]) -> str:

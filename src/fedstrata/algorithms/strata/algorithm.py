@@ -19,6 +19,8 @@ from fedstrata.algorithms.shared.norms import no_norms
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, usable_sizes
 from fedstrata.algorithms.strata.conclusions import conclude
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
+from fedstrata.algorithms.strata.multi_round import multi_round_events
+from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
 from fedstrata.algorithms.strata.outliers import add_outlier_training
 from fedstrata.algorithms.strata.proposals import propose
 from fedstrata.algorithms.strata.reassignment import (
@@ -44,8 +46,6 @@ from fedstrata.algorithms.strata.state import (
     monitor_round,
     with_membership_changes,
 )
-from fedstrata.algorithms.strata.trial import trial_events
-from fedstrata.algorithms.strata.trial_tasks import add_trial_tasks
 from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.core import (
     TRAIN,
@@ -149,7 +149,7 @@ class Strata:
         running = [(known.comparison, state.labels == cluster) for cluster, known in enumerate(state.clusters)]
         comparisons = [(each, stand_ins(each, members, cohort)) for each, members in running if each is not None]
         plan = add_evaluation_tasks(plan, problem.layout, comparisons)
-        plan = add_trial_tasks(plan, problem, list(state.trials.values()))
+        plan = add_multi_round_tasks(plan, problem, list(state.multi_rounds.values()))
         plan = add_outlier_training(plan, state.searches)
         return add_fold_tasks(plan, clusters_to_test(problem, state, self.alpha, self.folds, cohort), state.sizes)
 
@@ -163,7 +163,7 @@ class Strata:
             problem, checked.state, self.alpha, self.folds, answering_cohort(checked.report)
         )
 
-        # 1. Conclude trials and hold-out comparisons.
+        # 1. Conclude hold-out comparisons of one and of several rounds.
         concluded = conclude(problem, checked.state, checked.report, alpha=self.alpha, holdout_check=self.holdout_check)
 
         # 2. Test the clusters that are due and that are not split already.
@@ -194,7 +194,9 @@ class Strata:
         events = (
             *checked.events,
             *parted.events,
-            *trial_events(state.trials, concluded.state.trials, concluded.by_trial, state.nodes),
+            *multi_round_events(
+                state.multi_rounds, concluded.state.multi_rounds, concluded.by_multi_round, state.nodes
+            ),
             *reassignment_events(before, labels, reassigned),
             *diagnostics.events,
         )

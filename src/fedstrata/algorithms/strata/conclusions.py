@@ -1,4 +1,4 @@
-"""What comes of the trials, hold-out comparisons and searches for outliers that are running, after a round."""
+"""What comes of the hold-out comparisons and searches for outliers that are running, after a round."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from fedstrata.algorithms.shared.split_half import next_level
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.holdout_tasks import stand_ins, with_answers
+from fedstrata.algorithms.strata.multi_round import (
+    after_multi_round,
+    allows_multi_round,
+    multi_round_decision,
+    start_multi_round,
+)
 from fedstrata.algorithms.strata.outliers import compare_outliers, outlier_decision
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.strata.state import ClusterState, StrataState
-from fedstrata.algorithms.strata.trial import may_be_tried, start_trial, trial_decision, with_trial_round
 from fedstrata.core import TRAIN, Problem, Report
 
 
@@ -20,18 +25,18 @@ class Conclusions:
 
     Attributes:
         state: The state with what goes on, and without what has ended.
-        by_trial: What trials have decided, by cluster.
+        by_multi_round: What comparisons over several rounds have decided, by cluster.
         by_comparison: What hold-out comparisons have decided, by cluster.
     """
 
     state: StrataState
-    by_trial: dict[int, ClusterSplit]
+    by_multi_round: dict[int, ClusterSplit]
     by_comparison: dict[int, ClusterSplit]
 
     @property
     def decided(self) -> dict[int, ClusterSplit]:
         """What was decided, by cluster, also where nothing is split."""
-        return {**self.by_trial, **self.by_comparison}
+        return {**self.by_multi_round, **self.by_comparison}
 
     @property
     def splits(self) -> dict[int, ClusterSplit]:
@@ -40,9 +45,9 @@ class Conclusions:
 
 
 def conclude(problem: Problem, state: StrataState, report: Report, *, alpha: float, holdout_check: bool) -> Conclusions:
-    """Conclude the trials and hold-out comparisons in which enough clients have answered.
+    """Conclude the hold-out comparisons in which enough clients have answered.
 
-    Where a comparison shows no clear gain, a trial of its groups begins. Where outliers have trained, a comparison of
+    Where one shows no clear gain, one over several rounds begins. Where outliers have trained, a comparison of
     their models begins.
 
     Args:
@@ -53,30 +58,30 @@ def conclude(problem: Problem, state: StrataState, report: Report, *, alpha: flo
         holdout_check: Whether a split must lower the loss.
     """
     clusters = list[ClusterState]()
-    by_trial = dict[int, ClusterSplit]()
+    by_multi_round = dict[int, ClusterSplit]()
     by_comparison = dict[int, ClusterSplit]()
     for cluster, known in enumerate(state.clusters):
-        known, split = _after_trial(problem, state, known, report, holdout_check=holdout_check)
+        known, split = _conclude_multi_round(problem, state, known, report, holdout_check=holdout_check)
         if split is not None:
-            by_trial[cluster] = split
+            by_multi_round[cluster] = split
         known, split = _after_comparison(problem, state, cluster, known, report, holdout_check=holdout_check)
         if split is not None:
             by_comparison[cluster] = split
         clusters.append(_after_search(problem, state, cluster, known, report, alpha))
-    return Conclusions(replace(state, clusters=tuple(clusters)), by_trial, by_comparison)
+    return Conclusions(replace(state, clusters=tuple(clusters)), by_multi_round, by_comparison)
 
 
-def _after_trial(
+def _conclude_multi_round(
     problem: Problem, state: StrataState, known: ClusterState, report: Report, *, holdout_check: bool
 ) -> tuple[ClusterState, ClusterSplit | None]:
-    """What is known of a cluster after a round of its trial, and what the trial decides if enough have measured."""
-    if known.trial is None:
+    """Go on with a comparison over several rounds, and split the cluster if enough members have measured."""
+    if known.multi_round is None:
         return known, None
     round = state.round + 1
-    trial = with_trial_round(problem, known.trial, report)
-    if trial.comparison.complete:
-        return replace(known, trial=None), trial_decision(trial, round, holdout_check=holdout_check)
-    return replace(known, trial=None if trial.is_given_up(round) else trial), None
+    multi_round = after_multi_round(problem, known.multi_round, report)
+    if multi_round.comparison.complete:
+        return replace(known, multi_round=None), multi_round_decision(multi_round, round, holdout_check=holdout_check)
+    return replace(known, multi_round=None if multi_round.is_given_up(round) else multi_round), None
 
 
 def _after_comparison(
@@ -95,10 +100,10 @@ def _after_comparison(
         return replace(known, comparison=comparison), None
     split = _decision(state, comparison, holdout_check=holdout_check)
     is_split = split is not None and split.count > 1
-    known = known.concluded(comparison, split=is_split)
-    if not is_split and known.may_try(round) and may_be_tried(problem, comparison):
-        first = known.last_trial_round == 0
-        known = known.trying(start_trial(comparison, state.models[cluster], round, first=first))
+    known = known.end_comparison(comparison, split=is_split)
+    if not is_split and known.may_begin_multi_round(round) and allows_multi_round(problem, comparison):
+        first = known.last_multi_round == 0
+        known = known.begin_multi_round(start_multi_round(comparison, state.models[cluster], round, first=first))
     return known, split
 
 
@@ -123,5 +128,5 @@ def _after_search(
     level = next_level(alpha, known.tests)
     comparison = compare_outliers(problem, state.models[cluster], known.search, report, level=level, round=round)
     if comparison is not None:
-        return known.comparing(comparison, is_test=True)
+        return known.begin_comparison(comparison, is_test=True)
     return replace(known, search=None) if known.search.is_given_up(round) else known

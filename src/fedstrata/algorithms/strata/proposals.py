@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from fedstrata.algorithms.strata.group_models import first_half_updates
 from fedstrata.algorithms.strata.holdout import start_comparison
+from fedstrata.algorithms.strata.multi_round import CLEAR_LEVEL, allows_multi_round
 from fedstrata.algorithms.strata.outliers import start_search
 from fedstrata.algorithms.strata.split_decision import ClusterSplit
 from fedstrata.algorithms.strata.split_tests import ConfirmedGroups, SplitTest, confirmed_groups
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, needs_stand_ins
-from fedstrata.algorithms.strata.trial import CLEAR_LEVEL, may_be_tried
 from fedstrata.core import Problem
 
 
@@ -80,9 +80,9 @@ def _comparing(
         personal=personal_models and not test.is_single_fold,
         has_stand_ins=has_stand_ins,
     )
-    if comparison is not None and may_be_tried(problem, comparison):
+    if comparison is not None and allows_multi_round(problem, comparison):
         comparison = replace(comparison, gain_level=CLEAR_LEVEL)
-    return known.comparing(comparison, is_test=test.is_single_fold)
+    return known.begin_comparison(comparison, is_test=test.is_single_fold)
 
 
 def _searching(problem: Problem, known: ClusterState, test: SplitTest, round: int) -> ClusterState:
@@ -91,4 +91,4 @@ def _searching(problem: Problem, known: ClusterState, test: SplitTest, round: in
     if problem.min_cluster > 1 or not known.may_search(round):
         return known
     half = first_half_updates(test.sent, test.clients)
-    return known.searching(start_search(problem.layout, half, round))
+    return known.begin_search(start_search(problem.layout, half, round))

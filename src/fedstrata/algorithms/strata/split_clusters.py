@@ -67,7 +67,7 @@ def split_clusters(
                     tests=int(state.side_tests[clients].max()),
                     holdout_tests=known.holdout_tests,
                     last_test_round=known.last_test_round,
-                    last_trial_round=known.last_trial_round,
+                    last_multi_round=known.last_multi_round,
                     reassignment_rounds=reassignment_rounds,
                 )
                 clusters.append(child)

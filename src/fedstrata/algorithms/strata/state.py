@@ -15,8 +15,8 @@ from fedstrata.algorithms.shared.model_stability import (
 from fedstrata.algorithms.shared.norms import NormHistory
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
+from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
-from fedstrata.algorithms.strata.trial import GroupTrial
 from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch
@@ -54,8 +54,8 @@ class ClusterState:
         last_search_round: The last round after which a search for outliers began; 0 before the first.
         sides_only: Whether a comparison with groups inside the two sides once ended without a split. Then later
             comparisons are of the two sides alone, which costs far less.
-        trial: The trial of groups that is running, if there is one.
-        last_trial_round: The last round after which a trial began, of it or of the cluster that it was split from; 0
+        multi_round: The comparison over several rounds that is running, if there is one.
+        last_multi_round: The last round after which one began, of it or of the cluster that it was split from; 0
             before the first.
     """
 
@@ -69,27 +69,29 @@ class ClusterState:
     search: OutlierSearch | None = None
     last_search_round: int = 0
     sides_only: bool = False
-    trial: GroupTrial | None = None
-    last_trial_round: int = 0
+    multi_round: MultiRoundComparison | None = None
+    last_multi_round: int = 0
 
     def only(self, members: torch.Tensor) -> ClusterState:
-        """The same for some of the members, by a bool (n,)."""
+        """Keep what is known of some of the members, by a bool (n,)."""
         similarity = self.similarity
         comparison = self.comparison
         search = self.search
-        trial = self.trial
+        multi_round = self.multi_round
         return replace(
             self,
             similarity=None if similarity is None else similarity.only(members[similarity.clients]),
             comparison=None if comparison is None else comparison.only(members[comparison.clients]),
             search=None if search is None else search.only(members[search.clients]),
-            trial=None if trial is None else trial.only(members[trial.comparison.clients]),
+            multi_round=None if multi_round is None else multi_round.only(members[multi_round.comparison.clients]),
         )
 
-    def comparing(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
-        """The same with a comparison that begins, if there is one, and whether it counts as a test.
+    def begin_comparison(self, comparison: HoldoutComparison | None, *, is_test: bool) -> ClusterState:
+        """Begin a comparison, which takes the place of a running search for outliers. None changes nothing.
 
-        A comparison of groups takes the place of a search for outliers.
+        Args:
+            comparison: The comparison.
+            is_test: Whether it counts as a test of the cluster.
         """
         if comparison is None:
             return self
@@ -102,30 +104,30 @@ class ClusterState:
             holdout_tests=self.holdout_tests + has_error_rate_tests,
         )
 
-    def searching(self, search: OutlierSearch | None) -> ClusterState:
-        """The same with a search for outliers that begins, if there is one."""
+    def begin_search(self, search: OutlierSearch | None) -> ClusterState:
+        """Begin a search for outliers. None changes nothing."""
         return self if search is None else replace(self, search=search, last_search_round=search.round)
 
-    def concluded(self, comparison: HoldoutComparison, *, split: bool) -> ClusterState:
-        """The same after a comparison, and whether it split the cluster."""
+    def end_comparison(self, comparison: HoldoutComparison, *, split: bool) -> ClusterState:
+        """End a comparison, which has split the cluster or not."""
         had_groups_inside = comparison.groups.confirmed > 0 and len(comparison.groups) > 3
         return replace(
             self, comparison=None, search=None, sides_only=self.sides_only or (had_groups_inside and not split)
         )
 
-    def trying(self, trial: GroupTrial) -> ClusterState:
-        """The same with a trial that begins."""
-        return replace(self, trial=trial, last_trial_round=trial.comparison.round)
+    def begin_multi_round(self, multi_round: MultiRoundComparison) -> ClusterState:
+        """Begin a comparison over several rounds."""
+        return replace(self, multi_round=multi_round, last_multi_round=multi_round.comparison.round)
 
     @property
     def idle(self) -> bool:
         """Whether the cluster may be tested: no groups are being compared, and no members are being reassigned."""
         compares_groups = self.comparison is not None and not self.comparison.of_outliers
-        return not compares_groups and self.trial is None and not self.reassignment_rounds
+        return not compares_groups and self.multi_round is None and not self.reassignment_rounds
 
-    def may_try(self, round: int) -> bool:
-        """Whether a trial may begin after a round: the last one began at a third of it, so that trials get rare."""
-        return round >= 3 * self.last_trial_round
+    def may_begin_multi_round(self, round: int) -> bool:
+        """Whether a comparison over several rounds may begin: at least three times as late as the last one."""
+        return round >= 3 * self.last_multi_round
 
     def may_search(self, round: int) -> bool:
         """Whether a search for outliers may begin after a round: none is running, and the last began at half of it."""
@@ -166,9 +168,11 @@ class StrataState(State):
         return left_out
 
     @property
-    def trials(self) -> dict[int, GroupTrial]:
-        """The running trials of groups, by cluster."""
-        return {cluster: known.trial for cluster, known in enumerate(self.clusters) if known.trial is not None}
+    def multi_rounds(self) -> dict[int, MultiRoundComparison]:
+        """The running comparisons over several rounds, by cluster."""
+        return {
+            cluster: known.multi_round for cluster, known in enumerate(self.clusters) if known.multi_round is not None
+        }
 
     @property
     def searches(self) -> dict[int, OutlierSearch]:

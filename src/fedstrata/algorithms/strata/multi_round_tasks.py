@@ -1,4 +1,4 @@
-"""What the members of a cluster are asked in a trial: to train the models of their groups, and then to measure them."""
+"""What members are asked in a comparison over several rounds: to train the models of their groups, then to measure."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from dataclasses import replace
 
 from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
-from fedstrata.algorithms.strata.trial import GroupTrial, loss_task
+from fedstrata.algorithms.strata.multi_round import MultiRoundComparison, loss_task
 from fedstrata.core import TRAIN, LocalTask, Plan, Problem
 from fedstrata.lazy_torch import torch
 
 _TUNING_EPOCHS = 4
 """The epochs on half A by which a client makes a personal model, as many as the personal stage `best` takes by default
-on all data. The trial does not know the keys of that stage."""
+on all data. The keys of that stage are not known here."""
 
 
-def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) -> Plan:
-    """The plan in which members also train the models of trials, or make personal models of them and measure these.
+def add_multi_round_tasks(plan: Plan, problem: Problem, multi_rounds: Sequence[MultiRoundComparison]) -> Plan:
+    """The plan in which members also train models of groups, or make personal models of them and measure these.
 
     Args:
         plan: The plan.
         problem: What is fixed for the run.
-        trials: The trials.
+        multi_rounds: The comparisons over several rounds.
     """
-    if not trials:
+    if not multi_rounds:
         return plan
     to_train = dict[str, torch.Tensor]()
     to_measure = dict[str, torch.Tensor]()
     models = [plan.models]
-    for trial in trials:
-        _add_candidates(to_measure if trial.is_trained else to_train, trial, plan.cohort, first=sum(map(len, models)))
-        models.append(trial.models)
+    for multi_round in multi_rounds:
+        _add_candidates(
+            to_measure if multi_round.is_trained else to_train, multi_round, plan.cohort, first=sum(map(len, models))
+        )
+        models.append(multi_round.models)
     work = replace(plan.tasks[TRAIN], fold="A", selection_fold="A")
     tasks = dict(plan.tasks)
     for name, candidates in to_train.items():
@@ -41,19 +43,21 @@ def add_trial_tasks(plan: Plan, problem: Problem, trials: Sequence[GroupTrial]) 
     return replace(plan, models=torch.cat(models), tasks=tasks)
 
 
-def _add_candidates(known: dict[str, torch.Tensor], trial: GroupTrial, cohort: torch.Tensor, first: int) -> None:
-    """Add the models for the clients of a trial that have not measured yet.
+def _add_candidates(
+    known: dict[str, torch.Tensor], multi_round: MultiRoundComparison, cohort: torch.Tensor, first: int
+) -> None:
+    """Add the models for the clients of a comparison that have not measured yet.
 
     Args:
         known: The models for each client of the cohort by task, (m', c) each; changed in place.
-        trial: The trial.
+        multi_round: The multi_round.
         cohort: The clients that the round selects, ids (m',).
-        first: The place of the first model of the trial in the plan.
+        first: The place of the first model of the multi_round in the plan.
     """
-    comparison = trial.comparison
+    comparison = multi_round.comparison
     rows = torch.isin(cohort, comparison.clients[~comparison.answered])
     places = torch.searchsorted(comparison.clients, cohort[rows])
-    for name, candidates in trial.candidates().items():
+    for name, candidates in multi_round.candidates().items():
         of_cohort = known.setdefault(name, torch.full((len(cohort), candidates.shape[1]), -1))
         own = candidates[places]
         of_cohort[rows] = torch.where(own >= 0, first + own, -1)

@@ -1,4 +1,4 @@
-"""Trials: the models of groups and that of all are trained beside each other for some rounds, before groups are split.
+"""Hold-out comparisons over several rounds: models of groups, and that of all, are trained before they are compared.
 
 A hold-out comparison of one round cannot tell two kinds of groups apart. The models of some need several rounds until
 they are better than one for all. Those of others are better at first, and worse after some rounds, as each has fewer
@@ -34,47 +34,47 @@ _ROUNDS = 4
 """The number of rounds in which the models are trained."""
 
 _MAX_DEPTH = 3
-"""The most splits above a group in trial. A member trains a model for each of its groups, so this bounds the cost."""
+"""The most splits above a group. It bounds the cost, as a member trains a model for each of its groups."""
 
 _LEVEL = 0.15
-"""The level of the t-test of the gains of personal models after a trial."""
+"""The level of the t-test of the gains of personal models."""
 
 _LATER_LEVEL = 0.05
-"""That of later trials of the same clients."""
+"""That of later comparisons of the same clients."""
 
 CLEAR_LEVEL = 0.001
-"""The level of this test from which on a comparison of one round needs no trial, and that of groups which no
+"""The level of this test from which on a comparison of one round is enough, and that of groups which no
 permutation test has confirmed."""
 
 _FIRST_TASK = "trial 0"
-"""The task in which all members train the model of all."""
+"""The task in which all members train the model of all. Tasks draw by their names: with others, runs would differ."""
 
-_BESIDE_TASK = "trial beside"
-"""The task in which they train one of the two models beside those of the confirmed groups."""
+_CHOICE_TASK = "trial beside"
+"""The task in which they choose and train one of the two models of groups beyond class mixes."""
 
 _MAX_ROUNDS = 14
-"""The number of rounds after which a trial is given up: too few of its members have answered."""
+"""The number of rounds after which a comparison is given up: too few of its members have answered."""
 
 
 @dataclass(frozen=True)
-class GroupTrial:
-    """The models of the groups of one cluster in trial.
+class MultiRoundComparison:
+    """The models of the groups of one cluster, which are trained for some rounds and then compared.
 
     Attributes:
         comparison: The groups, their models so far, (q, p), and how well these do. The round is that of the beginning.
         rounds: The number of rounds in which they have been trained.
-        beside: After the first round, the same of two groups of the same clients that differ in more than their class
-            mixes, if there are any. Its model of all is that of `comparison`.
+        beyond_mixes: After the first round, the same of two groups of the same clients that differ in more than their
+            class mixes, if there are any. Its model of all is that of `comparison`.
     """
 
     comparison: HoldoutComparison
     rounds: int = 0
-    beside: HoldoutComparison | None = None
+    beyond_mixes: HoldoutComparison | None = None
 
     @property
     def comparisons(self) -> tuple[HoldoutComparison, ...]:
-        """The groups and, if there are any, the others beside them."""
-        return (self.comparison,) if self.beside is None else (self.comparison, self.beside)
+        """The confirmed groups and, if there are any, those beyond class mixes."""
+        return (self.comparison,) if self.beyond_mixes is None else (self.comparison, self.beyond_mixes)
 
     @property
     def models(self) -> torch.Tensor:
@@ -84,16 +84,16 @@ class GroupTrial:
     def candidates(self) -> dict[str, torch.Tensor]:
         """The models of which each client trains or measures one, by task: places in `models`, (m, c); -1 for none.
 
-        The first task has the groups of all, the next ones those of deeper levels, and the last one those beside them.
+        The first task has the groups of all, the next ones deeper levels, and the last one those beyond class mixes.
         """
         levels = enumerate(self.comparison.groups.by_depth())
         found = {f"trial {level}": nodes[:, None] for level, nodes in levels}
-        if self.beside is not None:
+        if self.beyond_mixes is not None:
             first = len(self.comparison.models)
-            sides = self.beside.groups.by_depth()[1]
+            sides = self.beyond_mixes.groups.by_depth()[1]
             own = torch.where(sides >= 0, first + sides, -1)[:, None]
             both = torch.tensor([first + 1, first + 2]).expand(len(own), 2)
-            found[_BESIDE_TASK] = own if self.is_trained else both
+            found[_CHOICE_TASK] = own if self.is_trained else both
         return found
 
     @property
@@ -102,19 +102,19 @@ class GroupTrial:
         return self.rounds >= _ROUNDS
 
     def is_given_up(self, round: int) -> bool:
-        """Whether the trial ends after a round without a decision: too few have measured, or a model has diverged."""
+        """Whether it ends after a round without a decision: too few have measured, or a model has diverged."""
         late = round >= self.comparison.round + _MAX_ROUNDS
         return late or not bool(self.comparison.models.isfinite().all())
 
-    def only(self, kept: torch.Tensor) -> GroupTrial | None:
-        """The trial for some of the clients, by a bool (m,); None where a side is left without any."""
+    def only(self, kept: torch.Tensor) -> MultiRoundComparison | None:
+        """The comparison of some of the clients, by a bool (m,); None where a side is left without any."""
         comparison = self.comparison.only(kept)
-        beside = self.beside and self.beside.only(kept)
-        return None if comparison is None else replace(self, comparison=comparison, beside=beside)
+        beyond_mixes = self.beyond_mixes and self.beyond_mixes.only(kept)
+        return None if comparison is None else replace(self, comparison=comparison, beyond_mixes=beyond_mixes)
 
 
-def may_be_tried(problem: Problem, comparison: HoldoutComparison) -> bool:
-    """Whether a trial may follow a comparison that does not show a clear gain.
+def allows_multi_round(problem: Problem, comparison: HoldoutComparison) -> bool:
+    """Whether a comparison over several rounds may follow one that does not show a clear gain.
 
     It is of personal models, and of the members themselves. And members upload more updates, of which models of groups
     are made that others receive: neither differential privacy nor a least number of clients in a cluster covers them.
@@ -124,23 +124,25 @@ def may_be_tried(problem: Problem, comparison: HoldoutComparison) -> bool:
     return is_open and is_of_groups and comparison.of_personal_models
 
 
-def start_trial(comparison: HoldoutComparison, start: torch.Tensor, round: int, *, first: bool) -> GroupTrial:
-    """A trial of those groups of a comparison that permutation tests have confirmed.
+def start_multi_round(
+    comparison: HoldoutComparison, start: torch.Tensor, round: int, *, first: bool
+) -> MultiRoundComparison:
+    """Begin a comparison over several rounds of those groups that permutation tests have confirmed.
 
     Args:
         comparison: The comparison of one round.
         start: The model of the cluster, (p,).
-        round: The round after which the trial begins.
-        first: Whether the clients have not been in a trial before.
+        round: The round after which it begins.
+        first: Whether it is the first one of these clients.
     """
     groups = comparison.groups.confirmed_only(_MAX_DEPTH)
-    decision = _with_values(comparison.decision, trial_rounds=float(_ROUNDS))
+    decision = _with_values(comparison.decision, trained_rounds=float(_ROUNDS))
     models = start.expand(len(groups), -1).clone()
     level = _LEVEL if first else _LATER_LEVEL
-    return GroupTrial(_in_trial(comparison, groups, models, round, gain_level=level, decision=decision))
+    return MultiRoundComparison(_unmeasured(comparison, groups, models, round, gain_level=level, decision=decision))
 
 
-def _in_trial(
+def _unmeasured(
     comparison: HoldoutComparison,
     groups: GroupTree,
     models: torch.Tensor,
@@ -153,17 +155,17 @@ def _in_trial(
 
     Args:
         comparison: The comparison whose clients they are.
-        groups: The groups in trial.
+        groups: The groups.
         models: Their models, (q, p).
-        round: The round after which the trial begins.
+        round: The round after which it begins.
         gain_level: The level of the t-test of the gains.
         decision: The decision of the permutation test.
     """
     # A checkpoint holds no tensor twice.
     clients = comparison.clients.clone()
     own = models[:1].clone()
-    trial = comparison_of(clients, groups, models, own, level=comparison.level, decision=decision, round=round)
-    return replace(trial, gain_level=gain_level)
+    multi_round = comparison_of(clients, groups, models, own, level=comparison.level, decision=decision, round=round)
+    return replace(multi_round, gain_level=gain_level)
 
 
 def _with_values(decision: Decision, **values: float) -> Decision:
@@ -176,57 +178,58 @@ def loss_task(name: str) -> str:
     return f"{name} loss"
 
 
-def with_trial_round(problem: Problem, trial: GroupTrial, report: Report) -> GroupTrial:
-    """The trial after a round: with the models trained once more, or with the losses that members have measured.
+def after_multi_round(problem: Problem, multi_round: MultiRoundComparison, report: Report) -> MultiRoundComparison:
+    """Go on with a comparison after a round: train its models once more, or take the losses that members have measured.
 
     A round in which nobody of some confirmed group has trained does not count.
 
     Args:
         problem: What is fixed for the run.
-        trial: The trial, as in the plan that `add_trial_tasks` made.
+        multi_round: The multi_round, as in the plan that `add_multi_round_tasks` made.
         report: The report of that plan.
     """
-    if trial.is_trained:
-        return _with_losses(trial, report)
+    if multi_round.is_trained:
+        return _with_losses(multi_round, report)
     training = {
-        name: _trained(trial, candidates, report.results[name]) for name, candidates in trial.candidates().items()
+        name: _trained(multi_round, candidates, report.results[name])
+        for name, candidates in multi_round.candidates().items()
     }
-    models = trial.models
+    models = multi_round.models
     trained = set[int]()
     for each in training.values():
         for model in each.models.unique().tolist():
             models[model] += mean_update(problem, each.updates.at(each.models == model))[0]
             trained.add(model)
-    count = len(trial.comparison.models)
+    count = len(multi_round.comparison.models)
     # A group that all members have left is not compared any more.
-    waited_for = trial.comparison.groups.inside.any(dim=1).nonzero().flatten().tolist()
+    waited_for = multi_round.comparison.groups.inside.any(dim=1).nonzero().flatten().tolist()
     if not trained.issuperset(waited_for):
-        return trial  # A model that goes on without others would be compared with less trained ones.
-    comparison = replace(trial.comparison, models=models[:count].clone())
-    beside = _beside_after_round(problem, trial, models, training)
-    if beside is not None:
-        beside.models[0] = comparison.models[0]
-    return GroupTrial(comparison, trial.rounds + 1, beside)
+        return multi_round  # A model that goes on without others would be compared with less trained ones.
+    comparison = replace(multi_round.comparison, models=models[:count].clone())
+    beyond_mixes = _beyond_mixes_after_round(problem, multi_round, models, training)
+    if beyond_mixes is not None:
+        beyond_mixes.models[0] = comparison.models[0]
+    return MultiRoundComparison(comparison, multi_round.rounds + 1, beyond_mixes)
 
 
 @dataclass(frozen=True)
 class _Training:
-    """What the members of a trial have trained in one task.
+    """What members have trained in one task.
 
     Attributes:
         updates: Their updates, (m', p).
-        models: The model that each has trained, a place in the models of the trial, (m',).
+        models: The model that each has trained, a place in the models of the multi_round, (m',).
     """
 
     updates: Rows
     models: torch.Tensor
 
 
-def _trained(trial: GroupTrial, candidates: torch.Tensor, result: Result) -> _Training:
-    """What the members of a trial have trained in a task, of which these were the candidates, (m, c)."""
-    clients = trial.comparison.clients
+def _trained(multi_round: MultiRoundComparison, candidates: torch.Tensor, result: Result) -> _Training:
+    """What members have trained in a task, of which these were the candidates, (m, c)."""
+    clients = multi_round.comparison.clients
     here = torch.isin(result.updates.clients, clients)
-    # Nothing says whether a client scales its updates in a trial, so nobody's counts more than two.
+    # Nothing says whether a client scales these updates, so nobody's counts more than two.
     updates = clipped_to_twice_median(result.updates.at(here))
     own = candidates[torch.searchsorted(clients, updates.clients)]
     # As each client chooses: the first on a tie, and last what is not finite. Of a single one there is no loss.
@@ -235,39 +238,39 @@ def _trained(trial: GroupTrial, candidates: torch.Tensor, result: Result) -> _Tr
     return _Training(updates, own.gather(1, places).flatten())
 
 
-def _beside_after_round(
-    problem: Problem, trial: GroupTrial, models: torch.Tensor, training: Mapping[str, _Training]
+def _beyond_mixes_after_round(
+    problem: Problem, multi_round: MultiRoundComparison, models: torch.Tensor, training: Mapping[str, _Training]
 ) -> HoldoutComparison | None:
-    """The two groups beside the confirmed ones after a round; None where there are none, or no more.
+    """The two groups beyond class mixes after a round; None where there are none, or no more.
 
     The confirmed groups do not wait for them: they end when nobody has trained one of the two models, or one diverges.
 
     Args:
         problem: What is fixed for the run.
-        trial: The trial before the round.
+        multi_round: The comparison before the round.
         models: Its models after the round, (q or q + 3, p).
         training: What its members have trained in each task.
     """
-    if trial.rounds == 0:
-        found = _two_groups_beside(problem, trial.comparison, training[_FIRST_TASK].updates)
-    elif trial.beside is None:
+    if multi_round.rounds == 0:
+        found = _groups_beyond_mixes(problem, multi_round.comparison, training[_FIRST_TASK].updates)
+    elif multi_round.beyond_mixes is None:
         return None
     else:
-        first = len(trial.comparison.models)
-        chosen = training[_BESIDE_TASK]
+        first = len(multi_round.comparison.models)
+        chosen = training[_CHOICE_TASK]
         if len(chosen.models.unique()) < 2:
             return None
-        groups = _with_sides(trial.beside, chosen, models=(first + 1, first + 2))
-        found = replace(trial.beside, groups=groups, models=models[first:].clone())
+        groups = _with_sides(multi_round.beyond_mixes, chosen, models=(first + 1, first + 2))
+        found = replace(multi_round.beyond_mixes, groups=groups, models=models[first:].clone())
     return found if found is None or bool(found.models.isfinite().all()) else None
 
 
-def _two_groups_beside(problem: Problem, comparison: HoldoutComparison, updates: Rows) -> HoldoutComparison | None:
+def _groups_beyond_mixes(problem: Problem, comparison: HoldoutComparison, updates: Rows) -> HoldoutComparison | None:
     """Two groups that differ in more than their class mixes, and their models after a round; None where there are none.
 
     Args:
         problem: What is fixed for the run.
-        comparison: The confirmed groups in trial before that round, all with the same model.
+        comparison: The confirmed groups before that round, all with the same model.
         updates: The updates of that round by half A, (m', p). Half B then says whether the groups pay.
     """
     second = sides_beyond_class_mixes(problem.layout, updates)
@@ -284,61 +287,64 @@ def _two_groups_beside(problem: Problem, comparison: HoldoutComparison, updates:
     groups = with_confirmed_split(single_group(len(clients)), 0, *sides)
     # No test has confirmed them: half A alone has made them, and the t-test on half B decides.
     decision = _with_values(comparison.decision, beyond_mixes=1.0)
-    return _in_trial(comparison, groups, models, comparison.round, gain_level=CLEAR_LEVEL, decision=decision)
+    return _unmeasured(comparison, groups, models, comparison.round, gain_level=CLEAR_LEVEL, decision=decision)
 
 
-def _with_sides(beside: HoldoutComparison, training: _Training, models: tuple[int, int]) -> GroupTree:
+def _with_sides(known: HoldoutComparison, training: _Training, models: tuple[int, int]) -> GroupTree:
     """Two groups in which each client that has trained is in that of the model that it has chosen."""
-    places = torch.searchsorted(beside.clients, training.updates.clients)
-    inside = beside.groups.inside.clone()
+    places = torch.searchsorted(known.clients, training.updates.clients)
+    inside = known.groups.inside.clone()
     for side, model in enumerate(models, start=1):
         inside[side, places] = training.models == model
-    return replace(beside.groups, inside=inside)
+    return replace(known.groups, inside=inside)
 
 
-def trial_events(
-    before: Mapping[int, GroupTrial], after: Mapping[int, GroupTrial], decided: Container[int], nodes: torch.Tensor
+def multi_round_events(
+    before: Mapping[int, MultiRoundComparison],
+    after: Mapping[int, MultiRoundComparison],
+    decided: Container[int],
+    nodes: torch.Tensor,
 ) -> tuple[dict[str, Any], ...]:
-    """An event for every trial that begins, or that ends without a decision.
+    """An event for every comparison that begins, or that ends without a decision.
 
     Args:
-        before: The trials before a round, by cluster.
-        after: The trials after it.
-        decided: The clusters whose trial has ended with a decision.
+        before: The comparisons before a round, by cluster.
+        after: Those after it.
+        decided: The clusters whose comparison has ended with a decision.
         nodes: The tree node of each cluster, (k,).
     """
-    begun = [("trial", cluster) for cluster in after if cluster not in before]
-    ended = [("trial_given_up", cluster) for cluster in before if cluster not in after and cluster not in decided]
+    begun = [("multi_round", cluster) for cluster in after if cluster not in before]
+    ended = [("multi_round_given_up", cluster) for cluster in before if cluster not in after and cluster not in decided]
     return tuple({"kind": kind, "node": int(nodes[cluster])} for kind, cluster in [*begun, *ended])
 
 
-def _with_losses(trial: GroupTrial, report: Report) -> GroupTrial:
-    """The trial with the losses of those who have measured in a round."""
-    clients = trial.comparison.clients
-    losses = torch.cat([each.losses_by_share for each in trial.comparisons], dim=1)
-    for name, candidates in trial.candidates().items():
+def _with_losses(multi_round: MultiRoundComparison, report: Report) -> MultiRoundComparison:
+    """The comparison with the losses of those who have measured in a round."""
+    clients = multi_round.comparison.clients
+    losses = torch.cat([each.losses_by_share for each in multi_round.comparisons], dim=1)
+    for name, candidates in multi_round.candidates().items():
         result = report.results[loss_task(name)]
         here = torch.isin(result.updates.clients, clients)
         places = torch.searchsorted(clients, result.updates.clients[here])
         losses[places, candidates[places].flatten()] = bounded_losses(result.losses[here])
-    count = len(trial.comparison.models)
-    comparison = replace(trial.comparison, losses_by_share=losses[:, :count].clone())
-    if trial.beside is None:
-        return replace(trial, comparison=comparison)
+    count = len(multi_round.comparison.models)
+    comparison = replace(multi_round.comparison, losses_by_share=losses[:, :count].clone())
+    if multi_round.beyond_mixes is None:
+        return replace(multi_round, comparison=comparison)
     of_all = losses[:, :1]
-    beside = replace(trial.beside, losses_by_share=torch.cat([of_all, losses[:, count + 1 :]], dim=1))
-    return replace(trial, comparison=comparison, beside=beside)
+    beyond_mixes = replace(multi_round.beyond_mixes, losses_by_share=torch.cat([of_all, losses[:, count + 1 :]], dim=1))
+    return replace(multi_round, comparison=comparison, beyond_mixes=beyond_mixes)
 
 
-def trial_decision(trial: GroupTrial, round: int, *, holdout_check: bool) -> ClusterSplit:
-    """Which groups of a trial get a cluster each: of two splits that lower the loss, the one that lowers it more.
+def multi_round_decision(multi_round: MultiRoundComparison, round: int, *, holdout_check: bool) -> ClusterSplit:
+    """Which groups get a cluster each: of two splits that lower the loss, the one that lowers it more.
 
     Args:
-        trial: One in which enough have measured.
+        multi_round: One in which enough have measured.
         round: The round of the last answers.
         holdout_check: Whether a split must lower the loss.
     """
-    decided, *others = (split_decision(each, round, holdout_check=holdout_check) for each in trial.comparisons)
+    decided, *others = (split_decision(each, round, holdout_check=holdout_check) for each in multi_round.comparisons)
     for other in others:
         gains_more = other.decision.values["gain"] > decided.decision.values["gain"]
         if other.count > 1 and (decided.count == 1 or gains_more):
