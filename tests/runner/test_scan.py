@@ -6,6 +6,7 @@ import pytest
 
 from fedstrata import cli
 from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError
 from fedstrata.runner.scan import scan_experiment
 
 
@@ -80,3 +81,8 @@ except SystemExit as stop:
 
 def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:
     assert scan_experiment(load_experiment()).layer is not None
+
+
+def test_an_experiment_whose_server_sees_sums_alone_is_not_scanned() -> None:
+    with pytest.raises(ExperimentError, match="secure_aggregation = true: expected false to scan layers"):
+        scan_experiment(load_experiment({**digits("iid"), "privacy": {"secure_aggregation": True}}), 2)

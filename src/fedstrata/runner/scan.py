@@ -36,6 +36,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
+from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, play_rounds, timed_reply
 
@@ -93,8 +94,14 @@ def scan_experiment(
         show: Takes a line for each warning about the data, and after every round.
 
     Raises:
-        InputError: When something that the experiment names does not exist or does not fit.
+        InputError: When something that the experiment names does not exist or does not fit, or the server of the
+            experiment sees no single updates.
     """
+    if experiment.privacy.secure_aggregation:
+        raise ExperimentError(
+            "privacy.secure_aggregation = true: expected false to scan layers, as a scan compares single updates, "
+            "which the server would not see; leave it out to learn about the clients in a simulation"
+        )
     fedavg = experiment.algorithm.model_validate({"name": "fedavg"})
     algorithm = _ScannedFedAvg()
     with one_thread():
