@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedstrata.core import Clients, LocalTraining, Plan
-from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, registry
-from fedstrata.engine.registry import EngineCandidate, choose_engine, engine_candidates, measure_seconds
+from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, benchmark
+from fedstrata.engine.benchmark import EngineCandidate, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.models import make
@@ -59,10 +59,10 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
         assert task.stream == "auto" and not any(task.save_local)
 
 
-def test_a_trial_takes_clients_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_takes_clients_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is 0.8 ms for the four steps of a client, and little for its samples."""
-    monkeypatch.setattr(registry, "_TRIAL_SECONDS", 0.006)
-    plan, steps = registry._trial(spec, TRAINING, COHORT)
+    monkeypatch.setattr(benchmark, "_BENCHMARK_SECONDS", 0.006)
+    plan, steps = benchmark._benchmark_plan(spec, TRAINING, COHORT)
     assert plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] and steps == 28
 
 
@@ -94,7 +94,7 @@ def test_the_estimate_of_operations_is_near_the_count_of_torch(name: str, shape:
     inputs = torch.zeros(2, *shape)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(inputs)
-    assert registry._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert benchmark._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 class Reader(nn.Module):
@@ -125,7 +125,7 @@ class Named(nn.Module):
 def test_operations_of_a_text_network_are_those_of_its_recurrent_and_last_layer() -> None:
     """Two sentences of five words: 10 places, two operations for each of 3 (16 (8 + 16) + 2 16) and 16 3 weights."""
     inputs = torch.zeros(2, 5, dtype=torch.int64)
-    assert registry._operations(Reader().eval(), inputs) == 2 * 10 * (3 * (16 * 24 + 32) + 48)
+    assert benchmark._operations(Reader().eval(), inputs) == 2 * 10 * (3 * (16 * 24 + 32) + 48)
 
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
@@ -170,7 +170,7 @@ def test_an_engine_that_cannot_do_it_is_left_out(
     def fail(*_: object) -> Engine:
         raise error
 
-    monkeypatch.setattr(registry, "ENGINES", {**ENGINES, "batched": fail})
+    monkeypatch.setattr(benchmark, "ENGINES", {**ENGINES, "batched": fail})
     among = (EngineCandidate("loop"), EngineCandidate("batched"))
     _, why = choose_engine(spec, among, LocalTraining(batch=0), COHORT, 100_000, Clock({Loop: 0.01}))
     assert why == "loop: 100 steps/s"
@@ -195,7 +195,7 @@ def test_the_candidates_are_those_of_the_machine(
     assert "processes" not in {candidate.name for candidate in engine_candidates(spec, 1, device)}
 
 
-def test_a_trial_leaves_the_runs_random_numbers_alone(spec: SimulationSpec) -> None:
+def test_the_benchmark_leaves_the_runs_random_numbers_alone(spec: SimulationSpec) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -217,6 +217,6 @@ def test_seconds_are_those_of_the_second_time(spec: SimulationSpec, monkeypatch:
         def run(self, plan: Plan) -> Any:
             runs.append(plan)
 
-    monkeypatch.setattr(registry, "perf_counter", lambda: next(ticks))
-    plan, _ = registry._trial(spec, TRAINING, COHORT)
+    monkeypatch.setattr(benchmark, "perf_counter", lambda: next(ticks))
+    plan, _ = benchmark._benchmark_plan(spec, TRAINING, COHORT)
     assert measure_seconds(Counting(), plan) == 2.5 and runs == [plan, plan]
