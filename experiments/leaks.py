@@ -256,7 +256,7 @@ def _play(keys: Mapping[str, Any], rounds: int | None = None) -> tuple[RunSetup,
             setup.members.sample,
             stop=lambda state: state.round >= last,
             observe=lambda done: played.__setitem__(slice(None), [done]),
-            corrupt=setup.corrupt,
+            upload=setup.simulate_upload,
         )
         answer_plans(steps, partial(timed_reply, setup.clients))
     return setup, played[0]

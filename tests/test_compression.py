@@ -231,7 +231,7 @@ def test_local_noise_is_added_before_the_compression(tmp_path: Path) -> None:
     privacy = {"kind": "local", "noise_multiplier": 0.5}
     setup = build_run(load_experiment({**KEYS, "privacy": privacy, "network": KINDS["top_k"]}))
     plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
-    sent = setup.corrupt(plan, setup.clients.run(plan)).results[TRAIN].updates.values
+    sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
     assert bool(((sent != 0).sum(dim=1) == -(-setup.problem.layout.p // 10)).all())
 
 
@@ -239,7 +239,7 @@ def test_byzantine_clients_send_what_fits_into_the_form(tmp_path: Path) -> None:
     attack = {"kind": "noise", "share": 0.25}
     setup = build_run(load_experiment({**KEYS, "attack": attack, "network": KINDS["top_k"]}))
     plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
-    sent = setup.corrupt(plan, setup.clients.run(plan)).results[TRAIN].updates.values
+    sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
     assert int((sent != 0).sum(dim=1).max()) == -(-setup.problem.layout.p // 10)
 
 

@@ -181,7 +181,7 @@ def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
     setting = case.busy
     state = setting.algorithm.init(setting.problem)
     for turn in case.eventful:
-        state, _ = setting.members.before(state, state.round + 1)
+        state, _ = setting.members.apply_events(state, state.round + 1)
         plan = setting.algorithm.plan(setting.problem, state, turn.cohort)
         assert same(state, turn.before) and same(plan, turn.plan)
         state, notes = setting.algorithm.update(setting.problem, state, turn.report)

@@ -104,7 +104,7 @@ def play(
     state, turns = algorithm.init(problem) if start is None else start, list[Turn]()
     for _ in range(rounds):
         round = state.round + 1
-        state, _events = members.before(state, round)
+        state, _events = members.apply_events(state, round)
         cohort, absent = sample_cohort(problem.seed, round, members.active(round), fraction, dropout)
         plan, devices = algorithm.plan(problem, state, cohort), setup.clients.store.tensors()
         report = setup.clients.run(plan.only(~torch.isin(plan.cohort, absent)))

@@ -59,7 +59,7 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
         assert task.stream == "auto" and not any(task.save_local)
 
 
-def test_the_benchmark_takes_clients_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_are_taken_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is 0.8 ms for the four steps of a client, and little for its samples."""
     monkeypatch.setattr(benchmark, "_BENCHMARK_SECONDS", 0.006)
     plan, steps = benchmark._benchmark_plan(spec, TRAINING, COHORT)

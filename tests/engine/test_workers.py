@@ -13,7 +13,7 @@ from small import fit_of, plan_of
 
 from fedstrata.engine import Loop, Parallel
 from fedstrata.engine.parallel import messages
-from fedstrata.engine.parallel.messages import Lender, ReceivedMessage, SharedMessage, pack, unpack
+from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from fedstrata.errors import ResourceError
 from turns import same
@@ -148,7 +148,7 @@ def file_of(message: SharedMessage) -> int:
 
 @needs_memory_files
 def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told() -> None:
-    lender, unread = Lender(), list[int]()
+    lender, unread = BufferPool(), list[int]()
     with line() as (here, there):
         first = SharedMessage(torch.arange(4.0), lender)
         first.send(here)
@@ -173,7 +173,7 @@ def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told()
 
 @needs_memory_files
 def test_little_memory_is_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender = Lender()
+    lender = BufferPool()
     before = len(os.listdir("/proc/self/fd"))
     sent = [SharedMessage(torch.zeros(4), lender) for _ in range(6)]
     first, second, third, fourth = sent[2:]

@@ -52,30 +52,30 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
     members = of(join=[{"round": 3, "clients": [5]}], leave=[{"round": 2, "clients": [0]}])
-    state, events = members.before(initial_state(toy_problem(6)), 1)
+    state, events = members.apply_events(initial_state(toy_problem(6)), 1)
     assert state.labels.tolist() == [0, 0, 0, 0, 0, -1] and events == []
     assert state.tree[0].members == (0, 1, 2, 3, 4)
-    state, events = members.before(state, 2)
+    state, events = members.apply_events(state, 2)
     assert state.labels.tolist() == [-1, 0, 0, 0, 0, -1] and events == [{"kind": "leave", "clients": [0]}]
 
 
 def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
     members = of(change=[{"round": 2, "client": 1, "takes_data_of": 5}])
     assert members.active(1).tolist() == [0, 1, 2, 3, 4]
-    state, _ = members.before(initial_state(toy_problem(6)), 1)
-    state, events = members.before(state, 2)
+    state, _ = members.apply_events(initial_state(toy_problem(6)), 1)
+    state, events = members.apply_events(state, 2)
     assert state.labels.tolist() == [0, -1, 0, 0, 0, -1] and state.waiting[1] == 0
     assert events == [{"kind": "change", "clients": [1]}]
 
 
 def test_misplaced_clients_are_put_into_another_cluster() -> None:
     members, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
-    untouched, events = members.before(state, 2)
+    untouched, events = members.apply_events(state, 2)
     assert torch.equal(untouched.labels, state.labels) and events == []  # there is only one cluster
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
-    moved, events = members.before(two, 2)
+    moved, events = members.apply_events(two, 2)
     assert int((moved.labels != two.labels).sum()) == 3 and events[0]["kind"] == "misplace"
     assert moved.tree[1].members == tuple((moved.labels == 0).nonzero().flatten().tolist())
 
@@ -83,13 +83,13 @@ def test_misplaced_clients_are_put_into_another_cluster() -> None:
 def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_clusters() -> None:
     """Round 1 has one cluster, which is split in round 1: those of round 1 are misplaced before round 2, once."""
     members, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
-    assert members.before(state, 1)[1] == []
+    assert members.apply_events(state, 1)[1] == []
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
-    moved, events = members.before(two, 2)
+    moved, events = members.apply_events(two, 2)
     assert [event["kind"] for event in events] == ["misplace"] and int((moved.labels != two.labels).sum()) == 3
-    assert members.before(two, 3)[1] == []
+    assert members.apply_events(two, 3)[1] == []
 
 
 def tree() -> tuple[core.Node, ...]:

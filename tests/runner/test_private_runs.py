@@ -44,7 +44,7 @@ def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
         setup.members.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
-        corrupt=setup.corrupt,
+        upload=setup.simulate_upload,
     )
     models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
     return models

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
-from fedstrata.config.folder import labels_of, numbered, vacant
+from fedstrata.config.folders import next_run_folder, require_new_folder
+from fedstrata.config.selection import labels_of
 from fedstrata.config.tables import NO_METHOD
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
@@ -88,8 +89,8 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
         RecordError: When none of them is a finished run, when they differ in more than algorithm and seed, when two
             are the same run, or when the folder of the comparison holds something.
     """
-    folder_out = numbered("compare", resume=False) if out is None else out
-    vacant(folder_out)
+    folder_out = next_run_folder("compare", resume=False) if out is None else out
+    require_new_folder(folder_out)
     experiments = dict[Path, Mapping[str, Any]]()
     outcomes = dict[Path, Outcome]()
     left_out = dict[Path, str]()

@@ -16,7 +16,7 @@ from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.comparison.job_log import JobLog
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import Experiment, folder_of
-from fedstrata.config.folder import vacant
+from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import State
 from fedstrata.engine.shared_work import LocalStores
@@ -25,7 +25,7 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, objective_of, on_same_clients, problem_of, rehearse
+from fedstrata.runner.build import RunSetup, build_run, check_first_plan, objective_of, on_same_clients, problem_of
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
@@ -69,7 +69,7 @@ def compare_experiments(
             """Keep others out of the folder, which is made if need be."""
             stack.enter_context(folder_lock(root_folder(out)))
             if not resume:
-                vacant(out)  # another process may have written into it in the meantime
+                require_new_folder(out)  # another process may have written into it in the meantime
 
         if resume:
             lock()
@@ -227,7 +227,7 @@ class _RunQueue:
             if not same_shape or objective_of(experiment) != setup.objective:
                 continue
             try:
-                rehearse(experiment.algorithm_of(), problem_of(experiment, form.shape, form.output_shape))
+                check_first_plan(experiment.algorithm_of(), problem_of(experiment, form.shape, form.output_shape))
             except InputError as error:
                 raise type(error)(f"{experiment.title}: {error}") from None
 

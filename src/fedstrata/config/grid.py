@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from fedstrata.config.folder import check_seeds, comparison_folder, titles_of_one_folder
+from fedstrata.config.folders import titles_of_one_folder
 from fedstrata.config.reading import Source, load_experiment, parse_value
+from fedstrata.config.selection import check_seeds, comparison_folder
 from fedstrata.config.tables import Experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.files import parse_toml

@@ -133,13 +133,13 @@ class Loop:
                     continue  # one of two halves of a single sample
                 local = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
                 # Tasks of one client with the same candidates take the same one, whatever fold they train on.
-                judging = self._client_data.train(client, task.selection_fold, plan.round)
+                selection_samples = self._client_data.train(client, task.selection_fold, plan.round)
                 candidates = task.candidates[row]
                 end = ends.get(task.continues)
                 starts = candidate_rows(plan, task, row, local, end, self._layout.spans)
                 # The scores of one task serve the next one, unless the client's own tensors change the models.
                 known = None if local or end is not None else scores.setdefault(task.selection_fold, {})
-                place, losses = self._choose(candidates, starts, judging, known, task.selection_metric)
+                place, losses = self._choose(candidates, starts, selection_samples, known, task.selection_metric)
                 taken = int(candidates[place])
                 start = starts(place)
                 end = self._train(plan, task, client, index, start, plan.models[taken])

@@ -264,7 +264,7 @@ class Registrar:
     ) -> None:
         """Ask no node yet."""
         self._grid = grid
-        self._question = write_run_config(config, layout_of(config.network()))
+        self._request = write_run_config(config, layout_of(config.network()))
         self._wait_seconds = wait_seconds
         self._tell = tell
         self._clock = clock
@@ -342,7 +342,7 @@ class Registrar:
             due = self._next.get(node, _NextQuestion(now, _FIRST_WAIT / 2))
             if now >= due.time and self._refused.get(node) != online:
                 request = Payload({"client": INFO_REQUEST.write(InfoRequest(self._ids.get(node)))})
-                messages[node] = message_to(node, REGISTER, encode(self._question | request), round, self._lifetime)
+                messages[node] = message_to(node, REGISTER, encode(self._request | request), round, self._lifetime)
                 wait = min(2 * due.wait, _LONGEST_WAIT)
                 self._next[node] = _NextQuestion(now + wait, wait)
         self._open |= send(self._grid, messages)

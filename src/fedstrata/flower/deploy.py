@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedstrata.config import Experiment, choose, dumps, load_experiment
-from fedstrata.config.folder import vacant
+from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
 from fedstrata.quoting import shown
@@ -61,7 +61,7 @@ def init(
     from fedstrata.flower.payload import flower
 
     flower()
-    vacant(folder)
+    require_new_folder(folder)
     with tempfile.TemporaryDirectory() as beside:
         _copy_modules(experiment, Path(beside))
         refuse_unknown_modules(experiment, Path(beside))

@@ -40,10 +40,10 @@ from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
 from fedstrata.runner.build import (
     RunSetup,
+    check_first_plan,
     compression_of,
     objective_of,
     problem_of,
-    rehearse,
     spreads_units,
     with_personal_stage,
 )
@@ -208,7 +208,7 @@ def _run_setup(
     problem = replace(problem, truth=truth, public=public, predict=clients.predict)
     algorithm = experiment.algorithm_of()
     personal = experiment.personal_of()
-    rehearse(algorithm, problem, personal)
+    check_first_plan(algorithm, problem, personal)
     check_probes(experiment, algorithm, problem)
     joins = _joins(experiment, clients.registry)
 
@@ -241,7 +241,7 @@ def _run_setup(
         personal=personal,
         private=private,
         compression=compression_of(experiment, problem.layout),
-        arrives_unpacked=True,
+        uploads_are_decoded=True,
     )
     return setup, joins
 

@@ -13,7 +13,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.config.folder import recorded
+from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
@@ -56,7 +56,7 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     record = Folder(folder.resolve())
     record.summary()
     # A few newcomers need no other device than the processor.
-    experiment = load_experiment(recorded(folder), ("engine.name=loop", "engine.device=cpu"))
+    experiment = load_experiment(experiment_file_of(folder), ("engine.name=loop", "engine.device=cpu"))
     newcomers = _read(experiment, paths)
     with one_thread():
         setup = build_run(experiment)

@@ -93,7 +93,7 @@ class RunSetup:
         sums: The terms of the sums that the server sees in place of updates. On real devices they are not here: the
             devices keep to them.
         compression: How clients compress their updates; None where they do not.
-        arrives_unpacked: Whether reports are as the server has them already, as those of real devices are.
+        uploads_are_decoded: Whether the reports of the clients are decompressed already, as those of real devices are.
     """
 
     problem: Problem
@@ -115,20 +115,20 @@ class RunSetup:
     trigger: Trigger | None = None
     sums: SumTerms = field(default_factory=SumTerms)
     compression: Compression | None = None
-    arrives_unpacked: bool = False
+    uploads_are_decoded: bool = False
 
     @property
     def everyone(self) -> torch.Tensor:
         """All client ids, (n,)."""
         return torch.arange(self.problem.clients)
 
-    def corrupt(self, plan: Plan, report: Report) -> Report:
+    def simulate_upload(self, plan: Plan, report: Report) -> Report:
         """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
         if self.client_noise is not None:
             report = self.client_noise.of_report(plan, report)
         if self.byzantine is not None:
             report = self.byzantine.corrupt(plan, report)
-        if self.compression is not None and not self.arrives_unpacked:
+        if self.compression is not None and not self.uploads_are_decoded:
             # Nothing else fits into what travels, whoever sends it.
             report = self.compression.of_report(plan, report, self.clients.store)
         return report
@@ -148,7 +148,7 @@ class RunSetup:
 
 
 def build_run(experiment: Experiment) -> RunSetup:
-    """Make the network, rehearse the algorithm, then read and partition the data.
+    """Make the network, check_first_plan the algorithm, then read and partition the data.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit.
@@ -164,7 +164,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     if info is not None:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
         rehearsed = problem_of(experiment, info.shape, outputs)
-        rehearse(algorithm, rehearsed, personal)
+        check_first_plan(algorithm, rehearsed, personal)
         private_run(experiment, rehearsed, algorithm, members)
         sum_terms(experiment, rehearsed, algorithm)
         check_probes(experiment, algorithm, rehearsed)
@@ -172,7 +172,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
     problem = problem_of(experiment, dataset.shape, dataset.outputs)
-    rehearse(algorithm, problem, personal)
+    check_first_plan(algorithm, problem, personal)
     private = private_run(experiment, problem, algorithm, members)
     problem = with_central_privacy(problem, private)
     check_probes(experiment, algorithm, problem)
@@ -267,7 +267,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     members = _weighted(membership(experiment), experiment, setup.client_data)
     algorithm = experiment.algorithm_of()
     personal = experiment.personal_of()
-    rehearse(algorithm, problem, personal)
+    check_first_plan(algorithm, problem, personal)
     private = private_run(experiment, problem, algorithm, members)
     problem = with_central_privacy(problem, private)
     sums = sum_terms(experiment, problem, algorithm)
@@ -550,7 +550,7 @@ def schedule_of(local: LocalTable) -> LearningRateSchedule:
     )
 
 
-def rehearse(algorithm: Algorithm[Any], problem: Problem, personal: PersonalMethod | None = None) -> None:
+def check_first_plan(algorithm: Algorithm[Any], problem: Problem, personal: PersonalMethod | None = None) -> None:
     """Ask for a first plan as if all clients were in one group, so that wrong layers are found before data is read.
 
     Raises:

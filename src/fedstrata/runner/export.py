@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from safetensors.torch import save
 
-from fedstrata.config.folder import nearest_existing, vacant
+from fedstrata.config.folders import nearest_existing, require_new_folder
 from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.files import replace_file
 from fedstrata.models.trained import TrainedModel
@@ -79,7 +79,7 @@ def export_models(
     format_of(format)
     folder = Path(target)
     remedy = "give another target"
-    vacant(folder, "folder", f"remove it, or {remedy}", remedy)
+    require_new_folder(folder, "folder", f"remove it, or {remedy}", remedy)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
     with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
         written = _write_models(run, Path(draft), clients, format)

@@ -144,7 +144,7 @@ class Membership:
         draw = generator(self.seed, "scored", round)
         return clients[torch.randperm(len(clients), generator=draw)[: self.scored].sort().values]
 
-    def before(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
+    def apply_events(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
         """The state with what happens between round - 1 and round, and an event for each."""
         events: list[dict[str, Any]] = []
         if round == 1:

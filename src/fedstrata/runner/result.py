@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.config.folder import recorded
+from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat
@@ -73,7 +73,7 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment, every default written out."""
-        return load_experiment(recorded(self.folder), find_data=False)
+        return load_experiment(experiment_file_of(self.folder), find_data=False)
 
     @cached_property
     def state(self) -> State:

@@ -84,9 +84,9 @@ def play_rounds(
     *,
     stop: Callable[[StateT], bool],
     observe: Callable[[PlayedRound[StateT]], None],
-    change: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
+    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
-    corrupt: Callable[[Plan, Report], Report] = lambda plan, report: report,
+    upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
     summed: Callable[[Plan, Report], Summed] = lambda plan, report: Summed(report),
     checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
@@ -99,9 +99,9 @@ def play_rounds(
         sample: Draws who takes part in a round.
         stop: Is asked before every round whether there shall be no more.
         observe: Is called after every round.
-        change: Returns the state with what happens to clients before a round, and the events.
+        apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
-        corrupt: Returns what the server gets of a report, where some clients are Byzantine.
+        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
         summed: Returns what the server sees of that, where it sees sums alone.
         checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
@@ -109,13 +109,13 @@ def play_rounds(
     def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
         # A function of its own, so that nothing of a round is kept in memory during the next one.
         began = perf_counter()
-        changed, events = change(before, before.round + 1)
+        changed, events = apply_events(before, before.round + 1)
         sampled = sample(before.round + 1)
         plan = algorithm.plan(problem, changed, sampled.cohort)
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        seen = summed(plan, corrupt(plan, reply.report))
+        seen = summed(plan, upload(plan, reply.report))
         absent = {**reply.absent, **seen.absent}
         reply = reply._replace(report=seen.report, absent=absent, events=(*reply.events, *seen.events))
         received = _received(problem, plan, reply, checked=checked)

@@ -257,9 +257,9 @@ def run_steps(
                 setup.members.sample,
                 stop=lambda state: state.round >= experiment.rounds or stop(),
                 observe=recorder.write,
-                change=setup.members.before,
+                apply_events=setup.members.apply_events,
                 evaluate=recorder.evaluations,
-                corrupt=setup.corrupt,
+                upload=setup.simulate_upload,
                 summed=setup.summed,
             )
             if recorder.unsaved:

@@ -116,7 +116,7 @@ def scan_experiment(
             setup.members.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
-            corrupt=setup.corrupt,
+            upload=setup.simulate_upload,
         )
         state = answer_plans(steps, partial(timed_reply, setup.clients))
         return scan_layers(problem.layout, state.evidence, problem.generator("scout", rounds))

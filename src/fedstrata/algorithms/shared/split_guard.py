@@ -14,12 +14,12 @@ from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.algorithms.shared.split_half import (
     Participants,
     add_fold_tasks,
-    answering_cohort,
     fold_updates,
     is_split_half_round,
     needed_samples,
     next_level,
     select_participants,
+    selected_clients,
     usable_sizes,
 )
 from fedstrata.clustering import PermutationResult
@@ -99,7 +99,7 @@ def run_split_half_tests(problem: Problem, state: State, guard: GuardState, repo
     """
     round = state.round + 1
     tests = _tests(state, guard)
-    participants = _participants(problem, state, guard, alpha, answering_cohort(report))
+    participants = _participants(problem, state, guard, alpha, selected_clients(report))
     for cluster, sent in fold_updates(report, participants).items():
         known = tests[cluster]
         evidence = with_round(problem.layout, known.evidence, sent, state.labels == cluster)

@@ -279,7 +279,7 @@ def usable_sizes(
     return known
 
 
-def answering_cohort(report: Report) -> torch.Tensor:
+def selected_clients(report: Report) -> torch.Tensor:
     """The clients that a round selected, ids; those that answered where nobody noted it."""
     return report.results[TRAIN].updates.clients if report.cohort is None else report.cohort
 

@@ -16,7 +16,7 @@ from fedstrata.algorithms.shared.directions import no_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.norms import no_norms
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, answering_cohort, usable_sizes
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.strata.conclusions import conclude
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
 from fedstrata.algorithms.strata.multi_round import multi_round_events
@@ -160,7 +160,7 @@ class Strata:
         reassigned = reassigned_clients(before, labels)
         checked = self._check_updates(problem, before, report, labels, reassigned)
         participants = clusters_to_test(
-            problem, checked.state, self.alpha, self.folds, answering_cohort(checked.report)
+            problem, checked.state, self.alpha, self.folds, selected_clients(checked.report)
         )
 
         # 1. Conclude hold-out comparisons of one and of several rounds.

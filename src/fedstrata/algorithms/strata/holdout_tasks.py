@@ -61,9 +61,9 @@ def add_evaluation_tasks(
     """
     if not comparisons:
         return plan
-    asked = _questions(plan, comparisons)
-    questions = [asked.get(client, _Question()) for client in plan.cohort.tolist()]
-    candidates = padded_candidates([each.models for each in questions])
+    asked = _eval_requests(plan, comparisons)
+    requests = [asked.get(client, _EvalRequest()) for client in plan.cohort.tolist()]
+    candidates = padded_candidates([each.models for each in requests])
     evaluation = replace(
         plan.tasks[TRAIN],
         candidates=candidates,
@@ -81,16 +81,16 @@ def add_evaluation_tasks(
         models=torch.cat([plan.models, *(comparison.all_models for comparison, _ in comparisons)]),
         tasks={
             **plan.tasks,
-            **_loss_tasks(evaluation, layout, questions),
+            **_loss_tasks(evaluation, layout, requests),
             _ERRORS_TASK: replace(evaluation, selection_metric="errors"),
-            **_side_tasks(evaluation, questions),
+            **_side_tasks(evaluation, requests),
         },
         client_stats=statistics,
     )
 
 
 @dataclass(frozen=True)
-class _Question:
+class _EvalRequest:
     """What a client is asked. One that is in no comparison is asked nothing.
 
     Attributes:
@@ -106,43 +106,45 @@ class _Question:
     chooses_side: bool = False
 
 
-def _questions(plan: Plan, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]) -> dict[int, _Question]:
+def _eval_requests(
+    plan: Plan, comparisons: Sequence[tuple[HoldoutComparison, torch.Tensor]]
+) -> dict[int, _EvalRequest]:
     """What the clients of a plan are asked in comparisons, by id. The arguments are as in `add_evaluation_tasks`."""
-    found = dict[int, _Question]()
+    found = dict[int, _EvalRequest]()
     first = len(plan.models)
     for comparison, others in comparisons:
         start = first + len(comparison.models) if comparison.of_personal_models else -1
         for place, client in _unanswered(comparison, plan.cohort):
             models = [first + group for group in comparison.groups.models_for(place)]
-            found[client] = _Question(models, comparison.shares, start)
+            found[client] = _EvalRequest(models, comparison.shares, start)
         everything = list(range(first, first + len(comparison.groups)))
         for client in others.tolist():
-            found[client] = _Question(everything, comparison.shares, start, chooses_side=True)
+            found[client] = _EvalRequest(everything, comparison.shares, start, chooses_side=True)
         first += len(comparison.all_models)
     return found
 
 
-def _side_tasks(evaluation: LocalTask, questions: Sequence[_Question]) -> dict[str, LocalTask]:
+def _side_tasks(evaluation: LocalTask, requests: Sequence[_EvalRequest]) -> dict[str, LocalTask]:
     """The task by which stand-ins choose a side; none without stand-ins."""
-    if not any(each.chooses_side for each in questions):
+    if not any(each.chooses_side for each in requests):
         return {}
-    candidates = padded_candidates([each.models if each.chooses_side else () for each in questions])
+    candidates = padded_candidates([each.models if each.chooses_side else () for each in requests])
     return {_SIDE_TASK: replace(evaluation, candidates=candidates, fold="A", selection_fold="A")}
 
 
-def _loss_tasks(evaluation: LocalTask, layout: Layout, questions: Sequence[_Question]) -> dict[str, LocalTask]:
+def _loss_tasks(evaluation: LocalTask, layout: Layout, requests: Sequence[_EvalRequest]) -> dict[str, LocalTask]:
     """The task that measures losses, after one in which clients train by themselves where personal models are compared.
 
     Args:
         evaluation: The task that evaluates the models of groups as they are.
         layout: The layout of the network.
-        questions: What each client is asked, m.
+        requests: What each client is asked, m.
     """
-    starts = torch.tensor([[each.start] for each in questions])
+    starts = torch.tensor([[each.start] for each in requests])
     if not bool((starts >= 0).any()):
         return {_LOSS_TASK: evaluation}
-    candidates = [[model for model in each.models for _ in each.shares] for each in questions]
-    ways = [[share for _ in each.models for share in each.shares] for each in questions]
+    candidates = [[model for model in each.models for _ in each.shares] for each in requests]
+    ways = [[share for _ in each.models for share in each.shares] for each in requests]
     width = max([1, *map(len, ways)])
     padded = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in ways])
     own = replace(

@@ -85,7 +85,7 @@ def unpack(frame: Any, tensors: Sequence[Tensor]) -> Any:
     return tuple(unpack(part, tensors) for part in frame) if isinstance(frame, tuple) else frame
 
 
-class Lender:
+class BufferPool:
     """Memory of messages, which is written again when it has been given back."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class SharedMessage:
         ResourceError: When the disk has no room for what does not fit into memory.
     """
 
-    def __init__(self, thing: Any, lender: Lender | None = None) -> None:
+    def __init__(self, thing: Any, lender: BufferPool | None = None) -> None:
         """Write the tensors."""
         self._frame, tensors = pack(thing)
         self._places = []
@@ -150,7 +150,7 @@ class SharedMessage:
             self._handle = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._handle)
 
-    def _memory(self, lender: Lender | None) -> IO[bytes]:
+    def _memory(self, lender: BufferPool | None) -> IO[bytes]:
         """A file in memory, to be written from its beginning."""
         if lender is None:
             return os.fdopen(os.memfd_create("fedstrata"), "wb")

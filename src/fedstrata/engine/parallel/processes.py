@@ -26,7 +26,7 @@ import torch
 
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.parallel.messages import Lender, ReceivedMessage, SharedMessage
+from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
 from fedstrata.errors import EngineError
 
@@ -304,7 +304,7 @@ def run_worker(connection: Connection, interval: float = 0.0) -> None:
     Thread(target=_listen, args=(connection, received), daemon=True).start()
     show_progress = _progress_sender(connection, interval)
     spec = _next(received)
-    lender = Lender()
+    lender = BufferPool()
     engine = None
     while True:
         request = _next(received)
@@ -320,7 +320,7 @@ def run_worker(connection: Connection, interval: float = 0.0) -> None:
             reply.send(connection)
 
 
-def _answer(engine: Loop, request: ReceivedMessage, lender: Lender) -> SharedMessage:
+def _answer(engine: Loop, request: ReceivedMessage, lender: BufferPool) -> SharedMessage:
     """The reply to a request, in memory of replies that are no longer read."""
     asked = request.open()
     lender.take_back(request.given_back)

@@ -86,7 +86,7 @@ class Ray:
             tasks = {self._task.remote(*each): place for place, each in enumerate(given)}
             # After an error the other tasks go on to their end: Ray has crashed when one was cancelled as it ended.
             answers = dict[int, ShardReply]()
-            rivals = 1
+            attempts = 1
             while waiting := {task: place for task, place in tasks.items() if place not in answers}:
                 limit = max(self._timeout, _SLOWER * self._longest) if self._timeout else None
                 began = monotonic()
@@ -98,13 +98,13 @@ class Ray:
                 if not self._cores():
                     _logger.warning("Ray's cluster has no core now; waiting for a node")
                     continue
-                if rivals == MAX_HUNG:
+                if attempts == MAX_HUNG:
                     raise EngineError(
-                        f"expected answers from Ray's workers, found none for {limit:g} s, from {rivals} in turn with "
-                        "the same clients; if their work takes longer, raise engine.timeout"
+                        f"expected answers from Ray's workers, found none for {limit:g} s, from {attempts} in turn "
+                        "with the same clients; if their work takes longer, raise engine.timeout"
                     )
                 _logger.warning("no worker of Ray answered for %g s; others do the same work too", limit)
-                rivals += 1
+                attempts += 1
                 # The same work gives the same bits, whichever task is first.
                 again = zip(waiting.values(), cycle(self._tasks_beside_others()))
                 tasks |= {task.remote(*given[place]): place for place, task in again}

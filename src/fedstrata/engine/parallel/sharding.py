@@ -143,13 +143,13 @@ def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list
     for evaluation in plan.evaluations.values():
         for client in evaluation.clients.tolist():
             costs[client] += len(client_data.test(client, plan.round))
-    dealt: list[list[int]] = [[] for _ in range(workers)]
+    shards: list[list[int]] = [[] for _ in range(workers)]
     busy = [0] * workers
     for client in sorted(costs, key=lambda client: (-costs[client], client)):
         least = busy.index(min(busy))
-        dealt[least].append(client)
+        shards[least].append(client)
         busy[least] += costs[client]
-    return [tuple(shard) for shard in dealt if shard] or [()]
+    return [tuple(shard) for shard in shards if shard] or [()]
 
 
 def perform(engine: Loop, request: ShardRequest, shard: Shard) -> ShardReply:

@@ -175,7 +175,7 @@ class _Choice:
         client: The id of the client.
         candidates: The indices of the models, (c,); -1 for none.
         local: The tensors of its own that replace those of the model.
-        judging: The training samples on which several candidates are compared.
+        selection_samples: The training samples on which several candidates are compared.
         index: The samples that the client then trains on or is scored on.
         metric: What is compared, as in `LocalTask.selection_metric`.
         end: The model with which the client ended the task that it continues, (p,); None where there is none.
@@ -186,20 +186,20 @@ class _Choice:
     client: int
     candidates: Tensor
     local: Mapping[int, Tensor]
-    judging: Tensor
+    selection_samples: Tensor
     index: Tensor
     metric: str = "loss"
     end: Tensor | None = None
     shares: Tensor | None = None
 
     @property
-    def rivals(self) -> list[int]:
+    def scored_places(self) -> list[int]:
         """The places of the candidates among which the client has to choose; none if there is nothing to choose.
 
         One of two halves of a single sample has nothing to compare them on.
         """
         places = [place for place, model in enumerate(self.candidates.tolist()) if model >= 0]
-        return places if len(places) > 1 and len(self.judging) else []
+        return places if len(places) > 1 and len(self.selection_samples) else []
 
     def row(self, place: int) -> Tensor:
         """The model that a candidate stands for, (p,)."""
@@ -216,12 +216,13 @@ class _Choice:
 
 def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
     """The place of the candidate that is least wrong, for each client, the first on a tie; and all losses, (c,)."""
-    found = iter(EvalResults([each.request(place, each.judging) for each in choices for place in each.rivals]).read())
+    requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
+    found = iter(EvalResults(requests).read())
     chosen = []
     for each in choices:
         losses = torch.full((len(each.candidates),), torch.nan)
-        scores = islice(found, len(each.rivals))
-        values = [selection_value(each.metric, *score, len(each.judging)) for score in scores]
+        scores = islice(found, len(each.scored_places))
+        values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
         if values:
             losses[each.candidates >= 0] = torch.tensor(values)
         chosen.append((best_candidate(each.candidates, losses), losses))
@@ -259,10 +260,10 @@ class _Round:
         choices = list[_Choice]()
         for evaluation in self._plan.evaluations.values():
             for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
-                judging = self._client_data.train(client, round=before)
+                selection_samples = self._client_data.train(client, round=before)
                 index = self._client_data.held_out(client, evaluation.split, before)
                 local = self._local_tensors(client, evaluation.load_local)
-                choices.append(_Choice(self, client, candidates, local, judging, index))
+                choices.append(_Choice(self, client, candidates, local, selection_samples, index))
         return choices
 
     def choices(self, position: int) -> list[_Choice]:
@@ -278,14 +279,14 @@ class _Round:
                 limit = None if task.max_samples is None else int(task.max_samples[row])
                 index = self._client_data.train(client, task.fold, self._plan.round, limit)
                 if len(index):  # else it is one of two halves of a single sample
-                    judging = self._client_data.train(client, task.selection_fold, self._plan.round)
+                    selection_samples = self._client_data.train(client, task.selection_fold, self._plan.round)
                     local = self._local_tensors(client, task.load_local)
                     choice = _Choice(
                         round=self,
                         client=client,
                         candidates=task.candidates[row],
                         local=local,
-                        judging=judging,
+                        selection_samples=selection_samples,
                         index=index,
                         metric=task.selection_metric,
                         end=end_of((task.continues, client), None),

@@ -1,31 +1,32 @@
-"""What is to be run, and the folders in which runs and comparisons are recorded. Nothing is created here."""
+"""What is to be run, and where: the experiment of a run or those of a comparison, and its folder."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count, takewhile
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.config.folders import (
+    experiment_file_of,
+    file_name,
+    next_run_folder,
+    require_new_folder,
+    titles_of_one_folder,
+)
 from fedstrata.config.objects import algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
-from fedstrata.config.tables import EngineTable, Experiment
-from fedstrata.data.column_roles import TRIAL_COLUMN
-from fedstrata.errors import ExperimentError, RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
-from fedstrata.folder_lock import LOCK_FILE
+from fedstrata.config.resume import begun_experiment, begun_experiments
+from fedstrata.config.tables import Experiment
+from fedstrata.errors import ExperimentError
 from fedstrata.key_errors import unknown
 from fedstrata.limits import MAX_RUNS, MAX_SEED
-from fedstrata.quoting import dotted, shown
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ
+from fedstrata.quoting import shown
 
-EMPTY: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def choose(
@@ -34,8 +35,8 @@ def choose(
     out: Path | str | None = None,
     *,
     resume: bool = False,
-    tables: Mapping[str, Any] = EMPTY,
-    objective: Mapping[str, Any] = EMPTY,
+    tables: Mapping[str, Any] = _NOTHING,
+    objective: Mapping[str, Any] = _NOTHING,
 ) -> tuple[Experiment, Path]:
     """Choose the experiment of a run and its folder.
 
@@ -55,116 +56,20 @@ def choose(
     """
     if resume and out is not None and source is None:
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
-        source = recorded(Path(out))
+        source = experiment_file_of(Path(out))
     given = {name: table for name, table in tables.items() if table is not None}
     experiment = load_experiment(source, [*objective_sets(objective), *sets], tables=given)
-    name = f"{_stem(source)}-{_file_name(experiment.algorithm.name)}-{experiment.seed}"
-    folder = numbered(name, resume) if out is None else Path(out)
+    name = f"{_stem(source)}-{file_name(experiment.algorithm.name)}-{experiment.seed}"
+    folder = next_run_folder(name, resume) if out is None else Path(out)
     if resume:
-        return _begun(experiment, folder), folder
-    vacant(folder)
+        return begun_experiment(experiment, folder), folder
+    require_new_folder(folder)
     return experiment, folder
 
 
 def _stem(source: Source) -> str:
     """Return the name with which the names of the run folders of a source begin."""
     return Path(source).stem if isinstance(source, Path | str) else "default"
-
-
-def numbered(name: str, resume: bool) -> Path:
-    """Return a new folder in ``runs``, numbered from the second on; to resume, the latest that exists."""
-    taken = takewhile(Path.exists, (Path("runs", name if i == 1 else f"{name}-{i}") for i in count(1)))
-    existing = list(taken)
-    if resume and existing:
-        return existing[-1]
-    return Path("runs", f"{name}-{len(existing) + 1}" if existing else name)
-
-
-def vacant(
-    folder: Path,
-    kind: str = "run folder",
-    remedy_if_taken: str = "continue a run with --resume, or give another --out",
-    remedy: str = "give another --out",
-) -> None:
-    """Refuse a folder that holds something, or that cannot be made.
-
-    Args:
-        folder: The folder.
-        kind: What it is called in the message.
-        remedy_if_taken: What to do if it holds something.
-        remedy: What to do if it cannot be made.
-
-    Raises:
-        RecordError: When it is such a folder.
-    """
-    try:
-        if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK_FILE}):
-            raise RecordError(
-                f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {remedy_if_taken}"
-            )
-        nearest = nearest_existing(folder)
-        reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {remedy}")
-
-
-def nearest_existing(path: Path) -> Path:
-    """Return a path if something is there, or else the nearest of the folders above it that exists."""
-    return next(place for place in (path, *path.absolute().parents) if place.exists())
-
-
-def recorded(folder: Path) -> Path:
-    """Return the experiment file of a run folder. It can be read without waiting and without filling the memory.
-
-    Raises:
-        RecordError: When there is none, or something in the folder is a link.
-    """
-    file = folder / "experiment.toml"
-    try:
-        refuse_links(folder, RUN_FOLDER_ENTRIES)
-        with open_file(file, MOST_BYTES_OF_EXPERIMENT):
-            return file
-    except (OSError, ValueError):
-        raise RecordError(
-            f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; start a run without --resume"
-        ) from None
-
-
-def _begun(given: Experiment, folder: Path) -> Experiment:
-    """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
-    own = load_experiment(recorded(folder))
-    if given.rounds < own.rounds:
-        raise ExperimentError(
-            f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
-            "a run can be extended, not shortened"
-        )
-    _refuse_changed_keys(given, own, folder)
-    workers = given.engine.workers or own.engine.workers
-    engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
-    data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
-    free = {"rounds": given.rounds, "records": given.records, "report": given.report}
-    return own.model_copy(update={**free, "data": data, "engine": engine})
-
-
-def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> None:
-    """Refuse an experiment with other keys than the run folder, where results depend on them."""
-    known = flatten_keys(own.model_dump(exclude_none=True))
-    wanted = flatten_keys(given.model_dump(exclude_none=True))
-    place = repr(str(folder / "experiment.toml"))
-    remedy = "resume with the same experiment, or start a run without --resume"
-    for path, value in wanted.items():
-        # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
-        if not left_open and (path not in known or known[path] != value):
-            found = shown(known[path]) if path in known else "nothing"
-            raise ExperimentError(f"{dotted(path)} = {shown(value)}: expected {found}, as in {place}; {remedy}")
-    for path, value in known.items():
-        # A run writes down the unit that recordings have of their own.
-        own_unit = path == ("data", "unit") and value == TRIAL_COLUMN
-        if path not in wanted and not own_unit and not may_differ(path):
-            raise ExperimentError(f"{dotted(path)}: expected {shown(value)}, as in {place}, found nothing; {remedy}")
 
 
 def choose_all(
@@ -268,11 +173,11 @@ def comparison_folder(
     Raises:
         RecordError: When the folder holds something (to start) or no run of the comparison (to resume).
     """
-    folder = numbered(f"{_stem(source)}-{kind}", resume) if out is None else Path(out)
+    folder = next_run_folder(f"{_stem(source)}-{kind}", resume) if out is None else Path(out)
     if not resume:
-        vacant(folder)
+        require_new_folder(folder)
         return tuple(wanted), folder
-    return _resumed_comparison(wanted, folder), folder
+    return begun_experiments(wanted, folder), folder
 
 
 class _Entry(NamedTuple):
@@ -332,27 +237,6 @@ def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
-def folder_of(comparison: Path, experiment: Experiment) -> Path:
-    """Return the run folder of an experiment in the folder of a comparison."""
-    return comparison / f"{_file_name(experiment.title)}-{experiment.seed}"
-
-
-def titles_of_one_folder(experiments: Iterable[Experiment]) -> tuple[str, str] | None:
-    """Return what the first two different experiments are called whose runs would have one folder; None for none."""
-    titles: dict[Path, str] = {}
-    for each in experiments:
-        folder = folder_of(Path(), each)
-        if folder in titles:
-            return titles[folder], each.title
-        titles[folder] = each.title
-    return None
-
-
-def _file_name(title: str) -> str:
-    """Write what a run is called so that every file system takes it: ``mine:Mine k=2`` becomes ``mine_Mine_k=2``."""
-    return re.sub(r"[^\w.=-]", "_", title)
-
-
 def _require_distinct(key: str, values: Iterable[object]) -> None:
     """Refuse an option without values, or with a value given twice."""
     times = Counter(values)
@@ -360,23 +244,3 @@ def _require_distinct(key: str, values: Iterable[object]) -> None:
     if twice or not times:
         found = f"{twice[0]} more than once" if twice else "nothing"
         raise ExperimentError(f"{key}: expected names or numbers between commas, each once, found {found}")
-
-
-def _resumed_comparison(wanted: Sequence[Experiment], folder: Path) -> tuple[Experiment, ...]:
-    """Return the experiments as they were begun; those that were not compute as others of their network do."""
-    begun = {
-        place: _begun(experiment, folder_of(folder, experiment))
-        for place, experiment in enumerate(wanted)
-        if (folder_of(folder, experiment) / "experiment.toml").is_file()
-    }
-    if not begun:
-        raise RecordError(
-            f"{str(folder)!r}: expected a comparison, found none of its runs in it; start one without --resume"
-        )
-    engines: dict[str, EngineTable] = {}
-    for each in begun.values():
-        engines.setdefault(each.model.model_dump_json(), each.engine)
-    return tuple(
-        begun.get(place) or each.model_copy(update={"engine": engines.get(each.model.model_dump_json(), each.engine)})
-        for place, each in enumerate(wanted)
-    )
