@@ -624,7 +624,7 @@ class Experiment(Table):
         return ReadOptions(
             label=data.label,
             inputs=data.inputs or (),
-            # A network that reads the number of a client would learn the clients by heart.
+            # A network that reads the number of a client could memorise the clients.
             kept_out=tuple(str(name) for name in (column, unit) if name),
             window=data.window,
             step=data.step,

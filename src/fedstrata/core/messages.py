@@ -218,7 +218,7 @@ class Report:
         results: The results by the name of their task.
         scores: The scores by the name of their evaluation.
         client_stats: The statistics that were asked for, by name; a row for each client that answered.
-        cohort: The clients that were selected, whether they answered or not, (m,) int64; None where nobody noted it.
+        cohort: The clients that were selected, whether they answered or not, (m,) int64; None if it is not known.
     """
 
     results: Mapping[str, Result] = field(default_factory=dict)

@@ -206,7 +206,6 @@ _FLOAT = _scalar(float)
 _INTS = _list(int)
 _FLOATS = _list(float)
 MASK = _list(bool)
-TEXT = _scalar(str)
 TEXTS = _list(str)
 
 ONE_INT = Codec(int, lambda *value: torch.tensor([_INT.read(*value)]))

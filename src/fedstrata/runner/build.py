@@ -409,7 +409,7 @@ def _partition(experiment: Experiment, dataset: data.Dataset, own_test: int) -> 
 def _normalised_by_training(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
     """Data of a user's own with the mean and deviation of the samples that clients train on, and of no others.
 
-    Test samples, samples for validation and clients that take no part have no say. Known data sets have constants.
+    Only training samples of clients that take part are used. Known data sets have constants.
     """
     own = experiment.data.name not in data.DATASETS
     if not own or experiment.data.normalise == "none" or dataset.holds_tokens:

@@ -280,7 +280,7 @@ def usable_sizes(
 
 
 def selected_clients(report: Report) -> torch.Tensor:
-    """The clients that a round selected, ids; those that answered where nobody noted it."""
+    """The ids of the clients that a round selected; if the report does not say, of those that answered."""
     return report.results[TRAIN].updates.clients if report.cohort is None else report.cohort
 
 

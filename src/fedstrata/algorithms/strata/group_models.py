@@ -38,7 +38,8 @@ def group_updates(
     Differential privacy has a bound of its own.
 
     Where a split would leave fewer than ``problem.min_cluster`` updates on one side, both sides have that of the group.
-    So such a split gains nothing. The model of the larger side would show the smaller one, as what the group has more.
+    So such a split gains nothing. Otherwise the mean update of the smaller side could be computed from the models of
+    the group and of the larger side.
 
     Args:
         problem: What is fixed for the run.

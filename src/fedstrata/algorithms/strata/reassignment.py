@@ -25,7 +25,7 @@ _MAX_SIBLINGS = 5
 """The number of other models that a client may choose at most: those of the new clusters next to its own."""
 
 _MIN_TRUSTED = 3
-"""Fewer clients have no direction of their own, so that nothing can take a suspicion from them."""
+"""The direction check needs so many clients. In a smaller cluster it never clears one that it suspects."""
 
 _ALIKE_SHARE = 0.25
 """Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
@@ -40,12 +40,11 @@ def open_clusters(state: StrataState) -> torch.Tensor:
     return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
 
 
-def _offered(state: StrataState) -> torch.Tensor:
+def _open_to_others(state: StrataState) -> torch.Tensor:
     """The clusters that other clients may choose, bool (k,): all but those of one or two clients that are suspect.
 
     Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
-    better for a round. Three clients or more that agree are beyond suspicion: they are a group that wants something
-    else.
+    better for a round. Three clients or more that agree are not suspected: they are a group with other data.
     """
     clusters = len(state.models)
     if state.directions is None:
@@ -60,9 +59,9 @@ def unsettled(state: StrataState) -> torch.Tensor:
     """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
 
     Newcomers of one group find no model of theirs, and each takes some other. The model that most of them have taken
-    becomes theirs in part, so that the others follow. Else each cluster would be tested and split for its few. Nobody
-    chooses in the round in which its cluster is tested. Nor do clients that are too small for any test, as they would
-    be newcomers for ever.
+    becomes theirs in part, so that the others follow. Otherwise every cluster with a few of them would be tested and
+    split. Nobody chooses in the round in which its cluster is tested. Nor do clients that are too small for any test,
+    as they would be newcomers for ever.
     """
     tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
     small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
@@ -80,7 +79,7 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
     free = unsettled(state)[plan.cohort].tolist()
-    models = _offered(state).nonzero().flatten().tolist()
+    models = _open_to_others(state).nonzero().flatten().tolist()
     siblings = _siblings(state)
     rows = list[list[int]]()
     for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
@@ -99,7 +98,7 @@ def _siblings(state: StrataState) -> list[list[int]]:
     They are those of the nearest open clusters of the same split.
     """
     open_ = open_clusters(state)
-    may_be_chosen = (open_ & _offered(state)).nonzero().flatten().tolist()
+    may_be_chosen = (open_ & _open_to_others(state)).nonzero().flatten().tolist()
     parents = [state.tree[node].parent for node in state.nodes.tolist()]
     found = list[list[int]]()
     for own, parent in enumerate(parents):
