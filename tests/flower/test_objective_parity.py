@@ -30,7 +30,14 @@ class Tagger(nn.Module):
         return self.head(self.embedding(tokens))
 """
 
+OWN_LOSS = """
+def halved(outputs, targets):
+    return ((outputs - targets) ** 2).mean() / 2
+"""
+
 LOCALS: dict[str, dict[str, Any]] = {
+    "number": {"loss": "mse"},
+    "one": {"loss": "halving:halved", "metric": "neg_mse"},
     "numbers": {"loss": "mse", "transform": "noise", "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1},
     "labels": {"loss": "bce", "metric": "f1_macro", "steps": 3},
     "tokens": {"lr": 0.5, "momentum": 0.9},
@@ -44,9 +51,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x = rng.normal(size=(80, 3))
     tokens = rng.integers(0, 9, (80, 5))
     np.savez(tmp_path / "numbers.npz", x=x, y=x[:, :2] + 0.1)
+    np.savez(tmp_path / "number.npz", x=x, y=x[:, 0] + 0.1)
+    np.savez(tmp_path / "one.npz", x=x, y=x[:, :1] + 0.1)
     np.savez(tmp_path / "labels.npz", x=x, y=(x > 0).astype(int))
     np.savez(tmp_path / "tokens.npz", x=tokens, y=tokens // 3)
     (tmp_path / "tagger.py").write_text(NETWORK)
+    (tmp_path / "halving.py").write_text(OWN_LOSS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -98,8 +98,9 @@ def no_client_data(config: RunConfig) -> ClientData:
         nothing = nothing.long()
     targets = None
     outputs = config.outputs
-    if outputs != (samples.classes,) or config.objective.needs_numbers:
-        # Of tokens, whose outputs are (length, classes), the targets are classes, and else numbers or labels.
+    if outputs != (samples.classes,) or samples.classes == 1 or config.objective.needs_numbers:
+        # Of tokens, whose outputs are (length, classes), the targets are classes, and else numbers or labels. A single
+        # class is none: networks say one number.
         targets = torch.zeros(1, outputs[0], dtype=torch.int64 if len(outputs) > 1 else torch.float32)
     dataset = Dataset(
         "nothing",
@@ -195,7 +196,6 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         with path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
     dataset = client_data.dataset
-    outputs = client_data.outputs
     return Samples(
         tuple(client_data.raw_samples(torch.tensor([0]))[0].shape[1:]),
         client_data.classes,
@@ -204,7 +204,7 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         str(dataset.inputs.dtype).removeprefix("torch."),
         unit=unit or "",
         test=test,
-        outputs=() if outputs == (client_data.classes,) else outputs,
+        outputs=() if client_data.has_classes else client_data.outputs,
         features=dataset.feature_names,
         names=client_data.class_names,
     )
