@@ -228,11 +228,13 @@ def _fit_proxy(home: Path, experiment: Experiment) -> None:
     """Let replies about the experiment's model through the proxy, and none that is much larger."""
     from fedstrata.flower.federation import read_federation
     from fedstrata.flower.scaffold import PROXY_FOLDER, fit_proxy
-    from fedstrata.flower.server import run_config
+    from fedstrata.flower.server import run_config, with_sums
     from fedstrata.models import layout_of
 
     if (home / PROXY_FOLDER).is_dir():
         config = run_config(experiment, read_federation(home / FEDERATION_FILE), "")
+        if experiment.privacy.secure_aggregation:
+            config = with_sums(experiment, config)
         fit_proxy(home, layout_of(config.network()), config)
 
 

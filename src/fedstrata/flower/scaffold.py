@@ -22,8 +22,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedstrata.core import Layout
 from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
+from fedstrata.flower.masking import SEALED_BYTES
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.protocol import RunConfig
+from fedstrata.privacy.secure_sum import EXTRA
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""
@@ -120,7 +122,7 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
         config: The config of the run.
     """
     stats = [4 * count for count in config.stat_sizes.values()]
-    arrays = [4 * prod(spec.shape) for spec in layout.tensors] * _UPDATES + stats
+    arrays = [4 * prod(spec.shape) for spec in layout.tensors] * _UPDATES + stats + _whole_updates(layout, config)
     # An array is one object beside those of its pieces; records and the message are objects as well.
     objects = sum(1 + ceil(size / PIECE_BYTES) for size in arrays) + 4 * _UPDATES
     limits = {
@@ -141,6 +143,14 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
     if changed and (process := _running(folder / "nginx.pid")):
         # nginx reads its files again; requests in progress are answered first.
         os.kill(process, signal.SIGHUP)
+
+
+def _whole_updates(layout: Layout, config: RunConfig) -> list[int]:
+    """The bytes of arrays that have all tensors of an update side by side, or something for each client."""
+    if config.sums.secure:
+        return [8 * (layout.p + EXTRA), SEALED_BYTES * config.clients]
+    # No compression takes more bytes than the update, in at most two arrays.
+    return [4 * layout.p] * 2 * _UPDATES if config.compression != "none" else []
 
 
 def _running(path: Path) -> int:

@@ -121,7 +121,7 @@ def drive(
         clock = clock or Clock()
         config = run_config(experiment, federation, _run_name(folder))
         local = _local_privacy(experiment, config)
-        config = _with_sums(experiment, _with_noise(config, local))
+        config = with_sums(experiment, _with_noise(config, local))
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -261,7 +261,7 @@ def _with_noise(config: RunConfig, local: PrivateRun | None) -> RunConfig:
     return replace(config, clip_norm=local.mechanism.clip_norm, noise_multiplier=local.amount.multiplier)
 
 
-def _with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:
+def with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:
     """The config of a run with the terms of the sums that the server sees in place of updates, if it sees sums."""
     problem = problem_of(experiment, config.samples.shape, config.outputs)
     return replace(config, sums=sum_terms(experiment, problem, experiment.algorithm_of()))
