@@ -175,6 +175,7 @@ def test_the_files_of_a_node_are_read_as_the_experiment_says(
     samples = export_client_data(setup, experiment.data.held_out_share, paths)
     for file_of in (sites.values(), paths):
         config = run_config(experiment, Federation(tuple(sites), samples), "run")
+        assert no_client_data(config).sample_format == setup.client_data.sample_format, "models find features by name"
         for client, path in enumerate(file_of):
             assert_same_samples(setup.client_data, read_client_data(path, client, config), client)
 

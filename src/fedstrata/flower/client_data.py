@@ -110,6 +110,7 @@ def no_client_data(config: RunConfig) -> ClientData:
         samples.mean,
         samples.std,
         class_names=samples.names,
+        feature_names=samples.features,
         targets=targets,
         answer=config.objective.answer(targets),
     )
