@@ -32,12 +32,15 @@ class Tagger(nn.Module):
 
 OWN_LOSS = """
 def halved(outputs, targets):
-    return ((outputs - targets) ** 2).mean() / 2
+    return ((outputs - targets) ** 2).mean() / 2 - 9
+
+def undefined(outputs, targets):
+    return float("nan") if targets[0] > 0 else 0.5
 """
 
 LOCALS: dict[str, dict[str, Any]] = {
     "number": {"loss": "mse"},
-    "one": {"loss": "halving:halved", "metric": "neg_mse"},
+    "one": {"loss": "halving:halved", "metric": "halving:undefined"},
     "numbers": {"loss": "mse", "transform": "noise", "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1},
     "labels": {"loss": "bce", "metric": "f1_macro", "steps": 3},
     "tokens": {"lr": 0.5, "momentum": 0.9},
@@ -91,4 +94,13 @@ def test_processes_and_devices_are_the_loop_in_every_bit(kind: str, desk: Path) 
     assert same(tuple(play(spread, spread.clients)), expected)
     spread.clients.close()
     score = expected[1].scores["client"]
-    assert bool(score.correct.isfinite().all()) and torch.unique(score.correct).numel() > 1
+    assert bool(score.correct.isfinite().all()) != (kind == "one") and torch.unique(score.correct).numel() > 1
+
+
+def test_r2_of_a_single_test_sample_is_unknown_on_devices_too(desk: Path) -> None:
+    keys = {**keys_of("number"), "local": {"loss": "mse", "metric": "r2", "lr": 0.1, "batch": 4}}
+    keys["data"] |= {"samples": 4, "test": 0.2}
+    here = federation(keys, desk / "devices")
+    expected = tuple(play(here.setup, here.setup.clients))
+    assert same(tuple(play(here.setup, here.remote()[0])), expected)
+    assert bool(expected[1].scores["client"].correct.isnan().all())

@@ -324,8 +324,14 @@ class FlowerClients:
             content = encode(payload)
             # Flower takes 0 seconds for half a day.
             messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
+            objective = self._config.objective
             bounds[client] = ReplyBounds(
-                self._config.run, registration.train, registration.test, self._config.objective.metric_info.bounds
+                run=self._config.run,
+                train=registration.train,
+                test=registration.test,
+                metric=objective.metric_info.bounds,
+                unknown=objective.may_be_unknown(registration.test),
+                least_loss=objective.least_loss,
             )
             sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
             asked[client] = request if sums is None else without_updates(request)

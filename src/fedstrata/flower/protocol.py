@@ -424,12 +424,16 @@ class ReplyBounds:
         train: The number of training samples that the client registered with.
         test: The number of test samples that it registered with.
         metric: The least and the largest value of the metric.
+        unknown: Whether the metric need not be a number.
+        least_loss: The least value of the loss.
     """
 
     run: str
     train: int
     test: int
     metric: tuple[float, float] = (0.0, 1.0)
+    unknown: bool = False
+    least_loss: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -572,10 +576,10 @@ def _read_result(
     largest = bounds.train if task.max_samples is None else min(bounds.train, int(task.max_samples[0]))
     if not 1 <= found.size <= largest:
         raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
-    most = 1.0 if task.selection_metric == "errors" else inf
-    if len(found.losses) != width or any(not (isnan(loss) or 0 <= loss <= most) for loss in found.losses):
+    least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.least_loss, inf)
+    if len(found.losses) != width or any(not (isnan(loss) or least <= loss <= most) for loss in found.losses):
         raise InputError(
-            f"expected result {name} to have {width} {task.selection_metric}, each of 0 to {most:g}, "
+            f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
             f"found {list(found.losses)}"
         )
     row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), _sent_as_they_are(task, compression), layout)
@@ -609,10 +613,11 @@ def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBoun
     if client != request.client:
         raise InputError(f"expected a score of client {request.client}, found one of client {client}")
     least, most = bounds.metric
-    if samples != bounds.test or not isfinite(correct) or not least * samples <= correct <= most * samples:
+    known = isfinite(correct) and least * samples <= correct <= most * samples
+    if samples != bounds.test or not (known or (bounds.unknown and not isfinite(correct))):
         raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
-    if float(score.loss) < 0:
-        raise InputError(f"expected a loss of at least 0, found {float(score.loss):g}")
+    if float(score.loss) < bounds.least_loss:
+        raise InputError(f"expected a loss of at least {bounds.least_loss:g}, found {float(score.loss):g}")
     return score
 
 

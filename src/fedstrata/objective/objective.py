@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
 from fedstrata.metric_info import METRIC_INFOS, MetricInfo, info_of
-from fedstrata.objective.named import call, function_of
+from fedstrata.objective.named import LOSSES, call, function_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,15 @@ class Objective:
     def needs_numbers(self) -> bool:
         """Whether the loss is one of the library's own for numbers, or for labels of 0 and 1."""
         return self.loss in (*_NUMBERS, "bce")
+
+    @property
+    def least_loss(self) -> float:
+        """The least value of the loss. That of a loss of the user's own, such as a log-likelihood, is not known."""
+        return 0.0 if self.loss in LOSSES else -inf
+
+    def may_be_unknown(self, samples: int) -> bool:
+        """Whether the metric of so many samples need not be a number, as R² of one, and any of the user's own."""
+        return self.metric not in METRIC_INFOS or (self.metric == "r2" and samples < 2)
 
     def answer(self, targets: Tensor | None) -> Literal["classes", "labels", "numbers"]:
         """What networks say about samples with such targets; None stands for classes."""
