@@ -20,6 +20,7 @@ from fedstrata.flower.client_data import export_client_data, export_public_data,
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.flower.server import run_config
+from fedstrata.objective import Objective
 from fedstrata.runner.build import build_run
 from turns import same
 
@@ -90,6 +91,32 @@ def test_data_that_do_not_fit_are_refused(
     path = write(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
         read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, **changes)))
+
+
+NUMBERS = replace(CONFIG, samples=replace(SAMPLES, classes=1, outputs=(1,)), objective=Objective("mse", "rmse"))
+TOKENS = replace(CONFIG, samples=Samples((4,), 3, (), (), "int64", outputs=(4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "config", "message"),
+    [
+        ({"x": X, "y": RNG.normal(size=(12, 2))}, NUMBERS, r"targets of torch.float32 \(1,\) .*, found .* \(2,\)"),
+        ({"x": Y[:, None] + np.arange(4), "y": np.full((12, 4), 3)}, TOKENS, "expected classes 0 to 2, found 3"),
+        ({"x": Y[:, None] + np.arange(4), "y": Y}, TOKENS, r"targets of torch.int64 \(4,\) .*, found classes"),
+        ({"x": X, "y": RNG.integers(0, 3, (12, 6))}, CONFIG, r"a class for each sample, found \(6,\) numbers"),
+    ],
+)
+def test_targets_that_do_not_fit_the_outputs_are_refused(
+    arrays: dict[str, Any], config: RunConfig, message: str, tmp_path: Path
+) -> None:
+    """Torch would stretch one number to two outputs, with a warning that nobody reads."""
+    with pytest.raises(DataError, match=message):
+        read_client_data(write(tmp_path / "a.npz", **arrays), 0, config)
+
+
+def test_numbers_that_happen_to_be_whole_are_numbers(tmp_path: Path) -> None:
+    client_data = read_client_data(write(tmp_path / "a.npz", x=X, y=Y + 7), 0, NUMBERS)
+    assert client_data.samples(torch.arange(12))[1].tolist() == [[y + 7.0] for y in Y.tolist()]
 
 
 def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:

@@ -96,12 +96,7 @@ def no_client_data(config: RunConfig) -> ClientData:
     label = torch.zeros(1, dtype=torch.int64)
     if samples.dtype == "int64":
         nothing = nothing.long()
-    targets = None
-    outputs = config.outputs
-    if outputs != (samples.classes,) or samples.classes == 1 or config.objective.needs_numbers:
-        # Of tokens, whose outputs are (length, classes), the targets are classes, and else numbers or labels. A single
-        # class is none: networks say one number.
-        targets = torch.zeros(1, outputs[0], dtype=torch.int64 if len(outputs) > 1 else torch.float32)
+    targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
         nothing,
@@ -115,6 +110,18 @@ def no_client_data(config: RunConfig) -> ClientData:
         answer=config.objective.answer(targets),
     )
     return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
+
+
+def _learns_classes(config: RunConfig) -> bool:
+    """Whether networks learn the class of each sample, and nothing in its place."""
+    classes = config.samples.classes
+    # A single class is none: networks say one number.
+    return config.outputs == (classes,) and classes > 1 and not config.objective.needs_numbers
+
+
+def _target_dtype(config: RunConfig) -> torch.dtype:
+    """The type of what networks learn in place of classes: of tokens their classes, and else numbers or labels."""
+    return torch.int64 if len(config.outputs) > 1 else torch.float32
 
 
 def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: int, config: RunConfig) -> ClientData:
@@ -142,8 +149,13 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
             f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
             "give this client's node data of the federation's kind"
         )
+    if dataset.targets is None and samples.classes == 1:
+        # Numbers that all are whole were read as classes.
+        numbers = dataset.labels.float()[:, None]
+        dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
     labels = _numbered(dataset, path, samples)
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
+    _refuse_other_targets(targets, path, config)
     unit = samples.unit or None
     if unit is not None and unit not in dataset.columns:
         raise DataError(f"{path}: expected the column {unit}, found {', '.join(dataset.columns) or 'none'}")
@@ -158,6 +170,21 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
         unit=unit,
         class_names=(),
     )
+
+
+def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunConfig) -> None:
+    """Refuse targets that do not fit the outputs of the networks. A loss of torch would fit them by itself."""
+    if _learns_classes(config):
+        if targets is not None:
+            raise DataError(f"{path}: expected a class for each sample, found {tuple(targets.shape[1:])} numbers")
+        return
+    shape, dtype = config.outputs[:1], _target_dtype(config)
+    found = None if targets is None else (tuple(targets.shape[1:]), targets.dtype)
+    if found != (shape, dtype):
+        kind = "classes" if found is None else f"{found[1]} {found[0]}"
+        raise DataError(f"{path}: expected targets of {dtype} {shape} for each sample, found {kind}")
+    if dtype == torch.int64 and targets is not None and int(targets.max()) >= config.samples.classes:
+        raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 
 def _numbered(dataset: Dataset, path: Path, samples: Samples) -> torch.Tensor:
