@@ -75,6 +75,31 @@ def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> 
     assert labels.tolist() == [2 - y for y in Y.tolist()]
 
 
+def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(tmp_path: Path) -> None:
+    """Two clients would each call their own first class 0."""
+    path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
+    with pytest.raises(DataError, match=r"expected classes of 0, 1, 2; found sit, walk; give .* in samples.names"):
+        read_client_data(path, 0, CONFIG)
+    write(path, x=X, y=(Y + 1).astype(str))
+    labels = read_client_data(path, 0, CONFIG).samples(torch.arange(12))[1]
+    assert labels.tolist() == (Y + 1).tolist(), "as of a folder of images for each class"
+
+
+@pytest.mark.parametrize(("ending", "expected"), [("csv", [1, 0, 1]), ("npz", None)])
+def test_names_that_look_like_numbers_are_names_in_a_csv_file(
+    ending: str, expected: list[int] | None, tmp_path: Path
+) -> None:
+    samples = Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a"))
+    path = tmp_path / f"a.{ending}"
+    if expected is None:
+        write(path, x=X[:3, 0, :2], y=np.array([2, 1, 2]))
+        expected = [2, 1, 2]
+    else:
+        csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), path)
+    labels = read_client_data(path, 0, replace(CONFIG, samples=samples)).samples(torch.arange(3))[1]
+    assert labels.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("arrays", "changes", "message"),
     [

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedstrata import data
 from fedstrata.data import Dataset
+from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.protocol import RunConfig, Samples
@@ -50,8 +51,9 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
+    csv = ending_of(location.train[0]) == ".csv"
     if not data.has_own_test(location):
-        train = _fitting(data.load_dataset(location.name, options=options), path, config)
+        train = _fitting(data.load_dataset(location.name, options=options), path, config, csv=csv)
         # It is drawn as that of a simulated client.
         held = hold_out(
             train.labels.numpy(),
@@ -61,7 +63,8 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
             spread=config.spread_units,
         )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    train, test = (_fitting(split, path, config) for split in data.load_both(location.name, options=options))
+    both_splits = data.load_both(location.name, options=options)
+    train, test = (_fitting(split, path, config, csv=csv) for split in both_splits)
     both = train.followed_by(test)
     return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
 
@@ -135,8 +138,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
     return ClientData(dataset, split, config.seed)
 
 
-def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
-    """Give a data set what all clients have in common, if it fits."""
+def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> Dataset:
+    """Give a data set, of CSV files or others, what all clients have in common, if it fits."""
     samples = config.samples
     if samples.dtype == "int64":
         dataset = dataset.as_tokens()
@@ -153,7 +156,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig) -> Dataset:
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
         dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
-    labels = _numbered(dataset, path, samples)
+    labels = _numbered(dataset, path, samples, csv=csv)
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     _refuse_other_targets(targets, path, config)
     unit = samples.unit or None
@@ -187,15 +190,25 @@ def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunC
         raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 
-def _numbered(dataset: Dataset, path: Path, samples: Samples) -> torch.Tensor:
-    """Number the classes as the federation does, whatever classes this client's files happen to hold."""
-    if strange := [name for name in dataset.class_names if samples.names and name not in samples.names]:
-        raise DataError(f"{path}: expected classes of {', '.join(samples.names)}; found {', '.join(strange)}")
-    if dataset.class_names and samples.names:
-        return torch.tensor([samples.names.index(name) for name in dataset.class_names])[dataset.labels]
-    if int(dataset.labels.max()) >= samples.classes:
-        raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(dataset.labels.max())}")
-    return dataset.labels
+def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> torch.Tensor:
+    """Number the classes as the federation does, whatever classes this client's files happen to hold.
+
+    Files number texts by themselves: a client without the first class would call the second one 0.
+    """
+    found, labels = dataset.class_names, dataset.labels
+    if csv and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
+        # A CSV file does not say that its numbers are texts.
+        numbers, labels = labels.unique(return_inverse=True)
+        found = tuple(map(str, numbers.tolist()))
+    if not found:
+        if int(labels.max()) >= samples.classes:
+            raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
+        return labels
+    known = samples.names or tuple(map(str, range(samples.classes)))
+    if strange := [name for name in found if name not in known]:
+        advice = "" if samples.names else "; give the names of all classes in samples.names of the federation's file"
+        raise DataError(f"{path}: expected classes of {', '.join(known)}; found {', '.join(strange)}{advice}")
+    return torch.tensor([known.index(name) for name in found])[labels]
 
 
 def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> Samples:
