@@ -248,7 +248,8 @@ def test_data_that_are_not_there_are_never_taken_for_a_data_sets_name(finished: 
 def test_only_a_finished_run_places_clients(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"found no summary\.json"):
         assign(tmp_path, [npz(tmp_path / "a.npz", 0)])
-    for name in ("experiment.toml", "summary.json"):
+    (tmp_path / "models").mkdir()
+    for name in ("experiment.toml", "summary.json", "tree.json", "data.json", "rounds.jsonl", "models/clients.json"):
         (tmp_path / name).write_bytes((finished / name).read_bytes())
     with pytest.raises(RecordError, match="expected a checkpoint in"):
         assign(tmp_path, [tmp_path / "a.npz"])

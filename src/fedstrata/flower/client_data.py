@@ -107,6 +107,8 @@ def no_client_data(config: RunConfig) -> ClientData:
         samples.classes,
         samples.mean,
         samples.std,
+        columns={samples.unit: np.zeros(1)} if samples.unit else {},
+        unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
         targets=targets,

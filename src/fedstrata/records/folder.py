@@ -160,6 +160,11 @@ class Folder:
         """The folder of the checkpoints."""
         return self.path / "checkpoint"
 
+    @property
+    def deployed(self) -> bool:
+        """Whether the clients were devices on a network."""
+        return (self.path / "network").is_dir()
+
     @cached_property
     def log(self) -> RoundLog:
         """The lines of the finished rounds."""

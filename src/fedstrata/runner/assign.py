@@ -18,7 +18,7 @@ from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
-from fedstrata.data import Dataset
+from fedstrata.data import Dataset, SampleFormat
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
 from fedstrata.models import NetworkShape, make_network, side
@@ -26,7 +26,8 @@ from fedstrata.partition import Partition, hold_out
 from fedstrata.randomness import seed_of
 from fedstrata.records import Folder
 from fedstrata.records.resume import last_state
-from fedstrata.runner.build import build_run, objective_of, with_targets
+from fedstrata.runner.build import build_run, objective_of, problem_of, with_personal_stage, with_targets
+from fedstrata.runner.result import Run, load
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import validate
 
@@ -35,8 +36,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Say where new clients belong.
 
     Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. The same
-    share of its data is held out as of the other clients' data. The data set of the run must still be found, because
-    its mean and spread normalise the new data too.
+    share of its data is held out as of the other clients' data. The mean and spread of the run normalise the new data
+    too. The data set of a simulated run must still be found.
 
     Args:
         folder: The folder of a finished run.
@@ -54,20 +55,18 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         InputError: When the folder is no finished run, or some data do not fit it.
     """
     record = Folder(folder.resolve())
-    record.summary()
+    run = load(folder)
     # A few newcomers need no other device than the processor.
-    experiment = load_experiment(experiment_file_of(folder), ("engine.name=loop", "engine.device=cpu"))
-    newcomers = _read(experiment, paths)
+    sets = ("engine.name=loop", "engine.device=cpu")
+    experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
+    newcomers = _read(experiment, run.sample_format, paths)
     with one_thread():
-        setup = build_run(experiment)
-        algorithm = setup.algorithm
-        n = setup.problem.clients
-        state = last_state(record, plain_keys(experiment), algorithm.init(setup.problem), completed_keys)
-        problem, state = _admit(algorithm, setup.problem, state)
-        trained = setup.client_data.dataset
-        newcomers = [replace(new, mean=trained.mean, std=trained.std) for new in newcomers]
+        problem, algorithm = _run_on_devices(experiment, run) if record.deployed else _simulated(experiment)
+        n = problem.clients
+        state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
+        problem, state = _admit(algorithm, problem, state)
         placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
-    names = dict(enumerate(setup.names))
+    names = dict(enumerate(run.names))
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
     for path, each in zip(paths, placed, strict=True):
@@ -76,6 +75,26 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
         found.append({"client": path.stem, "path": str(path), **own, metric: each["value"]})
     return found
+
+
+def _simulated(experiment: Experiment) -> tuple[Problem, Algorithm[Any]]:
+    """The problem and the algorithm of a simulated run."""
+    setup = build_run(experiment)
+    return setup.problem, setup.algorithm
+
+
+def _run_on_devices(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any]]:
+    """The same of a run on devices. Their data are not those that the experiment names, if it names any that are here.
+
+    Unlabelled samples of the server are the exception.
+    """
+    if experiment.data.public:
+        return _simulated(experiment)
+    form = run.sample_format
+    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    # The true groups are not recorded. They say nothing of a newcomer.
+    problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+    return problem, with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
 
 
 def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer) -> dict[str, Any]:
@@ -101,11 +120,8 @@ def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client
     return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "value": value}
 
 
-def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
-    """Read the data of the new clients in the same way as the data set of the run."""
-    own = data.load_dataset(experiment.data.name, experiment.data.root, options=experiment.reading)
-    if experiment.data.tokens:
-        own = own.as_tokens()
+def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[Dataset]:
+    """Read the data of the new clients as those of the run, with the format of its samples."""
     wanted = side(experiment.model.name)
     # Features are found by their names, in whatever order the file of a client has them.
     options = replace(experiment.reading, inputs=own.feature_names)
@@ -119,59 +135,63 @@ def _read(experiment: Experiment, paths: Sequence[Path]) -> list[Dataset]:
         new = data.load_dataset(str(path.resolve()), options=options)
         if experiment.data.tokens:
             new = new.as_tokens()
-        if new.shape != own.shape or new.inputs.dtype != own.inputs.dtype:
+        if wanted is not None and new.inputs.dtype == torch.uint8:
+            new = new.resized(wanted)
+        found = str(new.inputs.dtype).removeprefix("torch.")
+        if (new.shape, found) != (own.network_shape, own.dtype):
             raise DataError(
-                f"{path}: expected samples as in {own.name!r}, {own.inputs.dtype} of shape {own.shape}, "
+                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {own.network_shape}, "
                 f"found {new.inputs.dtype} of shape {new.shape}"
             )
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
         # Samples of one unit, such as a recording, must not be in both training and test.
-        named = experiment.data.unit or own.unit
-        if experiment.data.unit not in (None, ALL_INDEPENDENT) and named not in new.columns:
+        unit = experiment.data.unit
+        if unit == ALL_INDEPENDENT:
+            unit = None
+        if unit is not None and unit not in new.columns:
             raise DataError(
-                f"{path}: expected the column {named!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
+                f"{path}: expected the column {unit!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
                 "it, as its equal values say which samples stay together"
             )
-        unit = named if named in new.columns else None
         new = replace(
-            own,
-            inputs=new.inputs,
-            labels=_classes(path, new, own),
-            targets=new.targets,
-            columns=new.columns,
+            new,
+            labels=_classes(path, new, own, experiment.data.name),
+            classes=own.classes,
+            class_names=own.class_names,
+            mean=own.mean,
+            std=own.std,
             unit=unit,
         )
-        new = with_targets(experiment, new)
-        read.append(new if wanted is None or new.shape[1:] == (wanted, wanted) else new.resized(wanted))
+        read.append(with_targets(experiment, new))
     return read
 
 
-def _classes(path: Path, new: Dataset, own: Dataset) -> torch.Tensor:
-    """The classes of new samples, with the numbers that the run gives them."""
+def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Tensor:
+    """The classes of new samples, with the numbers that the run gives them to those of its data set."""
     names = new.class_names
     labels = new.labels
-    if not names and new.targets is None and _classes_are_texts(own):
+    if not names and new.targets is None and _classes_are_texts(own, name):
         # Texts that all look like numbers are read as numbers, and are no numbers of classes.
         numbers, labels = labels.unique(return_inverse=True)
         names = tuple(str(number) for number in numbers.tolist())
-    strange = [name for name in names if name not in own.class_names]
+    strange = [each for each in names if each not in own.class_names]
     if strange:
         known = ", ".join(own.class_names) or f"0 to {own.classes - 1}"
-        raise DataError(f"{path}: expected classes of {own.name!r}, {known}; found {', '.join(strange)}")
-    order = torch.tensor([own.class_names.index(name) for name in names] or range(new.classes))
+        raise DataError(f"{path}: expected classes of {name!r}, {known}; found {', '.join(strange)}")
+    order = torch.tensor([own.class_names.index(each) for each in names] or range(new.classes))
     if len(order) > own.classes:
-        raise DataError(f"{path}: expected classes 0 to {own.classes - 1}, as in {own.name!r}, found {len(order) - 1}")
+        raise DataError(f"{path}: expected classes 0 to {own.classes - 1}, as in {name!r}, found {len(order) - 1}")
     return order[labels]
 
 
-def _classes_are_texts(own: Dataset) -> bool:
+def _classes_are_texts(own: SampleFormat, name: str) -> bool:
     """Whether the files of the run may hold the names of the classes and not their numbers.
 
     Known data sets hold numbers. Texts are numbered in alphabetical order, so that names in another order, such as of a
     data set of Hugging Face, stand for numbers.
     """
-    return bool(own.class_names) and own.name not in data.DATASETS and list(own.class_names) == sorted(own.class_names)
+    return bool(own.class_names) and name not in data.DATASETS and list(own.class_names) == sorted(own.class_names)
 
 
 def _admit(algorithm: Algorithm[StateT], problem: Problem, state: StateT) -> tuple[Problem, StateT]:
