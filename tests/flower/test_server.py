@@ -622,3 +622,22 @@ def test_a_server_application_waits_until_a_lost_one_has_ended(
         said.append("first")
     thread.join()
     assert said == ["first", "second"] and (tmp_path / "run/summary.json").exists()
+
+
+def test_a_node_whose_data_are_put_right_is_asked_again(here: Here, tmp_path: Path) -> None:
+    """It was refused for good, as long as the same nodes were there."""
+    grid, members = here
+    data = tmp_path / "data.npz"
+    data.write_bytes(b"none")
+    right = grid.devices[102].data.read_bytes()
+    grid.devices[102] = replace(grid.devices[102], data=data)
+    ticks = Ticks()
+    config = run_config(load_experiment(KEYS), members, "run")
+    registrar = Registrar(grid, config, 0.0, print, ticks.clock)
+    registry = registrar.update(ClientRegistry(members.clients, 6), 1)
+    assert "site-2" not in registry.registrations
+    data.write_bytes(right)
+    for second, known in ((30.0, False), (31.0, True)):
+        ticks.pause(second)
+        registry = registrar.update(registry, 1)
+        assert ("site-2" in registry.registrations) == known

@@ -298,9 +298,9 @@ class Registrar:
     def update(self, registry: ClientRegistry, round: int) -> ClientRegistry:
         """Ask the nodes that the registry does not know, and register those that have answered an earlier question.
 
-        A claim that does not hold is told and left out. A node that was refused is asked again once other nodes are
-        there: the one that held its key may be gone. One whose numbers of samples depend on its id, which it cannot
-        know, is asked once more with the id.
+        A claim that does not hold is told and left out. A node that was refused is asked again as a silent one is, for
+        its data may be put right, and once other nodes are there: the one that held its key may be gone. One whose
+        numbers of samples depend on its id, which it cannot know, is asked once more with the id.
         """
         here = self._here()
         registry, reasons = registry.without_changed_keys({id: node.public_key.hex() for id, node in here.items()})
@@ -312,8 +312,7 @@ class Registrar:
             if node not in here:
                 continue
             if not message.has_error():
-                # One that has answered is not silent; what Flower reports in its place is no answer.
-                self._next.pop(node, None)
+                # What Flower reports in the place of an answer is none.
                 self._refused[node] = frozenset(here)
             try:
                 info = CLIENT_INFO.read(payload_of(message, _EXPECTED).record("client"))
@@ -322,7 +321,7 @@ class Registrar:
                     registry = registry.register(here[node], info, round, frozenset(here))
                 else:
                     self._ids[node] = client
-                    self._refused.pop(node)
+                    self._next.pop(node, None)
                     asked_again = True
             except InputError as error:
                 self._tell_once(node, f"node {node} is refused: {one_line(without_paths(str(error)))}")
@@ -340,7 +339,7 @@ class Registrar:
         messages: dict[int, Message] = {}
         for node in sorted(online - known):
             due = self._next.get(node, _NextQuestion(now, _FIRST_WAIT / 2))
-            if now >= due.time and self._refused.get(node) != online:
+            if now >= due.time or self._refused.get(node, online) != online:
                 request = Payload({"client": INFO_REQUEST.write(InfoRequest(self._ids.get(node)))})
                 messages[node] = message_to(node, REGISTER, encode(self._request | request), round, self._lifetime)
                 wait = min(2 * due.wait, _LONGEST_WAIT)
