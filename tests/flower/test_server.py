@@ -641,3 +641,18 @@ def test_a_node_whose_data_are_put_right_is_asked_again(here: Here, tmp_path: Pa
         ticks.pause(second)
         registry = registrar.update(registry, 1)
         assert ("site-2" in registry.registrations) == known
+
+
+def test_a_client_whose_data_have_grown_registers_again_when_the_run_is_resumed(here: Here, tmp_path: Path) -> None:
+    """All its answers were rejected from then on."""
+    grid, members = here
+    changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}}
+    driven(grid, members, tmp_path / "run", rounds=1, **changes)
+    arrays: dict[str, Any] = dict(np.load(grid.devices[102].data))
+    more: dict[str, Any] = {name: np.concatenate([values, values[:4]]) for name, values in arrays.items()}
+    np.savez(tmp_path / "more.npz", **more)
+    grid.devices[102] = replace(grid.devices[102], data=tmp_path / "more.npz")
+    resumed = driven(grid, members, tmp_path / "run", resume=True, rounds=2, **changes)
+    assert [record["rejected"] for record in resumed.rounds] == [[], []]
+    registered = json.loads((tmp_path / "run" / "network" / "clients.json").read_text())["site-2"]
+    assert (registered["train"], registered["test"], registered["joined"]) == (36, 12, 0)

@@ -273,10 +273,13 @@ class Registrar:
         self._next: dict[int, _NextQuestion] = {}
         self._refused: dict[int, frozenset[int]] = {}
         self._told: dict[int, str] = {}
+        self._heard = set[int]()  # the nodes that have registered since this object was made
         self._ids: dict[int, int] = {}  # the id of a node's client, by node, where its numbers of samples depend on it
 
     def wait_for(self, registry: ClientRegistry, wanted: int, round: int) -> ClientRegistry:
         """Wait until so many clients are there, whose first cohort is that of a round.
+
+        Those that the registry knows are asked as well: their data may have grown since the run was stopped.
 
         Raises:
             EngineError: When they do not come.
@@ -285,7 +288,8 @@ class Registrar:
         while True:
             registry = self.update(registry, round)
             here = self._here()
-            found = sorted(key for key, held in registry.registrations.items() if held.node in here)
+            there = here.keys() & self._heard
+            found = sorted(key for key, held in registry.registrations.items() if held.node in there)
             if len(found) >= wanted:
                 return registry
             if self._clock.now() >= end:
@@ -319,6 +323,7 @@ class Registrar:
                 client = registry.id_of(info.key) if info.client != ANY_CLIENT else ANY_CLIENT
                 if info.client == client:
                     registry = registry.register(here[node], info, round, frozenset(here))
+                    self._heard.add(node)
                 else:
                     self._ids[node] = client
                     self._next.pop(node, None)
@@ -333,7 +338,7 @@ class Registrar:
         """Send the question to the nodes that are due."""
         now = self._clock.now()
         online = frozenset(here)
-        known = {held.node for held in registry.registrations.values() if held.node != NO_NODE}
+        known = {held.node for held in registry.registrations.values() if held.node != NO_NODE} & self._heard
         # One that was away is asked at once when it is back.
         self._next = {node: due for node, due in self._next.items() if node in online}
         messages: dict[int, Message] = {}
