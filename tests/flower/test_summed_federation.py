@@ -90,6 +90,25 @@ def test_a_federation_has_the_bits_of_the_simulator(case: str, here: Federation,
         assert (real.state.models - plain.state.models).abs().max() < 4 * TERMS.step
 
 
+def test_clients_of_a_group_that_is_too_small_for_a_sum_train_for_themselves(here: Federation, tmp_path: Path) -> None:
+    """Four clients have a sum, and two have none: their own models move all the same, as in the simulator."""
+    changes: dict[str, Any] = {
+        "rounds": 2,
+        "partition": {"scheme": "rotation", "sizes": [4, 2]},
+        "algorithm": {"name": "oracle"},
+        "personal": {"method": "ditto"},
+    }
+    two = federation({**KEYS, **changes}, tmp_path / "devices")
+    real = driven(two, tmp_path / "real", **changes)
+    simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
+    assert torch.equal(real.state.models, simulated.state.models)
+    for mine, expected in zip(real.rounds, simulated.rounds, strict=True):
+        assert {key: mine[key] for key in ("loss", "absent", "events")} == {
+            key: expected[key] for key in ("loss", "absent", "events")
+        }
+        assert [event["kind"] for event in mine["events"]] == ["no_sum"]
+
+
 def test_noise_of_the_clients_is_added_before_the_sum(here: Federation, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"privacy": {"secure_aggregation": True, "kind": "local", "noise_multiplier": 0.01}}
     for device in here.devices.values():

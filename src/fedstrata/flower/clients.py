@@ -110,6 +110,11 @@ class _Attempt:
     missing: list[int] = field(default_factory=list)
     not_finite: set[int] = field(default_factory=set)
 
+    def sums_of(self, request: Request) -> SumRound | None:
+        """The sums, if the client of a request adds something to one of them."""
+        adds = self.sums is not None and len(request.plan.cohort) and request.client in self.sums.ready
+        return self.sums if adds else None
+
 
 @dataclass(frozen=True)
 class _Enough:
@@ -224,7 +229,8 @@ class FlowerClients:
         attempt = _Attempt()
         if self._config.sums.secure and is_summed(plan):
             attempt.sums = self._begin_sums(plan, attempt)
-            plan = plan.only(torch.tensor([client in attempt.sums.ready for client in plan.cohort.tolist()]).bool())
+            working = attempt.sums.ready | attempt.sums.without_sum
+            plan = plan.only(torch.tensor([client in working for client in plan.cohort.tolist()]).bool())
             end -= _STEP_SHARE * self._rules.deadline  # for the last step
         enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
@@ -272,7 +278,7 @@ class FlowerClients:
         self.events = summed.events
         counted = set(summed.report.results[TRAIN].updates.clients.tolist())
         for client in plan.cohort.tolist():
-            if client not in counted and client not in self.traffic.rejected:
+            if client not in counted | sums.without_sum and client not in self.traffic.rejected:
                 self.traffic.absent.setdefault(client, _OUTSIDE)
         self.traffic.absent = dict(sorted(self.traffic.absent.items()))
         return summed.report
@@ -317,8 +323,10 @@ class FlowerClients:
             key, registration = found
             # The device compares the key with its own.
             address = Payload({"client": {"key": key}})
+            sums = attempt.sums_of(request)
+            if attempt.sums is not None and sums is None:
+                request = without_updates(request)
             payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
-            sums = attempt.sums if len(request.plan.cohort) else None
             if sums is not None:
                 payload = payload | sums.work(client)
             content = encode(payload)
@@ -364,8 +372,9 @@ class FlowerClients:
                 attempt.missing.append(client)
             else:
                 reply = read_reply(payload, request, self._layout, bounds, self._compression)
-                if attempt.sums is not None and len(request.plan.cohort):
-                    attempt.sums.take_work(client, payload)
+                sums = attempt.sums_of(request)
+                if sums is not None:
+                    sums.take_work(client, payload)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
         except InputError as error:

@@ -120,6 +120,11 @@ class SumRound:
         return SumStep(requests, expected, take)
 
     @property
+    def without_sum(self) -> frozenset[int]:
+        """The clients that are in no sum from the start, as theirs would be of too few. They work for themselves."""
+        return frozenset(self.plan.cohort.tolist()) - self._of.keys() - self.left_out.keys()
+
+    @property
     def ready(self) -> frozenset[int]:
         """The clients that can train: their shares came, and those of enough others."""
         return frozenset(client for server in self.servers.values() if server.has_shares for client in server.sealed)
@@ -188,7 +193,9 @@ class SumRound:
 
     def report(self, report: Report) -> Summed:
         """The report with the means of the sums that could be opened, in place of updates."""
-        opened = {model: self._opened(server) for model, server in self.servers.items()}
+        here = set(report.results[TRAIN].updates.clients.tolist())
+        opened = {model: OpenedSum(tuple(here.intersection(members))) for model, members in self._groups.items()}
+        opened |= {model: self._opened(server) for model, server in self.servers.items()}
         return report_of_sums(self.terms, self.layout, self.plan, report, self._groups, opened)
 
     def _opened(self, server: SumServer) -> OpenedSum:
