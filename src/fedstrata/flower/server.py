@@ -310,6 +310,12 @@ def refuse_impossible(experiment: Experiment, federation: Federation, public: to
             "held out; make choices in the simulator"
         )
     _refuse_other_samples(experiment, federation.samples)
+    if experiment.privacy.secure_aggregation and experiment.cohort.dropout:
+        raise ExperimentError(
+            f"cohort.dropout = {experiment.cohort.dropout}: expected 0 with privacy.secure_aggregation = true on real "
+            "devices: a sum is opened if two thirds of those that were asked stay, and who drops out by this key is not "
+            "asked; devices drop out by themselves"
+        )
     if experiment.report.baseline:
         raise ExperimentError(
             "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
