@@ -313,7 +313,7 @@ def refuse_impossible(experiment: Experiment, federation: Federation, public: to
     if experiment.privacy.secure_aggregation and experiment.cohort.dropout:
         raise ExperimentError(
             f"cohort.dropout = {experiment.cohort.dropout}: expected 0 with privacy.secure_aggregation = true on real "
-            "devices: a sum is opened if two thirds of those that were asked stay, and who drops out by this key is not "
+            "devices: a sum opens if two thirds of those that are asked stay, and who drops out by this key is not "
             "asked; devices drop out by themselves"
         )
     if experiment.report.baseline:
