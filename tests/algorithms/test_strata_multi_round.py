@@ -228,7 +228,12 @@ def classifier() -> Problem:
 
 
 def trained_once(
-    *, second: list[int], hidden: list[int] = MIXED, absent: list[int] | None = None, rounds: int = 0
+    *,
+    second: list[int],
+    hidden: list[int] = MIXED,
+    absent: list[int] | None = None,
+    rounds: int = 0,
+    backwards: bool = False,
 ) -> MultiRoundComparison:
     """A comparison of sixteen clients after one more round, by default its first one.
 
@@ -237,6 +242,7 @@ def trained_once(
         hidden: The other group of each client. It moves the first two columns of the first layer by one.
         absent: Who has not answered.
         rounds: The rounds before it.
+        backwards: Whether the answers come in descending order of the clients.
     """
     problem = classifier()
     first = [client for client in range(16) if client not in second]
@@ -253,8 +259,11 @@ def trained_once(
     rows[:, :2] = torch.tensor(hidden)[:, None].float()
     here = torch.tensor([client not in (absent or []) for client in range(16)])
     clients = torch.arange(16)[here]
+    rows = rows[here]
+    if backwards:
+        clients, rows = clients.flip(0), rows.flip(0)
     nobody_chose = torch.full((len(clients), 1), torch.nan)
-    done = Result(Rows(clients, rows[here]), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
+    done = Result(Rows(clients, rows), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
     begun = replace(begun, rounds=rounds)
     return after_multi_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
 
@@ -271,6 +280,12 @@ def test_two_groups_beyond_class_mixes_are_compared_too_after_the_first_round() 
     moves = after.comparison.models[:, 0]
     assert found.models[:, 0].tolist() == pytest.approx([float(moves[0]), 2.0, 3.0], abs=0.2)
     assert torch.equal(found.models[0], after.comparison.models[0])
+
+
+def test_the_groups_beside_do_not_depend_on_the_order_of_the_answers() -> None:
+    second = list(range(8, 16))
+    one, other = (trained_once(second=second, absent=[5], backwards=backwards) for backwards in (False, True))
+    assert one.beside is not None and same(one, other)
 
 
 def test_who_is_absent_in_the_first_round_is_in_neither_group() -> None:

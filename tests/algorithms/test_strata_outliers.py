@@ -13,11 +13,13 @@ from fedstrata.algorithms.strata.outliers import (
     OUTLIER_TASK,
     OutlierSearch,
     _outlier_groups,
+    compare_outliers,
     outlier_decision,
     outlier_scores,
     start_search,
 )
-from fedstrata.core import Decision, Rows
+from fedstrata.core import Decision, Report, Result, Rows
+from turns import same
 
 TEN = list(range(10))
 
@@ -150,3 +152,23 @@ def test_an_absent_outlier_trains_when_it_is_back() -> None:
 def test_clients_that_are_alike_stay_together() -> None:
     for seed in range(10):
         assert len(groups_of(drive(Strata(), Folded([0] * 20, seed=seed), 10)[-1].state)) == 1
+
+
+def test_answers_of_outliers_may_come_in_any_order() -> None:
+    """Clients 6 to 9 train; 6 and 8 are alike, and 7 and 9. Their groups are made of ids, not of places."""
+    ids = torch.arange(10)
+    search = OutlierSearch(ids, ids >= 6, round=2)
+    problem = problem_of(10)
+    sent = torch.zeros(4, problem.layout.p)
+    sent[[0, 2], 0] = torch.tensor([1.0, 1.1])
+    sent[[1, 3], 1] = torch.tensor([1.0, 1.2])
+    start = torch.zeros(problem.layout.p)
+    found = list[HoldoutComparison]()
+    for order in ([0, 1, 2, 3], [3, 0, 2, 1]):
+        rows = Rows(ids[6:][order], sent[order])
+        own = Result(rows, torch.zeros(4, dtype=torch.int64), torch.ones(4), torch.full((4, 1), torch.nan))
+        comparison = compare_outliers(problem, start, search, Report({OUTLIER_TASK: own}), level=0.01, round=3)
+        assert comparison is not None
+        found.append(comparison)
+    assert same(found[0], found[1])
+    assert found[0].groups.inside[2:4, 6:].tolist() == [[True, False, True, False], [False, True, False, True]]

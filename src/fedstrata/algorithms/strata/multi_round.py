@@ -228,6 +228,8 @@ class _Training:
 def _trained(multi_round: MultiRoundComparison, candidates: torch.Tensor, result: Result) -> _Training:
     """What members have trained in a task, of which these were the candidates, (m, c)."""
     clients = multi_round.comparison.clients
+    # In the order of their ids, so that the groups beyond class mixes do not depend on the order of the report.
+    result = result.only(result.updates.clients.argsort())
     here = torch.isin(result.updates.clients, clients)
     # Nothing says whether a client scales these updates, so nobody's counts more than two.
     updates = clipped_to_twice_median(result.updates.at(here))

@@ -158,6 +158,7 @@ def compare_outliers(
         round: The round of the report.
     """
     updates = report.results[OUTLIER_TASK].updates
+    updates = updates.at(updates.clients.argsort())  # The groups are made of places among ascending ids.
     updates = updates.at(torch.isin(updates.clients, search.ids))
     if not len(updates.clients):
         return None
