@@ -84,6 +84,16 @@ def test_the_geometric_median_on_a_line_is_the_weighted_median() -> None:
     assert in_one(robust.geometric_median, [[0.0], [1.0], [50.0]], [1.0, 1.0, 3.0]) == pytest.approx([50.0], abs=1e-3)
 
 
+def test_the_geometric_median_leaves_equal_updates_that_do_not_hold_it() -> None:
+    """Each column's median is 0, of three equal updates. The other two have more samples together: 340 against 300."""
+    rows = [[0.0, 0.0]] * 3 + [[3.0, 4.0]] * 2
+    assert in_one(robust.geometric_median, rows, [100.0] * 3 + [170.0] * 2) == pytest.approx([3.0, 4.0], abs=1e-3)
+    assert in_one(robust.geometric_median, rows, [100.0] * 3 + [140.0] * 2) == pytest.approx([0.0, 0.0], abs=1e-4)
+    # Of three at right angles, one of 1.3 at 0 is pulled by the square root of 2, the length of (1, 1).
+    corner = in_one(robust.geometric_median, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [1.3, 1.0, 1.0])
+    assert corner[0] == pytest.approx(corner[1], abs=1e-6) and 0.01 < corner[0] < 0.1
+
+
 def test_norms_are_clipped_to_a_number_or_to_a_quantile() -> None:
     updates = [[3.0, 4.0], [0.0, 1.0]]  # norms 5 and 1
     # (3, 4) becomes (1.5, 2); the mean with weights 1 and 3: (1.5, 2 + 3) / 4.

@@ -137,7 +137,8 @@ def multi_krum(
 def geometric_median(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
     """The row with the least weighted sum of distances from the updates (RFA): Pillutla et al., IEEE TSP 2022.
 
-    It is found by their smoothed Weiszfeld algorithm, which begins at the median of each column.
+    It is found by their smoothed Weiszfeld algorithm, which begins at the median of each column. Where updates lie
+    there that are not the geometric median, the first step is that of Vardi and Zhang, PNAS 2000.
     """
     return _by_cluster(_weiszfeld, updates, weights, labels, k)
 
@@ -300,6 +301,9 @@ def _weiszfeld(members: _Members) -> torch.Tensor:
     if not len(apart):
         return centre
     nearest = _SMOOTHING * float(apart.median())
+    if bool((distances <= nearest).any()):
+        centre = _away_from_updates(members, centre, distances, nearest)
+        distances = members.distances(centre)
     for _ in range(_MAX_STEPS):
         pulls = members.weights / distances.clamp(min=nearest)
         before, centre = centre, members.mean(pulls / pulls.mean())
@@ -307,6 +311,28 @@ def _weiszfeld(members: _Members) -> torch.Tensor:
             break
         distances = members.distances(centre)
     return centre
+
+
+def _away_from_updates(
+    members: _Members, centre: torch.Tensor, distances: torch.Tensor, nearest: float
+) -> torch.Tensor:
+    """A first centre (p,) away from the updates that lie there, if they are not the geometric median.
+
+    They hold it by their weight. Where the others pull a little more, smoothed steps would hardly leave it: each is
+    longer than the one before only by the ratio of the two.
+
+    Args:
+        members: The members.
+        centre: The centre, (p,).
+        distances: The distance of each update from it, (m,).
+        nearest: The distance up to which an update lies there, as one does.
+    """
+    here = distances <= nearest
+    pulls = torch.where(here, 0.0, members.weights / distances)
+    way = members.mean(pulls / pulls.mean()) - centre
+    pull = float(pulls.sum() * way.norm())
+    held = float(members.weights[here].sum())
+    return centre + (1 - held / pull) * way if pull > held else centre
 
 
 def _radius(distances: torch.Tensor, given: float | None, quantile: float) -> float:
