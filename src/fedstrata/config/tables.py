@@ -271,7 +271,8 @@ class ServerTable(Table):
             samples, in "plain_mean" each client counts the same. All other rules are robust: they bound what a few
             Byzantine clients, which may send anything, can do to a cluster.
         byzantine_share: The largest share of the clients of a cluster that may be Byzantine, for "trimmed_mean", "krum"
-            and "multi_krum". It is rounded down: 0.2 of four clients are none.
+            and "multi_krum"; of the buckets, where `bucket_size` is above 1. It is rounded down: 0.2 of four clients
+            are none.
         clip_norm: The largest L2 norm of an update in "norm_clip", or of its difference from the centre in
             "centered_clip". By default it is a quantile of those of the cluster.
         clip_quantile: This quantile.

@@ -203,8 +203,9 @@ class Score:
 CLIENT_STATS = ("classes", "entropy", "subspaces", "units")
 """What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the
 Shannon entropy of the classes in bits, (m, 1). "subspaces" holds the first left singular vectors of the samples of each
-class, (m, classes * vectors * features), zero for an absent class. "units" is the number of independent samples in fold
-B, on which models are compared that fold A trained, (m, 1)."""
+class, (m, classes * vectors * features), zero for an absent class. "units" is the effective number of independent
+samples in fold B, on which models are compared that fold A trained, (m, 1): fewer than its units where these are of
+unequal size."""
 
 SINGULAR_VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""

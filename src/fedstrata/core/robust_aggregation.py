@@ -29,7 +29,7 @@ this to the centre count as if they were so far away (nu of RFA). It keeps the w
 the median itself."""
 
 _SHORT_STEP = 1e-3
-"""A share of that distance. The geometric median has converged when a step is shorter."""
+"""A share of this smallest distance. The geometric median has converged when a step is shorter."""
 
 _CLIPPING_STEPS = 3
 """The number of times that centred clipping moves its centre."""

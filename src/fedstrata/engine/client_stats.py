@@ -30,7 +30,7 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
 
     Args:
         name: One of ``CLIENT_STATS``, or ``"package.module:function"``. "classes" is the number of classes present,
-            (1,). "entropy" is the entropy of the class counts in bits, (1,) (AdaCFL Eq. 1). "subspaces" holds the first
+            (1,). "entropy" is the entropy of the class counts in bits, (1,) (AdaCFL Eq. 4). "subspaces" holds the first
             left singular vectors of the samples of each class, (classes * 3 * features,), and is 0 where there are none
             (PACFL section 3). "units" is Kish's effective sample size, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for
             independent units of s_i samples, (1,).
