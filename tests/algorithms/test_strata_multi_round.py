@@ -282,10 +282,10 @@ def test_two_groups_beyond_class_mixes_are_compared_too_after_the_first_round() 
     assert torch.equal(found.models[0], after.comparison.models[0])
 
 
-def test_the_groups_beside_do_not_depend_on_the_order_of_the_answers() -> None:
+def test_the_groups_beyond_mixes_do_not_depend_on_the_order_of_the_answers() -> None:
     second = list(range(8, 16))
     one, other = (trained_once(second=second, absent=[5], backwards=backwards) for backwards in (False, True))
-    assert one.beside is not None and same(one, other)
+    assert one.beyond_mixes is not None and same(one, other)
 
 
 def test_who_is_absent_in_the_first_round_is_in_neither_group() -> None:

@@ -5,7 +5,15 @@ from math import exp, log, nan, sqrt
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.norms import NormHistory, clipped, no_norms, shortened, update_norms, with_norms
+from fedstrata.algorithms.shared.norms import (
+    NormHistory,
+    clipped,
+    clipped_to_twice_median,
+    no_norms,
+    shortened,
+    update_norms,
+    with_norms,
+)
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 FIVE = torch.zeros(5, dtype=torch.int64)
@@ -151,10 +159,10 @@ def test_in_other_tasks_long_updates_are_shortened_to_the_median_of_the_others()
     values = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 3.0]])
     result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
     report = Report({TRAIN: result, "test A of 2": result})
-    changed = shortened(report, torch.tensor([True, False, False]))
+    changed = shortened(LAYOUT, report, torch.tensor([True, False, False]))
     assert changed.results[TRAIN].updates.values.equal(values)
     assert changed.results["test A of 2"].updates.values.tolist() == [pytest.approx([0.6, 0.8]), [1.0, 0.0], [0.0, 3.0]]
-    assert shortened(report, torch.zeros(3).bool()) is report
+    assert shortened(LAYOUT, report, torch.zeros(3).bool()) is report
 
 
 def test_normalisation_layers_and_buffers_say_nothing() -> None:
@@ -164,6 +172,10 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
     result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
     known = after_report(no_norms(3), Report({TRAIN: result}), FIVE[:3], NOBODY[:3], layout)
     assert known.largest_median == pytest.approx(sqrt(2)) and known.last.tolist() == [0.0] * 3
+    assert clipped_to_twice_median(layout, result.updates).values.equal(values)
+    others = Report({TRAIN: result, "test A of 2": result})
+    changed = shortened(layout, others, torch.tensor([False, False, True]))
+    assert changed.results["test A of 2"].updates.values.equal(values)
 
 
 def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:

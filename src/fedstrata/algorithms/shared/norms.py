@@ -120,8 +120,12 @@ def no_norms(clients: int) -> NormHistory:
 
 def update_norms(layout: Layout, report: Report) -> torch.Tensor:
     """The norms of the updates by the normal training of a round, of convolutions and linear layers, (m,)."""
-    compared = compared_columns(layout, report.results[TRAIN].updates)
-    norms: torch.Tensor = torch.linalg.vector_norm(compared.values, dim=1)
+    return _norms_of(layout, report.results[TRAIN].updates)
+
+
+def _norms_of(layout: Layout, updates: Rows) -> torch.Tensor:
+    """The norms of updates of convolutions and linear layers, (m,); running statistics say nothing about a client."""
+    norms: torch.Tensor = torch.linalg.vector_norm(compared_columns(layout, updates).values, dim=1)
     return norms
 
 
@@ -234,9 +238,12 @@ def clipped(
     return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
 
 
-def clipped_to_twice_median(updates: Rows) -> Rows:
-    """Updates of which none is longer than twice their median norm; fewer than three stay as they are."""
-    norms = torch.linalg.vector_norm(updates.values, dim=1)
+def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
+    """Updates of which none is longer than twice their median norm; fewer than three stay as they are.
+
+    The norms are those of convolutions and linear layers.
+    """
+    norms = _norms_of(layout, updates)
     moved = norms > _TINY
     if int(moved.sum()) < _MIN_CLIENTS:
         return updates
@@ -248,27 +255,28 @@ def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
     return replace(updates, values=updates.values * factors[:, None])
 
 
-def shortened(report: Report, clients: torch.Tensor) -> Report:
+def shortened(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
     """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
 
     So they take part in tests and comparisons of groups like anybody else.
 
     Args:
+        layout: The layout of the network. The norms are those of convolutions and linear layers.
         report: The report.
         clients: Whose updates have the median norm of the others in their task at most, bool (n,).
     """
     if not bool(clients.any()):
         return report
     results: Mapping[str, Result] = {
-        name: result if name == TRAIN else _shortened(result, clients[result.updates.clients])
+        name: result if name == TRAIN else _shortened(layout, result, clients[result.updates.clients])
         for name, result in report.results.items()
     }
     return replace(report, results=results)
 
 
-def _shortened(result: Result, rows: torch.Tensor) -> Result:
+def _shortened(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
     """A result in which some rows, bool (m,), have the median norm of the others at most."""
-    norms = torch.linalg.vector_norm(result.updates.values, dim=1)
+    norms = _norms_of(layout, result.updates)
     others = norms[~rows & (norms > _TINY)]
     if not len(others) or not bool(rows.any()):
         return result

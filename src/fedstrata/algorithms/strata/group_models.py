@@ -51,7 +51,8 @@ def group_updates(
     """
     places = torch.searchsorted(clients, updates.clients)
     if problem.privacy is None:
-        return _means_without_noise(problem, clipped_to_twice_median(updates), groups, groups.inside[:, places])
+        bounded = clipped_to_twice_median(problem.layout, updates)
+        return _means_without_noise(problem, bounded, groups, groups.inside[:, places])
     # The clients that are in the same groups are a subset.
     contained, subsets = groups.inside.unique(dim=1, return_inverse=True)
     # Nobody else than those who were compared was asked, so that all of them are expected in every cohort.

@@ -27,7 +27,7 @@ from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
-from fedstrata.core import Decision, Problem, Report, Result, Rows
+from fedstrata.core import Decision, Layout, Problem, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
 _ROUNDS = 4
@@ -185,13 +185,13 @@ def after_multi_round(problem: Problem, multi_round: MultiRoundComparison, repor
 
     Args:
         problem: What is fixed for the run.
-        multi_round: The multi_round, as in the plan that `add_multi_round_tasks` made.
+        multi_round: The comparison, as in the plan that `add_multi_round_tasks` made.
         report: The report of that plan.
     """
     if multi_round.is_trained:
         return _with_losses(multi_round, report)
     training = {
-        name: _trained(multi_round, candidates, report.results[name])
+        name: _trained(problem.layout, multi_round, candidates, report.results[name])
         for name, candidates in multi_round.candidates().items()
     }
     models = multi_round.models
@@ -225,14 +225,14 @@ class _Training:
     models: torch.Tensor
 
 
-def _trained(multi_round: MultiRoundComparison, candidates: torch.Tensor, result: Result) -> _Training:
+def _trained(layout: Layout, multi_round: MultiRoundComparison, candidates: torch.Tensor, result: Result) -> _Training:
     """What members have trained in a task, of which these were the candidates, (m, c)."""
     clients = multi_round.comparison.clients
     # In the order of their ids, so that the groups beyond class mixes do not depend on the order of the report.
     result = result.only(result.updates.clients.argsort())
     here = torch.isin(result.updates.clients, clients)
     # Nothing says whether a client scales these updates, so nobody's counts more than two.
-    updates = clipped_to_twice_median(result.updates.at(here))
+    updates = clipped_to_twice_median(layout, result.updates.at(here))
     own = candidates[torch.searchsorted(clients, updates.clients)]
     # As each client chooses: the first on a tie, and last what is not finite. Of a single one there is no loss.
     losses = result.losses[here]

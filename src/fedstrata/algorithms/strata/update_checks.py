@@ -111,7 +111,7 @@ def _check_norms(layout: Layout, state: StrataState, report: Report, labels: tor
         "clipped": long & ~state.left_out,
         "drifted": history.drifted & ~before.drifted,
     }
-    return _CheckedNorms(state, shortened(report, history.left_out), counted, who)
+    return _CheckedNorms(state, shortened(layout, report, history.left_out), counted, who)
 
 
 def _without(report: Report, who: torch.Tensor) -> Report:
