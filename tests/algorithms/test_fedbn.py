@@ -4,11 +4,14 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import CLIENTS, device, federation, metrics_of, train
+from torch import nn
+from torch.nn.utils import prune
 
 import fedstrata as fs
 from fedstrata.algorithms.fedbn import batch_norms
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, TensorSpec
+from fedstrata.models import layout_of
 from fedstrata.runner.build import RunSetup, build_run
 
 NETWORK = """
@@ -46,6 +49,17 @@ def test_its_tensors_are_those_of_layers_with_running_statistics() -> None:
         )
     )
     assert batch_norms(layout) == (False, True, True, False)
+
+
+def test_a_layer_with_another_buffer_is_shared() -> None:
+    """torch.nn.utils.prune keeps a mask beside the weights of a linear layer."""
+    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    for layer in (network[0], network[2]):
+        prune.l1_unstructured(layer, "weight", amount=0.5)
+    layout = layout_of(network)
+    personal = {slot.name for slot, own in zip(layout.tensors, batch_norms(layout), strict=True) if own}
+    assert personal == {"1.weight", "1.bias", "1.running_mean", "1.running_var"}
+    assert "0.weight_mask" in {slot.name for slot in layout.tensors}
 
 
 def test_batch_normalisation_stays_on_each_client_and_all_else_is_shared(keys: dict[str, Any]) -> None:

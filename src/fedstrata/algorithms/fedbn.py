@@ -68,6 +68,14 @@ class FedBN:
 
 
 def batch_norms(layout: Layout) -> Mask:
-    """The tensors of the layers that keep running statistics, (l,)."""
-    layers = {slot.layer for slot in layout.tensors if slot.kind == "buffer"}
+    """The tensors of the layers that keep a running mean or variance, (l,).
+
+    Layers that keep something else in a buffer, such as the mask of pruned weights, are no normalisation.
+    """
+    layers = {slot.layer for slot in layout.tensors if slot.kind == "buffer" and _is_running(slot.name)}
     return tuple(slot.layer in layers for slot in layout.tensors)
+
+
+def _is_running(name: str) -> bool:
+    """Whether a buffer, by its name in the state dict, is a running mean or variance."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var")
