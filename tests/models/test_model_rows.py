@@ -1,7 +1,9 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from fedstrata.errors import LayoutError, ModelError
 from fedstrata.models import layout_of, load_row, make, row_of
@@ -139,6 +141,15 @@ def test_a_weight_normalised_convolution_is_a_convolution() -> None:
     assert layout.layers == ("0",)
     assert {slot.kind for slot in layout.tensors} == {"conv"}
     load_row(module, layout, 2 * row_of(module, layout))
+
+
+@pytest.mark.parametrize("normalised", [weight_norm, spectral_norm, orthogonal])
+def test_a_linear_layer_with_normalised_weights_is_linear(normalised: Callable[[nn.Module], nn.Module]) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), normalised(nn.Linear(3, 2)))
+    layout = layout_of(module)
+    assert layout.layers == ("0", "2")
+    head = {slot.layer for slot, chosen in zip(layout.tensors, layout.select("head"), strict=True) if chosen}
+    assert head == {"2"}
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,10 @@ def _kind(owner: torch.nn.Module) -> Kind:
     # A LayerNorm over an image has matrices of scales.
     if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
         return "norm"
-    matrices = any(tensor.ndim > 1 for tensor in owner.parameters(recurse=False))
-    return "linear" if matrices else "norm"
+    own = list(owner.parameters(recurse=False))
+    if nn.utils.parametrize.is_parametrized(owner):
+        own += owner.get_submodule("parametrizations").parameters()
+    return "linear" if any(tensor.ndim > 1 for tensor in own) else "norm"
 
 
 def row_of(module: torch.nn.Module, layout: Layout) -> torch.Tensor:

@@ -2,6 +2,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 
 from fedstrata.algorithms.shared.layer_scan import (
     LEVEL,
@@ -21,6 +24,7 @@ from fedstrata.algorithms.shared.layer_scan import (
 )
 from fedstrata.algorithms.shared.split_half import Participants
 from fedstrata.core import Layout, Report, Result, Rows, TensorSpec, initial_state
+from fedstrata.models import layout_of
 from fedstrata.testing import toy_problem
 
 WIDTH = 30
@@ -86,6 +90,15 @@ def test_the_views_are_every_layer_all_of_them_and_the_last_bias() -> None:
     alone = Layout((TensorSpec("fc.weight", "fc", "linear", (3,)),))
     assert list(views(alone)) == ["fc"] and bias_of(alone) is None
     assert bias_of(Layout((TensorSpec("c.weight", "c", "conv", (3,)), TensorSpec("c.bias", "c", "conv", (3,))))) is None
+
+
+def test_the_bias_of_normalised_or_pruned_weights_comes_before_them() -> None:
+    normalised = nn.Sequential(nn.Linear(4, 3), weight_norm(nn.Linear(3, 2)))
+    assert bias_of(layout_of(normalised)) == "1.bias"
+    pruned = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    prune.l1_unstructured(pruned[1], "weight", amount=0.5)
+    assert bias_of(layout_of(pruned)) == "1.bias"
+    assert bias_of(layout_of(nn.Sequential(nn.Linear(4, 3), nn.LSTM(3, 2)))) is None
 
 
 def test_a_round_tells_what_folds_show_what_all_have_in_common_and_who_has_how_many_samples() -> None:

@@ -165,6 +165,10 @@ def views(layout: Layout) -> dict[str, torch.Tensor]:
 def bias_of(layout: Layout) -> str | None:
     """The bias of the last layer: it moves with how often each class occurs, whatever the inputs look like."""
     last = [tensor.name for tensor in layout.tensors if tensor.layer == layout.layers[-1] and tensor.kind == "linear"]
+    # Where the weights are pruned or normalised, the bias comes before them.
+    named = [name for name in last if name.rpartition(".")[2] in ("bias", "bias_orig")]
+    if len(last) > 1 and named:
+        return named[0]
     return last[1] if len(last) == 2 else None
 
 
