@@ -218,7 +218,7 @@ class _Training:
 
     Attributes:
         updates: Their updates, (m', p).
-        models: The model that each has trained, a place in the models of the multi_round, (m',).
+        models: The model that each has trained, a place in the models of the comparison, (m',).
     """
 
     updates: Rows

@@ -50,9 +50,9 @@ def _add_candidates(
 
     Args:
         known: The models for each client of the cohort by task, (m', c) each; changed in place.
-        multi_round: The multi_round.
+        multi_round: The comparison over several rounds.
         cohort: The clients that the round selects, ids (m',).
-        first: The place of the first model of the multi_round in the plan.
+        first: The place of the first model of the comparison in the plan.
     """
     comparison = multi_round.comparison
     rows = torch.isin(cohort, comparison.clients[~comparison.answered])
