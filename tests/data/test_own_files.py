@@ -67,6 +67,14 @@ def test_the_column_of_the_clients_is_no_feature(root: Path) -> None:
     assert read(file).feature_names == ("a", "b", "ward")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, suffix: str) -> None:
+    """So pandas and R write a table; where rows are sorted by client, the number of a row tells the client."""
+    file = write(root / f"all{suffix}", pa.table({"": [0, 1], **{name: rows()[name] for name in rows().column_names}}))
+    assert read(file).feature_names == ("a", "b") and read(file, memory="disk").feature_names == ("a", "b")
+    assert read(file).columns[""].tolist() == [0, 1]
+
+
 def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> None:
     write(root / "train.csv", rows())
     write(root / "test.csv", rows(10.0, label=["z", "y"]))

@@ -20,6 +20,7 @@ TESTED_BY = {
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
     "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
+    "A column has no name": "data/test_own_files.py::without_a_name_numbers_the_rows",
     "A CSV file is not saved as UTF-8": "data/test_own_files.py::in_another_encoding",
     "A table has a header and no rows": "data/test_own_files.py::header_alone",
     "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",

@@ -59,8 +59,12 @@ def looks_like_unit(column: str) -> bool:
 
 
 def looks_like_feature(column: str) -> bool:
-    """Return whether a column of numbers may be a feature: not by its name the number of a unit or of a row."""
-    return not (_UNIT_WORDS | _ROW_WORDS) & set(_words(column))
+    """Return whether a column of numbers may be a feature: not by its name the number of a unit or of a row.
+
+    The first column of a table that pandas or R has written has no name, and numbers the rows. Where rows are sorted by
+    client, such a number says which client a sample is from.
+    """
+    return bool(column.strip()) and not (_UNIT_WORDS | _ROW_WORDS) & set(_words(column))
 
 
 def label_column(columns: Collection[str], options: ReadOptions, place: str) -> str:

@@ -222,7 +222,8 @@ def _inputs(dataset: data.Dataset) -> str:
     """What the networks read of a table or of recordings, in one line; empty for other data."""
     if dataset.feature_names:
         # The library makes these two itself where files or arguments say the same.
-        others = [name for name in dataset.columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
+        made = (CLIENT_COLUMN, SPLIT_COLUMN)
+        others = [name if name.strip() else "a column without a name" for name in dataset.columns if name not in made]
         return ", ".join(dataset.feature_names) + (f"; no inputs: {', '.join(others)}" if others else "")
     if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
         channels, readings = dataset.shape
