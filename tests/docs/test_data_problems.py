@@ -39,6 +39,7 @@ TESTED_BY = {
     "A column has a name like `trial`": "runner/test_data_warnings.py::looks_like_a_unit",
     "Recordings have such a column": "runner/test_data_warnings.py::of_coarser_ones",
     "There is no such column, but consecutive windows": "runner/test_data_warnings.py::windows_that_overlap",
+    "A sample has no value in the column that `data.unit`": "runner/test_data_warnings.py::samples_of_no_unit",
     "More than 1 % of the test samples": "runner/test_data_warnings.py::copies_of_training_samples",
     "Many samples are near-copies": "runner/test_data_warnings.py::noisy_copies_of_each_sample",
     "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",

@@ -81,6 +81,20 @@ def test_a_unit_that_is_set_or_denied_needs_no_warning(file: Path) -> None:
     assert denied.warnings == () and denied.client_data.unit is None
 
 
+def test_samples_of_no_unit_are_refused(file: Path) -> None:
+    """They would count as one unit: a client with many of them would train on few samples."""
+    columns = arrays()
+    numbers = columns["trial"].astype(float)
+    numbers[5:8] = np.nan
+    with pytest.raises(DataError, match=r"data.unit = 'trial': 3 samples of .* have no value in it"):
+        built(file, columns | {"trial": numbers}, unit="trial")
+    texts = columns["trial"].astype(str)
+    texts[5:9] = ""
+    with pytest.raises(DataError, match=r"4 samples of .* have no value in it"):
+        built(file, columns | {"trial": texts}, unit="trial")
+    assert built(file, columns | {"trial": texts}, unit="none").warnings == ()
+
+
 def test_of_several_units_the_coarsest_is_recommended(file: Path) -> None:
     columns = arrays()
     (warning,) = built(file, columns | {"patientID": columns["trial"] // 2}).warnings

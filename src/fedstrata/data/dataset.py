@@ -103,6 +103,14 @@ class Dataset:
             raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
         if self.unit is not None and self.unit not in self.columns:
             raise DataError(f"{self.name}: no column {self.unit!r}; there are {', '.join(self.columns) or 'none'}")
+        if self.units is not None:
+            # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
+            missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
+            if missing:
+                raise DataError(
+                    f"data.unit = {self.unit!r}: {missing} samples of {self.name} have no value in it, so nothing says "
+                    "which samples they depend on; fill it in, or leave these samples out"
+                )
         if self.class_names and len(self.class_names) != self.classes:
             raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
 
