@@ -1,5 +1,6 @@
 """Tables, a file per client, and folders of images."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,20 @@ def test_the_column_of_the_clients_is_no_feature(root: Path) -> None:
     file = write(root / "all.csv", rows(ward=[1, 2]))
     assert read(file, kept_out=("ward",)).feature_names == ("a", "b")
     assert read(file).feature_names == ("a", "b", "ward")
+
+
+def test_decimals_are_numbers(root: Path) -> None:
+    """Databases export NUMERIC columns so. They were neither features nor among the columns that are none."""
+    price = pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(10, 2))
+    patient = pa.array([Decimal(9007199254740993), Decimal(2)], pa.decimal128(18, 0))
+    file = write(root / "all.parquet", rows(price=price, patient=patient))
+    for memory in ("ram", "disk"):
+        found = read(file, memory=memory)
+        assert found.feature_names == ("a", "b", "price") and found.inputs[:][:, 2].tolist() == [1.5, -2.25]
+        assert found.columns["patient"].tolist() == [9007199254740993, 2]
+    missing = write(root / "missing.parquet", rows(price=pa.array([None, Decimal("2.25")], pa.decimal128(10, 2))))
+    with pytest.raises(DataError, match="column 'price' holds no finite number in row 0"):
+        read(missing)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -45,6 +45,9 @@ at once."""
 _ROWS_BYTES = 16 * MIB
 """The largest number of bytes that are decoded at a time."""
 
+_INT64_DIGITS = 18
+"""The digits of whole numbers that surely fit into int64."""
+
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """The bytes of a decoded value, by its physical type."""
 
@@ -434,18 +437,25 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
 
 
 def is_scalar(kind: Any) -> bool:
-    """Tell whether an Arrow type is a number, a bool, a text, or a date or time."""
+    """Tell whether an Arrow type is a number, a decimal, a bool, a text, or a date or time."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_primitive(kind)) or _is_text(kind)
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind)) or _is_text(kind)
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """Return the values of a ``pyarrow.Array`` of scalars, (rows,); a dictionary is written out."""
+    """Return the values of a ``pyarrow.Array`` of scalars, (rows,); a dictionary is written out.
+
+    Decimals become floats, or integers if they have no fraction.
+    """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.string())
+    if pa.types.is_decimal(values.type):
+        # Databases export whole numbers, such as those of patients, as decimals without a fraction.
+        whole = values.type.scale == 0 and values.type.precision <= _INT64_DIGITS
+        values = values.cast(pa.int64() if whole else pa.float64())
     if _is_text(values.type):
         return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
     if pa.types.is_boolean(values.type) and values.null_count:
