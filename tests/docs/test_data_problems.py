@@ -8,6 +8,7 @@ from blocks import ROOT
 TESTED_BY = {
     # Clients
     "With the partition `natural`, `data.clients` is lower": "runner/test_data_warnings.py::left_out_are_named",
+    "A column is called `site`, `hospital`": "runner/test_table_warnings.py::that_the_partition_does_not_read",
     "A sample has no value in the column of the clients": "runner/test_data_warnings.py::samples_of_no_client",
     "Two names differ only in case or spaces": "runner/test_data_warnings.py::written_in_two_ways",
     "The names of clients are numbers": "runner/test_names_everywhere.py::numbers_of_a_column_are_names",
@@ -19,7 +20,12 @@ TESTED_BY = {
     "A sample has no class": "data/test_own_files.py::missing_class_is_no_class",
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "runner/test_own_clients.py::refused_as_classes",
-    "A column of numbers names clients, units or rows": "docs/test_data.py::do_not_learn_from_the_names",
+    "A column of numbers names the clients": "docs/test_data.py::do_not_learn_from_the_names",
+    "No two clients have values of a feature": "runner/test_table_warnings.py::which_client_a_sample_is_from",
+    "A few texts keep a column of numbers": "runner/test_table_warnings.py::few_texts_keep_from_being",
+    "A class or a client is called `NA`": "runner/test_table_warnings.py::called_as_missing_values",
+    "All samples are of one class": "runner/test_table_warnings.py::one_class_and_numbers",
+    "Numbers to learn are far from 0 and 1": "runner/test_table_warnings.py::targets_in_a_unit",
     "A column has no name": "data/test_own_files.py::without_a_name_numbers_the_rows",
     "A CSV file is not saved as UTF-8": "data/test_own_files.py::in_another_encoding",
     "A table has a header and no rows": "data/test_own_files.py::header_alone",

@@ -49,6 +49,9 @@ _UNIT_WORDS = frozenset(
 )
 """Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
 
+_CLIENT_WORDS = frozenset({"client", "site", "hospital", "clinic", "centre", "center", "institution", "facility"})
+"""Words in the name of a column that is likely to say which client a sample is from."""
+
 _ROW_WORDS = frozenset({"id", "index", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
 """Words in the name of a column that numbers or dates the rows."""
 
@@ -56,6 +59,11 @@ _ROW_WORDS = frozenset({"id", "index", "unnamed", "uuid", "row", "timestamp", "d
 def looks_like_unit(column: str) -> bool:
     """Return whether the name of a column says that equal values mark samples that depend on each other."""
     return bool(_UNIT_WORDS & set(_words(column)))
+
+
+def looks_like_client(column: str) -> bool:
+    """Return whether the name of a column says that its values are the clients."""
+    return bool(_CLIENT_WORDS & set(_words(column)))
 
 
 def looks_like_feature(column: str) -> bool:

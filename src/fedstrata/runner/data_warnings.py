@@ -20,6 +20,7 @@ from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.runner.near_copies import near_copies
+from fedstrata.runner.table_warnings import table_warnings
 
 _PAIRS = 256
 """The number of consecutive windows that are looked at for an overlap."""
@@ -66,6 +67,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_shared_samples(experiment),
         *_copies(experiment, dataset, partition),
         *_near_copies(experiment, dataset, partition),
+        *table_warnings(experiment, dataset, partition),
     ]
     return tuple(found)
 

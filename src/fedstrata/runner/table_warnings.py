@@ -1,0 +1,177 @@
+"""What looks wrong with the columns, the classes and the targets of a user's own data: a line for each thing.
+
+Nothing here changes a result. The other warnings are in `fedstrata.runner.data_warnings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstrata.config import Experiment
+from fedstrata.data import DATASETS, Dataset
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, looks_like_client
+from fedstrata.partition import Partition
+from fedstrata.quoting import shown
+
+_NUMBERS_SHARE = 0.8
+"""The share of the texts of a column that are numbers from which on the others look like mistakes."""
+
+_TEXTS = 1000
+"""The number of texts of a column that are looked at for this."""
+
+_COMPARED_CLIENTS = 50
+"""The number of clients whose features are compared."""
+
+_COMPARED_ROWS = 64
+"""The number of samples of each of them."""
+
+_FEWEST_CLIENTS = 3
+"""With fewer clients, or fewer samples of one, the values of a feature may lie apart by chance."""
+
+_FEWEST_ROWS = 8
+
+_MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
+"""What programs write in lower or upper case where there is no value."""
+
+_FAR = 10.0
+"""The root mean square of the targets from which on a network that begins near 0 has far to go."""
+
+_NUMBER_LOSSES = ("mse", "mae", "huber")
+
+
+def table_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Yield what looks wrong. Known data sets are what they are.
+
+    Args:
+        experiment: The experiment.
+        dataset: The samples of all clients.
+        partition: The samples of each client.
+    """
+    if experiment.data.name in DATASETS:
+        return
+    yield from _clients_by_chance(experiment, dataset)
+    yield from _numbers_among_texts(experiment, dataset)
+    yield from _features_that_name_clients(experiment, dataset, partition)
+    yield from _missing_names(dataset, partition)
+    yield from _classes_without_samples(dataset)
+    yield from _far_targets(experiment, dataset)
+
+
+def _clients_by_chance(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+    """A column that says who the clients are, while the partition does not read it."""
+    if experiment.partition.get("scheme") != "iid":
+        return
+    for name, values in dataset.columns.items():
+        count = len(np.unique(values))
+        if looks_like_client(name) and 1 < count < len(dataset):
+            yield (
+                f"the column {name!r} looks like that of the clients, and partition.scheme = 'iid' gives all samples "
+                f"to {experiment.data.clients} clients at random. Set partition.scheme = 'natural' and "
+                f"partition.column = {name!r} to have a client for each of its {count:,} values"
+            )
+
+
+def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+    """Columns of texts, most of which are numbers: a single dash keeps a measurement from being a feature."""
+    if not dataset.feature_names or experiment.data.inputs is not None:
+        return
+    known = (experiment.partition.get("column"), dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
+    for name, values in dataset.columns.items():
+        if name in known or values.dtype.kind != "U":
+            continue
+        looked_at = values[np.unique(np.linspace(0, len(values) - 1, _TEXTS).astype(np.int64))]
+        texts = [text for text in looked_at.tolist() if text]
+        if not texts or sum(map(_is_number, texts)) < _NUMBERS_SHARE * len(texts):
+            continue
+        others = [text for text in np.unique(values).tolist() if text and not _is_number(text)]
+        if others:
+            count = int(np.isin(values, others).sum())
+            texts_are = "text is no number" if count == 1 else "texts are no numbers"
+            yield (
+                f"the column {name!r} is no input: {count:,} of its {len(values):,} {texts_are}, such as "
+                f"{shown(others[0])}. Correct them or leave these rows out, or list the features in data.inputs"
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _features_that_name_clients(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
+    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)][:_COMPARED_CLIENTS]
+    few = len(rows) < _FEWEST_CLIENTS or min(map(len, rows)) < _FEWEST_ROWS
+    if not dataset.feature_names or experiment.partition.get("scheme") != "natural" or few:
+        return
+    values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
+    for place, name in enumerate(dataset.feature_names):
+        ranges = sorted((float(own[:, place].min()), float(own[:, place].max())) for own in values)
+        if all(most < least for (_, most), (least, _) in pairwise(ranges)):
+            yield (
+                f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or "
+                "of a row: it tells which client a sample is from, and a split test may find groups that mean "
+                "nothing. Leave it out of data.inputs, unless it is a measurement"
+            )
+
+
+def _some_of(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Return some of the rows, from the first to the last."""
+    return rows[np.unique(np.linspace(0, len(rows) - 1, _COMPARED_ROWS).astype(np.int64))].astype(np.int64)
+
+
+def _missing_names(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Classes and clients that are called as missing values are."""
+    kinds: tuple[tuple[str, Sequence[str]], ...] = (("class", dataset.class_names), ("client", partition.names))
+    for kind, names in kinds:
+        for name in names:
+            if name.strip().lower() in _MISSING_NAMES:
+                yield (
+                    f"a {kind} is called {name!r}, which mostly stands for a missing value. If it does, fill it in or "
+                    "leave these rows out"
+                )
+
+
+def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
+    """One class alone, and whole numbers that leave some out: 1 and 2 are taken for two of the classes 0, 1 and 2."""
+    if dataset.targets is not None:
+        return
+    counts = torch.bincount(dataset.labels, minlength=dataset.classes)
+    present = torch.nonzero(counts).flatten().tolist()
+    if len(present) == 1:
+        name = dataset.class_names[present[0]] if dataset.class_names else str(present[0])
+        yield (
+            f"all samples are of one class, {shown(name)}: there is nothing to learn, and every accuracy is 100 %. "
+            "Name the column of the classes in data.label"
+        )
+    elif not dataset.class_names and len(present) < dataset.classes:
+        empty = dataset.classes - len(present)
+        yield (
+            f"{empty:,} of the {dataset.classes:,} classes have no sample, such as "
+            f"{next(label for label in range(dataset.classes) if not counts[label])}: whole numbers are taken for "
+            "classes from 0 on. Number them without gaps, or give them names"
+        )
+
+
+def _far_targets(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+    """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
+    targets = dataset.targets
+    if targets is None or not targets.is_floating_point() or experiment.local.loss not in _NUMBER_LOSSES:
+        return
+    numbers = targets.double()
+    if float(numbers.square().mean().sqrt()) > _FAR:
+        spread, middle = torch.std_mean(numbers, correction=0)
+        yield (
+            f"the numbers to learn have the mean {float(middle):.4g} and the standard deviation {float(spread):.4g}. "
+            "Unlike inputs they are not normalised: training diverges or takes very many rounds, and groups are not "
+            "found. Subtract the mean from them and divide them by the standard deviation"
+        )
