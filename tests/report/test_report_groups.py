@@ -49,6 +49,19 @@ def test_the_features_that_differ_most_are_named_and_drawn(records: RunRecords) 
     assert [row[column] for row in drawn["data"][0]["z"]] == [2.0, 0.0, 0.0, 0.0]
 
 
+def test_features_whose_names_are_shortened_alike_are_two_columns(records: RunRecords) -> None:
+    """Of two columns with one text, the page showed the second alone."""
+    names = ("blood_pressure_systolic_mmHg", "blood_pressure_diastolic_mmHg", "age")
+    means = np.zeros((CLIENTS, 3), dtype=np.float32)
+    means[::4, 0] = 2.0
+    means[::4, 1] = -2.0
+    known = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), means, ("cat", "dog", "owl"), names)
+    drawn = feature_means(Clusters(replace(records, client_descriptions=known)), means).figure
+    assert drawn["data"][0]["x"] == list(names) == drawn["layout"]["xaxis"]["tickvals"]
+    texts = drawn["layout"]["xaxis"]["ticktext"]
+    assert texts[0] == texts[1] and len(texts[0]) < 20 and texts[2] == "age"
+
+
 def test_mean_images_are_those_of_the_clusters(records: RunRecords) -> None:
     means = np.zeros((CLIENTS, 3, 2, 2), dtype=np.float32)
     means[1::4, :, 0, 0] = 3.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import radians, sin, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,18 @@ LEAST_DIFFERENCE = 0.05
 
 LEAST_DEVIATION = 0.5
 """Means of a feature that differ by less, in standard deviations of all samples, are taken as equal."""
+
+_MOST_TICKS = 40
+"""Names below the columns of a chart; of more columns, every second, third, ... has one."""
+
+_MOST_SLANTED = 12
+"""Names that fit beside each other at an angle; more are upright."""
+
+_LETTER_PIXELS = 7
+"""The width of a letter below a chart."""
+
+_CHART_PIXELS = 280
+"""The width of a chart of which two are beside each other, without its margins."""
 
 DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
 """Colour scale of deviations from the mean of all: orange is less, blue is more."""
@@ -201,7 +213,7 @@ def feature_means(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
     limit = float(np.abs(shown).max()) or 1.0
     known = clusters.records.client_descriptions
     every = list(known.feature_names) if known is not None else []
-    names = [shortened(every[place]) if every else str(place) for place in widest]
+    names = [every[place] if every else str(place) for place in widest]
     drawn = _rows(clusters, shown, names, "feature", DEVIATIONS, "%{x}: %{z:+.2f}", (-limit, limit))
     text = (
         "Mean of the features in which the clusters differ most, in standard deviations from the mean of all samples."
@@ -220,6 +232,7 @@ def _rows(
 ) -> Figure:
     """Draw a heat map with a row for each final cluster."""
     low, high = limits
+    ticks, room = _column_ticks(columns)
     cells: Figure = {
         "type": "heatmap",
         "x": [clean(name) for name in columns],
@@ -233,9 +246,26 @@ def _rows(
         "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
         "colorbar": {"thickness": 10, "outlinewidth": 0},
     }
-    height = 110 + 26 * len(clusters.finals)
+    height = 110 + 26 * len(clusters.finals) + room
     rows = axis(autorange="reversed", showgrid=False, zeroline=False, type="category")
-    return figure([cells], height, hovermode="closest", xaxis=axis(title, showgrid=False, type="category"), yaxis=rows)
+    across = axis(title, showgrid=False, type="category", **ticks)
+    return figure([cells], height, hovermode="closest", xaxis=across, yaxis=rows)
+
+
+def _column_ticks(columns: Sequence[str]) -> tuple[Figure, int]:
+    """Return the names below the columns, and the height in pixels that they need beyond a line.
+
+    Two long names may be shortened to one text. So the whole names tell the columns apart, and the texts only show.
+    """
+    step = -(-len(columns) // _MOST_TICKS)
+    shown = columns[::step]
+    texts = [shortened(name) for name in shown]
+    ticks = {"tickvals": [clean(name) for name in shown], "ticktext": [clean(text) for text in texts]}
+    longest = _LETTER_PIXELS * max(map(len, texts))
+    if longest * len(shown) <= _CHART_PIXELS:
+        return {**ticks, "tickangle": 0}, 0
+    angle = 30 if len(shown) <= _MOST_SLANTED else 90
+    return {**ticks, "tickangle": angle}, round(longest * sin(radians(angle)))
 
 
 def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
