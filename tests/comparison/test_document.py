@@ -78,6 +78,27 @@ def test_a_lead_that_is_the_same_with_every_seed_is_clear() -> None:
     )
 
 
+def test_seeds_with_the_same_difference_leave_the_noise_to_the_clients() -> None:
+    """One test sample of four clients with ten each is right in addition, with one seed as with another."""
+    before = dict.fromkeys(range(4), 0.5)
+    outcomes = [
+        replace(run, clients=before | {run.seed: 0.6} if run.algorithm == "ifca" else before)
+        for run in runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.525, 1: 0.525})
+    ]
+    (found,) = differences(outcomes)
+    assert found.margin == pytest.approx(0.0387, abs=1e-4) and not found.clear  # 2.365 * 0.0463 / sqrt(8)
+    assert "(95 %, over clients, as all seeds have the same difference)" in difference_text(found, ACCURACY)
+    all_higher = [
+        replace(run, clients=dict.fromkeys(range(4), 0.6 if run.algorithm == "ifca" else 0.5)) for run in outcomes
+    ]
+    assert differences(all_higher)[0].clear
+
+
+def test_errors_of_rounding_are_no_difference() -> None:
+    (found,) = differences(runs(cfl={0: 0.1 + 0.2, 1: 0.5}, ifca={0: 0.3, 1: 0.5}))
+    assert difference_text(found, ACCURACY) == "cfl equals ifca in 2 of 2 seeds"
+
+
 def test_with_one_seed_the_noise_is_that_of_the_clients() -> None:
     """Four clients of ifca are 0.1, 0.2, 0.1 and 0.2 above: 0.15, and 3.182 * 0.0577 / 2 = 0.092."""
     low = dict(enumerate((0.5, 0.5, 0.6, 0.6)))

@@ -6,7 +6,7 @@ import json
 import os
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import sqrt
@@ -37,6 +37,10 @@ from fedstrata.resources import resource_error
 
 _REFERENCE_ALGORITHM = "fedavg"
 """The algorithm that each client is compared with."""
+
+
+_DIGITS = 12
+"""The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
 
 
 class RunKey(NamedTuple):
@@ -241,14 +245,17 @@ def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) ->
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
     """
-    values = tuple(metric.gain(_score(one), _score(other)) for one, other in pairs)
+    values = tuple(round(metric.gain(_score(one), _score(other)), _DIGITS) for one, other in pairs)
     if mean(values) < 0:
         return _difference([(other, one) for one, other in pairs], metric)
     one, other = pairs[0]
-    noisy = values if len(values) > 1 else _client_differences(one, other, metric)
     smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
     seeds = tuple(run.seed for run, _ in pairs)
-    return Difference(one.algorithm, other.algorithm, seeds, values, _margin(noisy), smallest)
+    found = Difference(one.algorithm, other.algorithm, seeds, values, _margin(values), smallest)
+    if found.seeds_differ:
+        return found
+    of_clients = [by for pair in pairs for by in _client_differences(*pair, metric)]
+    return found if len(of_clients) < 2 else replace(found, margin=_margin(of_clients))
 
 
 def _score(run: Outcome) -> float:

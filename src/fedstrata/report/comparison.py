@@ -99,8 +99,8 @@ class Difference:
         other: The other one.
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
-        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where there is
-            one seed. None where it is unknown.
+        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
+            do not differ. None where it is unknown.
         smallest: The smallest difference that can be seen where the metric is shown.
     """
 
@@ -120,6 +120,14 @@ class Difference:
     def spread(self) -> float | None:
         """The standard deviation (n - 1) of the differences; None for a single seed."""
         return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def seeds_differ(self) -> bool:
+        """Whether the seeds tell how large the noise is: there are several, and their differences are not the same.
+
+        With few test samples, one more that is right is often the whole difference, with one seed as with another.
+        """
+        return self.spread is not None and self.spread >= self.smallest
 
     @property
     def above(self) -> int:
@@ -429,7 +437,11 @@ def _noise_text(difference: Difference, metric: MetricInfo) -> str:
     """Return how a difference compares with the noise, in words."""
     if difference.margin is None:
         return "the noise of a single seed is unknown"
-    source = "seeds" if len(difference.seeds) > 1 else "clients of one seed; other seeds may differ"
+    source = "seeds"
+    if len(difference.seeds) == 1:
+        source = "clients of one seed; other seeds may differ"
+    elif not difference.seeds_differ:
+        source = "clients, as all seeds have the same difference"
     size_text = "more than" if difference.clear else "not more than"
     return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
 
