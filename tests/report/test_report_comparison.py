@@ -153,6 +153,23 @@ def test_runs_that_failed_or_were_left_out_are_named_with_the_reason(tmp_path: P
     assert "<h2>Differences" not in text
 
 
+def test_runs_that_diverged_are_named_at_the_top(both: Comparison) -> None:
+    """The terminal said so, and the page called the least bad of them the best."""
+    assert "diverged" not in page(both.folder)
+    file = both.folder / "comparison.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["runs"][0]["summary"] |= {"diverged": {"rounds": [2, 3], "clients": 4}, "rejected": 8, "rounds": 5}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    before_results = page(both.folder).partition("Results")[0]
+    assert "fedavg with seed 0: training diverged in 2 of 5 rounds (rounds 2, 3); lower local.lr" in before_results
+    assert "fedavg with seed 0: 8 answers were rejected" in before_results
+    for each in content["runs"]:
+        each["summary"] |= {"diverged": {"rounds": [2], "clients": 4}, "rejected": 8, "rounds": 5}
+    content["runs"] *= 2
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert "There are 12 more such warnings on pages of runs." in page(both.folder)
+
+
 def test_a_comparison_of_which_every_run_failed_has_a_page_too(tmp_path: Path) -> None:
     failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
     experiment = {"data": {"name": "digits", "clients": 20}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}

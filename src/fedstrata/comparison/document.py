@@ -29,10 +29,11 @@ from fedstrata.report.comparison import (
     cells,
     choice_text,
     difference_text,
+    run_warnings,
     titles,
     write_comparison_page,
 )
-from fedstrata.report.words import capital, warnings
+from fedstrata.report.words import capital
 from fedstrata.resources import resource_error
 
 _REFERENCE_ALGORITHM = "fedavg"
@@ -87,7 +88,7 @@ class Outcome:
     @property
     def warnings(self) -> list[str]:
         """What the reader of the table has to know about the run, in a line each."""
-        return [f"{self.algorithm} with seed {self.seed}: {line}" for line in warnings(self.summary or {})]
+        return run_warnings(self.algorithm, self.seed, self.summary)
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,14 @@ from fedstrata.report.drawing import (
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.template import render_page
-from fedstrata.report.words import DASH, capital, data_name, duration, joined, plural, size, slug
+from fedstrata.report.words import DASH, capital, data_name, duration, joined, plural, size, slug, warnings
 
 _FILE = "comparison.json"
 _MAX_BYTES = 256 * 2**20
 """A larger ``comparison.json`` is not read."""
+
+_MOST_NOTES = 12
+"""The warnings of runs that the page repeats."""
 
 RunRounds = tuple[Round, ...]
 """The rounds of one run."""
@@ -157,6 +160,16 @@ class RunEntry:
     folder: str
     summary: Mapping[str, Any] | None
     error: str
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader of the table has to know about the run, in a line each."""
+        return run_warnings(self.algorithm, self.seed, self.summary)
+
+
+def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -> list[str]:
+    """Return the warnings of a run, in a line each; none for a run that failed."""
+    return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
 
 
 class Jobs(BaseModel):
@@ -710,7 +723,7 @@ def _render(folder: ComparisonFolder) -> str:
         shared_seconds=SHARED_SECONDS,
         same_curves=_same_curves(folder.runs),
         facts=_facts(document),
-        notes=[*map(capital, document.warnings), *folder.notes],
+        notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,
         styles=styles,
         titles=titles(rows, metric),
@@ -724,6 +737,13 @@ def _render(folder: ComparisonFolder) -> str:
         command=_command(document),
         experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
     )
+
+
+def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
+    """Return the warnings of the runs, and how many more there are where they are many."""
+    found = [line for run in runs for line in run.warnings]
+    more = len(found) - _MOST_NOTES
+    return found if more <= 1 else [*found[:_MOST_NOTES], f"There are {more:,} more such warnings on pages of runs."]
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
