@@ -250,6 +250,21 @@ def test_a_split_is_never_taken_for_a_client(root: Path, name: str) -> None:
         read(root)
 
 
+def test_a_client_whose_name_begins_like_a_split_is_a_client(root: Path) -> None:
+    """The other clients were left out without a word, and its samples given to twenty clients at random."""
+    for client in ("trainingcentre", "testlab", "Ghent"):
+        write(root / f"{client}.csv", rows())
+    assert sorted(set(read(root).columns["client"].tolist())) == ["Ghent", "testlab", "trainingcentre"]
+
+
+def test_files_beside_those_of_a_split_are_named(root: Path) -> None:
+    for name in ("train_1", "train_2", "test", "validation", "testlab"):
+        write(root / f"{name}.csv", rows())
+    found = read(root)
+    assert len(found) == 4 and len(read(root, "test")) == 2
+    assert found.notes == (f"{root} holds train_1.csv, so these files are not read: testlab.csv, validation.csv",)
+
+
 @pytest.mark.parametrize("name", ["all.CSV", "all.Parquet"])
 def test_an_ending_in_upper_case_is_the_same_ending(root: Path, name: str) -> None:
     file = write(root / name, rows())

@@ -34,6 +34,7 @@ TESTED_BY = {
     "The classes of a run are texts": "runner/test_assign.py::look_like_numbers_are_matched",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
     "A folder holds `test.csv` without": "data/test_own_files.py::split_is_never_taken_for_a_client",
+    "A folder holds `train.csv`, or": "data/test_own_files.py::beside_those_of_a_split",
     "Files of clients, or images, have an ending": "data/test_own_files.py::look_like_data_and_are_not_read",
     "Two files have the name of one client": "data/test_own_files.py::not_dropped_for_an_ending",
     "Clients in Python have samples of other shapes": "data/test_kept_clients.py::refused_with_the_name_of_the_client",

@@ -24,6 +24,9 @@ _UNREAD_TABLE_SUFFIXES = (".tsv", ".txt", ".xlsx")
 _SPLIT_NAME = re.compile(r"(train|test)(-|$)")
 """The names of files that hold a split and not a client."""
 
+_SPLIT_TABLE = re.compile(r"(train|test)([-_.\d]|$)")
+"""The names of tables that hold a split: train.csv and train_1.csv, and not trainingcentre.csv."""
+
 _DEPTHS = 4
 """The levels of folders in which images are looked for; an image belongs at the second or third."""
 
@@ -59,13 +62,17 @@ def find_own(name: str, place: Path) -> Location | None:
     if train := _split_tables(place, "train"):
         test = _split_tables(place, "test")
         notes = _unread(place, _ending(place.iterdir(), _UNREAD_TABLE_SUFFIXES), (".csv",))
+        others = [file for file in _data_files(place) if file not in (*train, *test)]
+        if others:
+            notes += (f"{place} holds {train[0].name}, so these files are not read: {_named(place, others)}",)
         return Location(name, None, train, test, kind="table", notes=notes)
     return _client_files(name, place) or _images(name, place)
 
 
 def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
     """Return the CSV files of a split, in the order of their names. Reading them tells what is wrong with a file."""
-    return tuple(sorted(path for path in folder.glob(f"{split}*") if ending_of(path) == ".csv"))
+    named = [path for path in folder.glob(f"{split}*") if _SPLIT_TABLE.match(path.name)]
+    return tuple(sorted(path for path in named if ending_of(path) == ".csv"))
 
 
 def _client_files(name: str, place: Path) -> Location | None:
@@ -137,12 +144,16 @@ def _unread(place: Path, paths: Sequence[Path], expected: Sequence[str]) -> tupl
     """Return a line about files below a place that may hold data too and are not read; nothing without such files."""
     if not paths:
         return ()
-    names = ", ".join(path.relative_to(place).as_posix() for path in paths[:_MOST_NAMED])
-    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return (
-        f"{place} holds files that are not read: {names}{more}. Save data as {' or '.join(expected)}, and move other "
-        "files elsewhere",
+        f"{place} holds files that are not read: {_named(place, paths)}. Save data as {' or '.join(expected)}, and "
+        "move other files elsewhere",
     )
+
+
+def _named(place: Path, paths: Sequence[Path]) -> str:
+    """Return the first few paths below a place, and how many more there are."""
+    names = ", ".join(path.relative_to(place).as_posix() for path in paths[:_MOST_NAMED])
+    return names + (f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else "")
 
 
 def client_of(file: Path, location: Location) -> str:
