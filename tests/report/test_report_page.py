@@ -382,6 +382,24 @@ def test_data_that_was_sent_counts_as_traffic(records: RunRecords) -> None:
     assert shown["Traffic"] == ("55 kB", "55 kB of data, sent once; 0 B of tensors")
 
 
+def test_clients_that_attack_and_privacy_have_a_tile_and_rows_of_the_summary(records: RunRecords) -> None:
+    """They decide what the other numbers mean, and stood in the summary alone."""
+    assert records.summary is not None
+    attack = {"clients": [0, 8], "acc_honest": 0.875, "acc_honest_worst": 0.75}
+    privacy = {"epsilon": 7.996, "delta": 1e-5, "not_covered": ["which client is in which cluster"]}
+    summary = type(records.summary).model_validate(
+        records.summary.model_dump() | {"attack": attack, "privacy": privacy}
+    )
+    shown = {name: (figure, text) for name, figure, text in tiles(Clusters(replace(records, summary=summary)))}
+    assert shown["Honest clients"][0] == "87.5 %" and "2 clients do: 0, 8. All other" in shown["Honest clients"][1]
+    assert shown["Epsilon"][0] == "7.996" and "at delta 1e-05" in shown["Epsilon"][1]
+    assert shown["Epsilon"][1].endswith("Not covered: which client is in which cluster")
+    rows = {key: value for key, value, _ in words.summary_rows(summary.model_dump(), records.metric)}
+    assert rows["attack.clients"] == "0, 8" and rows["attack.acc_honest_worst"] == "75.0 %"
+    assert rows["privacy.epsilon"] == "7.996"
+    assert "Honest clients" not in {name for name, *_ in tiles(Clusters(records))}
+
+
 def test_an_unfinished_run_counts_its_own_rounds(records: RunRecords) -> None:
     shown = {name: figure for name, figure, _ in tiles(Clusters(replace(records, summary=None)))}
     assert shown["Traffic"] == words.size(30 * 9_600_000 - 480_000)

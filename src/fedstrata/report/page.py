@@ -27,6 +27,7 @@ from fedstrata.report.words import (
     REFERENCE_TILES,
     TILES,
     Tile,
+    brief,
     capital,
     data_name,
     duration,
@@ -186,7 +187,7 @@ def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
     ]
     if clusters.clustered:
         found += [show(tile, records.final(name)) for name, tile in TILES.items() if tile.of_clusters]
-    return [tile for tile in [*found, *_costs(records)] if tile[1] != DASH]
+    return [tile for tile in [*found, *_conditions(clusters), *_costs(records)] if tile[1] != DASH]
 
 
 def _literal(name: str) -> str:
@@ -196,9 +197,35 @@ def _literal(name: str) -> str:
 
 def _tile(metric: MetricInfo, tile: Tile, value: Any) -> tuple[str, str, str]:
     """Return a number with its words; what is no number is unknown."""
-    known = value if isinstance(value, int | float) else None
+    known = _number(value)
     title, meaning, *_ = tile.about(metric)
     return title, metric.text(known) if tile.of_metric else format_number(known), meaning
+
+
+def _conditions(clusters: Clusters) -> list[tuple[str, str, str]]:
+    """Return what else decides what the numbers mean, as tiles: clients that attack, and differential privacy."""
+    records = clusters.records
+    further = (records.summary.model_extra or {}) if records.summary else {}
+    found = []
+    attack = further.get("attack")
+    if isinstance(attack, Mapping) and isinstance(attack.get("clients"), list):
+        attackers = attack["clients"]
+        honest = f"{records.metric.name}, mean over the clients that do not attack. {plural(len(attackers), 'client')}"
+        verb = "does" if len(attackers) == 1 else "do"
+        text = f"{honest} {verb}: {clusters.names.listed(attackers)}. All other numbers are about all clients"
+        found.append(("Honest clients", records.metric.text(_number(attack.get("acc_honest"))), text))
+    privacy = further.get("privacy")
+    if isinstance(privacy, Mapping):
+        kept_out = privacy.get("not_covered")
+        listed = f". Not covered: {', '.join(map(str, kept_out))}" if isinstance(kept_out, list) and kept_out else ""
+        text = f"differential privacy of any one client at delta {brief(_number(privacy.get('delta')))}; lower is safer"
+        found.append(("Epsilon", format_number(_number(privacy.get("epsilon"))), text + listed))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return a value of a record; None for what is no number."""
+    return value if isinstance(value, int | float) else None
 
 
 def _costs(records: RunRecords) -> list[tuple[str, str, str]]:

@@ -262,6 +262,8 @@ def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[s
     """Return the numbers and names of a summary: the key, the value, and what it is where the key does not say it."""
     rows = []
     for key, value in summary.items():
+        if key in ("attack", "privacy") and isinstance(value, Mapping):
+            rows += _condition_rows(key, value, metric)
         if isinstance(value, Mapping | list):
             continue
         of_metric = key in MEASURES or (key.startswith("acc_") and key != "acc_best_round")
@@ -276,6 +278,21 @@ def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[s
         else:
             rows.append((key, "-" if value is None else str(value), ""))
     return rows
+
+
+def _condition_rows(table: str, found: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
+    """Return the rows of clients that attack, or of differential privacy: without them the others are misread."""
+    if table == "privacy":
+        delta = found.get("delta")
+        return [("privacy.epsilon", brief(found.get("epsilon")), f"for any one client, at delta {brief(delta)}")]
+    attackers = found.get("clients", [])
+    texts = {"acc_honest": "mean over clients that do not attack", "acc_honest_worst": "worst of these clients"}
+    rows = [("attack.clients", ranges(attackers), "these attack; all rows but attack.* are about all clients")]
+    return rows + [
+        (f"attack.{key}", metric.text(found[key]), f"{metric.name}, {text}")
+        for key, text in texts.items()
+        if found.get(key) is not None
+    ]
 
 
 def split_text(event: Mapping[str, Any]) -> str:
