@@ -57,6 +57,21 @@ def test_another_way_of_using_the_models_has_a_curve_of_its_own(records: RunReco
     assert drawn["&lt;b&gt;"] == [None] * 12
 
 
+def test_a_value_of_the_last_round_alone_is_a_point(records: RunRecords) -> None:
+    """The score without the personal stage was named in the legend, and was not to be seen."""
+    *before, last = records.rounds
+    rounds = (*before, Round.model_validate(last.model_dump() | {"acc_shared": 0.25}))
+    drawn = {trace["name"]: trace for trace in curves.scores(replace(records, rounds=rounds))["data"]}
+    assert drawn["shared"]["mode"] == "markers" and drawn["mean"]["mode"] == "lines"
+
+
+def test_the_axis_of_scores_that_are_all_perfect_ends_at_the_best_value(records: RunRecords) -> None:
+    """It went from 0 to 200 %."""
+    rounds = tuple(changed(each, acc_client=1.0, acc_worst=1.0) for each in records.rounds)
+    bottom, top = curves.scores(replace(records, rounds=rounds, scores={}))["layout"]["yaxis"]["range"]
+    assert (bottom, top) == (0.9, pytest.approx(1.003))
+
+
 def test_a_single_round_shows_as_a_point_and_an_unknown_truth_as_nothing(records: RunRecords) -> None:
     first = replace(records, rounds=(changed(records.rounds[0], ari=None, acc_client=None, acc_worst=None),), scores={})
     assert curves.seconds(first)["data"][0]["mode"] == "markers"

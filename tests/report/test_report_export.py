@@ -66,6 +66,11 @@ def test_bad_input_is_one_line_that_says_what_to_do(folder: Path, monkeypatch: p
         save_figures(folder, "gif")
     with pytest.raises(RecordError, match="no folder at"):
         save_figures(folder / "nowhere", "png")
+    comparison = folder.parent / "comparison"
+    comparison.mkdir()
+    (comparison / "comparison.json").write_text("{}")
+    with pytest.raises(InputError, match="expected the folder of a run, found that of a comparison"):
+        save_figures(comparison, "png")
     gone: dict[str, Any] = {"kaleido": None, "kaleido.errors": None}
     for module, found in gone.items():
         monkeypatch.setitem(sys.modules, module, found)

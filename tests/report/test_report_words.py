@@ -25,6 +25,24 @@ def test_numbers_are_shown_with_their_unit() -> None:
     assert [words.plural(count, "client") for count in (1, 2)] == ["1 client", "2 clients"]
 
 
+def test_a_loss_that_diverges_is_not_written_out() -> None:
+    assert [words.format_number(value) for value in (1.7071e37, -2.5e6, 999_999.0)] == [
+        "1.707e+37",
+        "-2.5e+06",
+        "999999.000",
+    ]
+
+
+def test_a_sentence_begins_with_a_capital_and_a_key_does_not() -> None:
+    texts = ("training diverged", "data.copies = 10: a test sample", "R\u00b2", "all")
+    assert [words.capital(text) for text in texts] == [
+        "Training diverged",
+        "data.copies = 10: a test sample",
+        "R\u00b2",
+        "All",
+    ]
+
+
 def test_a_list_has_an_and_before_its_last() -> None:
     assert [words.joined(items) for items in ([], [1], [1, 2], [1, 2, 3])] == ["", "1", "1 and 2", "1, 2 and 3"]
 

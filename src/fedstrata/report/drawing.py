@@ -154,13 +154,14 @@ def line(
     width: float = 2,
     **more: Any,
 ) -> Figure:
-    """Draw one curve over the rounds; a single round shows as a point."""
+    """Draw one curve over the rounds; a single known value shows as a point."""
+    heights = rounded(values)
     return {
         "type": "scatter",
         "x": [each.round for each in rounds],
-        "y": rounded(values),
+        "y": heights,
         "name": clean(name),
-        "mode": "lines" if len(rounds) > 1 else "markers",
+        "mode": "lines" if sum(value is not None for value in heights) > 1 else "markers",
         "line": {"color": colour, "width": width, "dash": dash, "shape": shape},
         "marker": {"color": colour},
         **more,

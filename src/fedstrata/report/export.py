@@ -36,6 +36,8 @@ def save_figures(folder: Path, kind: str) -> list[Path]:
     """
     if kind not in _KINDS:
         raise InputError(f"--figures = {kind!r}: expected one of {', '.join(_KINDS)}")
+    if (folder / "comparison.json").is_file():
+        raise InputError(f"--figures: expected the folder of a run, found that of a comparison; name a run in {folder}")
     try:
         import kaleido.errors
     except ImportError:

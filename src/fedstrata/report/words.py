@@ -14,6 +14,9 @@ from fedstrata.report.decisions import sentence
 
 DASH = "\N{EN DASH}"
 
+_MOST_WRITTEN_OUT = 1e6
+"""Larger numbers that are not whole have a power of ten."""
+
 
 COMPARED_BY: Mapping[str, str] = {
     **{name: measure.about for name, measure in CLIENT_MEASURES.items()},
@@ -179,12 +182,17 @@ THRESHOLDS = {
 
 
 def format_number(value: Any, digits: int = 3) -> str:
-    """Return a number with so many decimals; an integer without decimals, a dash for an unknown number."""
+    """Return a number with so many decimals; an integer without decimals, a dash for an unknown number.
+
+    A number of seven digits or more before the point, such as the loss of training that diverges, has a power of ten.
+    """
     if isinstance(value, str):
         return value
     if value is None or not isfinite(value):
         return DASH
-    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{digits}f}" if abs(value) < _MOST_WRITTEN_OUT else f"{value:.4g}"
 
 
 def brief(value: Any) -> str:
@@ -244,6 +252,8 @@ def joined(items: Iterable[object]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
+_KEY = re.compile(r"[a-z_]+\.[a-z_]+\b")
+
 IN_MEMORY = "memory:"
 """Begins the name of data that a program gave to the run; a digest follows, which says nothing to a reader."""
 
@@ -254,8 +264,8 @@ def data_name(name: str) -> str:
 
 
 def capital(text: str) -> str:
-    """Begin a text with a capital."""
-    return text[:1].upper() + text[1:]
+    """Begin a text with a capital, unless it begins with a key, such as ``data.copies``."""
+    return text if _KEY.match(text) else text[:1].upper() + text[1:]
 
 
 def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:

@@ -155,7 +155,8 @@ def _extent(traces: Sequence[Figure], metric: MetricInfo) -> tuple[float, float]
     least, most = metric.bounds
     if isfinite(least) and isfinite(most):
         tenths = 10 / (most - least)
-        bottom = np.floor(tenths * min(known)) / tenths
+        # Where all values are the largest that there is, an axis needs some room below them.
+        bottom = min(np.floor(tenths * min(known)) / tenths, most - 1 / tenths)
         top = (np.ceil(tenths * max(known)) + 0.5) / tenths
     else:
         room = 0.05 * (max(known) - min(known)) or 0.05 * abs(known[0]) or 0.05
