@@ -69,6 +69,21 @@ def test_an_index_of_a_frame_that_has_a_name_is_a_column() -> None:
     assert read({"a": frame}).columns["patient"].tolist() == [7, 8]
 
 
+def test_frames_that_are_no_table_are_refused_with_the_name_of_the_client() -> None:
+    """Errors of pandas and Arrow came through as they were, and a client without rows was left out without a word."""
+    pandas = pytest.importorskip("pandas")
+    good = pandas.DataFrame({"age": [1.0, 2], "label": [0, 1]})
+    mixed = good.assign(dose=pandas.Series([1, "a"], dtype=object))
+    for wrong, message in (
+        (mixed, "client 'Lyon': expected a table that Arrow can hold .*dose"),
+        (pandas.concat([good, good[["age"]]], axis=1), "client 'Lyon': .*age"),
+        (good.iloc[:0], "client 'Lyon' has no samples to train"),
+        ((good, good.iloc[:0]), "client 'Lyon' has no samples to test"),
+    ):
+        with pytest.raises(DataError, match=message):
+            keep({"Ghent": good, "Lyon": wrong})
+
+
 def test_a_frame_of_polars_is_a_table() -> None:
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"age": [1.0, 2, 3, 4], "site": list("abab"), "label": list("xyyx")})

@@ -140,6 +140,15 @@ def test_numbers_are_refused_as_classes(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_whole_numbers_that_are_floats_are_told_from_numbers_to_learn() -> None:
+    """pandas makes 1.0 of 1 beside a missing value; the advice was to learn them as numbers."""
+    rng = np.random.default_rng(0)
+    name = keep([(rng.normal(size=(40, 2)), rng.integers(0, 2, 40).astype(float)) for _ in range(2)])
+    keys = {"data": {"name": name}, "model": {"name": "mlp"}, "rounds": 1}
+    with pytest.raises(InputError, match="whole numbers that are stored as floats"):
+        build_run(load_experiment(keys))
+
+
 @pytest.mark.parametrize("normalise", ["auto", "none"])
 def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
     tokens = np.random.default_rng(0).integers(0, 20, (40, 6))

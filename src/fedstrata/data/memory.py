@@ -16,7 +16,7 @@ import numpy as np
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.options import ReadOptions
-from fedstrata.data.parts import Part, put_together
+from fedstrata.data.parts import Part, put_together, refuse_same_names
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
@@ -117,14 +117,16 @@ def _parts(client: str | int, data: Any) -> Iterator[Part]:
 
 def _part(client: str | int, split: Split, data: Any) -> Part:
     """Read the samples of a client for one purpose."""
-    if (table := _table(data)) is not None:
+    if (table := _table_of(client, data)) is not None:
+        if not len(table):
+            raise DataError(f"client {shown(client)} has no samples to {split}; leave the client or the split out")
         reserved = [name for name in (CLIENT_COLUMN, SPLIT_COLUMN) if name in table.column_names]
         return Part(client, split, None, table.drop_columns(reserved))
     if isinstance(data, Mapping):
         arrays = {str(key): _as_array(value) for key, value in data.items()}
     elif _is_xy(data):
         x, y = data
-        if (features := _table(x)) is not None:
+        if (features := _table_of(client, x)) is not None:
             return Part(client, split, None, _with_classes(client, features, _as_array(y)))
         arrays = {"x": _as_array(x), "y": _as_array(y)}
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
@@ -177,10 +179,30 @@ def _is_table(data: Any) -> bool:
     return is_frame and (hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format") or hasattr(data, "iloc"))
 
 
-def _table(data: Any) -> Any:
-    """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face; None of anything else."""
+def _table_of(client: str | int, data: Any) -> Any:
+    """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face; None of anything else.
+
+    Raises:
+        DataError: When Arrow cannot hold it.
+    """
     if not _is_table(data):
         return None
+    import pyarrow as pa
+
+    try:
+        table = _table(data)
+    # pandas and Arrow raise errors of several types for a column of numbers and texts, or for two of one name.
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        reason = "; ".join(" ".join(str(part).split()) for part in error.args)
+        raise DataError(
+            f"client {shown(client)}: expected a table that Arrow can hold ({reason}); correct it"
+        ) from None
+    refuse_same_names(table.column_names, f"client {shown(client)}")
+    return table
+
+
+def _table(data: Any) -> Any:
+    """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face."""
     import pyarrow as pa
 
     if hasattr(data, "with_format"):

@@ -157,6 +157,12 @@ class Objective:
             ExperimentError: When the loss does not fit them.
         """
         if self.classifies and targets is not None and targets.is_floating_point():
+            if bool((targets == targets.round()).all()):
+                # Such as 1.0, which pandas makes of 1 beside a missing value.
+                raise ExperimentError(
+                    f"local.loss = 'cross_entropy': expected classes, found whole numbers that are stored as floats in "
+                    f"{place}; store them as integers if they are classes"
+                )
             raise ExperimentError(
                 f"local.loss = 'cross_entropy': expected classes, found numbers in {place}; use 'mse' for numbers and "
                 "'bce' for labels of 0 and 1"
