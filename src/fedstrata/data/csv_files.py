@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv
@@ -18,6 +18,9 @@ from fedstrata.limits import MIB, PARQUET_COLUMNS, file_problem, memory_limit
 
 _BLOCK_BYTES = 16 * MIB
 """The bytes of a file that are parsed at a time."""
+
+_LINES_IN_VALUES = csv.ParseOptions(newlines_in_values=True)
+"""Values in quotes may go on in the next line, as notes do. Without this, only files of up to a megabyte may do so."""
 
 
 def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
@@ -36,7 +39,8 @@ def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
     if not columns and size > memory_limit():
         raise DataError(f"{file}: {too_large_for_memory(size)}")
     try:
-        table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=list(columns)))
+        wanted = csv.ConvertOptions(include_columns=list(columns))
+        table = csv.read_csv(file, parse_options=_LINES_IN_VALUES, convert_options=wanted)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise _not_csv(file, error) from error
     _check_encoding(file, table.schema)
@@ -52,7 +56,7 @@ def csv_columns(file: Path) -> tuple[str, ...]:
         DataError: When it is no such file.
     """
     try:
-        with csv.open_csv(file) as reader:
+        with csv.open_csv(file, parse_options=_LINES_IN_VALUES) as reader:
             schema = reader.schema
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _not_csv(file, error) from error
@@ -112,23 +116,35 @@ class CsvFile:
         return self._tables({field.name: field.type for field in self.schema})
 
     def _tables(self, types: dict[str, Any]) -> Iterator[Any]:
-        """Yield all rows; the types of columns that are not given are those of each block.
-
-        A value in quotes ends with its line, as Arrow expects it.
-        """
+        """Yield all rows; the types of columns that are not given are those of each block."""
         options = csv.ConvertOptions(column_types=types)
         if reason := file_problem(self.file):
             raise DataError(f"{self.file} is no readable file ({reason}); copy or download it again")
         with self.file.open("rb") as stream:
-            header = stream.readline()
+            header = _whole_rows(stream, stream.readline())
             while block := stream.read(_BLOCK_BYTES):
-                block += stream.readline()
+                block = _whole_rows(stream, block + stream.readline())
                 try:
-                    table = csv.read_csv(BytesIO(header + block), convert_options=options)
+                    table = csv.read_csv(
+                        BytesIO(header + block), parse_options=_LINES_IN_VALUES, convert_options=options
+                    )
                 except (pa.ArrowException, ValueError, MemoryError) as error:
                     raise _not_csv(self.file, error) from error
                 _check_encoding(self.file, table.schema)
                 yield table
+
+
+def _whole_rows(stream: BinaryIO, block: bytes) -> bytes:
+    """Return a block that ends with a line, with further lines as long as it ends inside quotes.
+
+    A quote that is no beginning or end of a value has no partner, so no more lines are read than a block has bytes.
+    """
+    rest = bytearray()
+    quotes = block.count(b'"')
+    while quotes % 2 and len(rest) < _BLOCK_BYTES and (line := stream.readline()):
+        rest += line
+        quotes += line.count(b'"')
+    return block + bytes(rest)
 
 
 def _common_field(fields: Sequence[Any]) -> Any:
