@@ -50,6 +50,7 @@ def pulled_problem(identities: torch.Tensor) -> Problem:
         clients=len(identities),
         training=LocalTraining(epochs=1, batch=0, lr=0.5),
         truth=identities // SIZE,
+        features=FEATURES,
         public=torch.randn(64, 6, generator=torch.Generator().manual_seed(99)),
         predict=lambda models, inputs: torch.stack([_predict(model, inputs) for model in models]),
     )

@@ -13,14 +13,13 @@ from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
-from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
 
 PAIR, FEATURES = 2, 3
 TWO = Layout((TensorSpec("fc.weight", "fc", "linear", (PAIR, 1)),))
-PROBLEM = toy_problem(4, TWO)
+PROBLEM = replace(toy_problem(4, TWO), features=FEATURES)
 UPDATES = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [0.0, 7.0]])
 UP, NEARLY_UP, ALONG, NEARLY_ALONG = [0.0, 0, 1], [0.0, 0.1, 1], [1.0, 0, 0], [1.0, 0.1, 0]
 LINES: Mapping[int, list[float]] = {0: UP, 1: NEARLY_UP, 2: ALONG, 3: NEARLY_ALONG}
@@ -137,14 +136,49 @@ def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
     assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
 
 
-def test_a_network_without_a_linear_layer_is_refused() -> None:
-    with pytest.raises(ExperimentError, match=r"algorithm\.name = 'head' matches no layer"):
-        build_run(load_experiment({**experiment("pacfl"), "model": {"name": "test_pacfl:shapeless"}}))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({}, id="one output for each class"),
+        pytest.param({"model": {"name": "test_pacfl:convolutions"}}, id="no linear layer"),
+        pytest.param({"model": {"name": "test_pacfl:OutputFirst"}}, id="another linear layer is the last one"),
+        pytest.param({"local": {"loss": "mse", "lr": 0.01}}, id="one output for all classes"),
+    ],
+)
+def test_the_angles_are_those_of_the_data_whatever_the_network(keys: dict[str, Any]) -> None:
+    """The number of vectors was once read from the last linear layer: then others than those sent were compared."""
+    setup = build_run(load_experiment({**experiment("pacfl"), **keys}))
+    state = setup.algorithm.init(setup.problem)
+    plan = setup.algorithm.plan(setup.problem, state, torch.arange(setup.problem.clients))
+    _, note = setup.algorithm.update(setup.problem, state, setup.clients.run(plan))
+    data = setup.client_data
+    spans = []
+    for client in range(setup.problem.clients):
+        inputs = data.samples(data.train(client))[0].flatten(1)
+        labels = data.labels(data.train(client))
+        of_classes = [inputs[labels == label].T for label in range(10)]
+        spans.append(torch.cat([torch.linalg.svd(each, full_matrices=False).U[:, :3].T for each in of_classes]))
+    one, other = spans[:2]
+    cosine = torch.linalg.svdvals(torch.linalg.qr(one.T).Q.T @ torch.linalg.qr(other.T).Q)[0].clamp(max=1.0)
+    assert float(note.matrices[0].values[0, 1]) == pytest.approx(math.degrees(math.acos(float(cosine))), abs=0.1)
 
 
-def shapeless(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+def convolutions(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """A network of convolutions only."""
     return torch.nn.Sequential(torch.nn.Conv2d(1, classes, 8), torch.nn.Flatten())
+
+
+class OutputFirst(torch.nn.Module):
+    """A network that names its last layer first."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.output = torch.nn.Linear(40, classes)
+        self.body = torch.nn.Linear(64, 40)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.output(self.body(images.flatten(1)).relu())
+        return found
 
 
 def test_it_finds_clients_with_other_classes() -> None:

@@ -28,7 +28,6 @@ from fedstrata.algorithms.shared.one_shot import (
 from fedstrata.clustering import principal_angles
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
-    SINGULAR_VECTORS,
     TRAIN,
     Diagnostics,
     Evaluation,
@@ -41,6 +40,7 @@ from fedstrata.core import (
     cluster_evaluation,
     fedavg_plan,
 )
+from fedstrata.errors import ContractError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
 
@@ -79,12 +79,7 @@ class PACFL:
     quorum: Share = 0.5
 
     def init(self, problem: Problem) -> SignatureState:
-        """Everyone in one cluster, no vectors sent yet.
-
-        Raises:
-            LayoutError: When the network has no linear layer, of which the last tells the number of classes.
-        """
-        self._angles(problem)
+        """Everyone in one cluster, no vectors sent yet."""
         return signature_state(problem)
 
     def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
@@ -119,10 +114,10 @@ class PACFL:
 
     def _angles(self, problem: Problem) -> Distance:
         """The angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features), zero for an absent class."""
-        layout = problem.layout
-        head = next(tensor for tensor, last in zip(layout.tensors, layout.select("head"), strict=True) if last)
-        vectors = SINGULAR_VECTORS * head.shape[0]
-        return lambda rows: principal_angles(rows.unflatten(1, (vectors, -1)), self.angle)
+        features = problem.features
+        if features is None:
+            raise ContractError("expected the number of features of a sample, found a problem without")
+        return lambda rows: principal_angles(rows.unflatten(1, (-1, features)), self.angle)
 
 
 def _sent(report: Report) -> Rows:

@@ -35,6 +35,7 @@ class Problem:
         privacy: What the server does with updates before their means leave it; None where it keeps to `aggregation`.
         local_noise: Whether clients add noise to all that they upload, and count how often they do.
         server: What the server makes of these means.
+        features: The number of numbers in a sample as networks read it; None where it is not known.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
         predict: A function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
     """
@@ -53,6 +54,7 @@ class Problem:
     privacy: CentralPrivacy | None = None
     local_noise: bool = False
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    features: int | None = None
     public: torch.Tensor | None = None
     predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -478,12 +479,15 @@ def _network(
     experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
 ) -> Callable[[], torch.nn.Module]:
     """A function that makes the network, also in another process."""
-    wanted = side(experiment.model.name)
-    if wanted is not None and len(shape) == 3:
-        shape = (shape[0], wanted, wanted)
     seed = seed_of(experiment.seed, "model", client=start)
-    kind = NetworkShape(shape, outputs, experiment.data.tokens)
+    kind = NetworkShape(_as_read(experiment, shape), outputs, experiment.data.tokens)
     return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
+
+
+def _as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a sample as the network reads it: some read images of one size only."""
+    wanted = side(experiment.model.name)
+    return (shape[0], wanted, wanted) if wanted is not None and len(shape) == 3 else shape
 
 
 def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:
@@ -518,6 +522,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         min_cluster=experiment.privacy.min_cluster,
         local_noise=experiment.privacy.kind == "local",
         server=server_of(experiment.server),
+        features=prod(_as_read(experiment, shape)),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
 
