@@ -14,6 +14,7 @@ from torch import nn
 
 from fedstrata.config import load_experiment
 from fedstrata.core import FOLDS
+from fedstrata.data import ReadOptions
 from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
@@ -78,7 +79,7 @@ def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> 
 def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(tmp_path: Path) -> None:
     """Two clients would each call their own first class 0."""
     path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
-    with pytest.raises(DataError, match=r"expected classes of 0, 1, 2; found sit, walk; give .* in samples.names"):
+    with pytest.raises(DataError, match=r"expected classes of 0, 1, 2; found 2 others.*; give .* in samples.names"):
         read_client_data(path, 0, CONFIG)
     write(path, x=X, y=(Y + 1).astype(str))
     labels = read_client_data(path, 0, CONFIG).samples(torch.arange(12))[1]
@@ -107,7 +108,7 @@ def test_names_that_look_like_numbers_are_names_in_a_csv_file(
         ({"x": (X > 0).astype("uint8"), "y": Y}, {}, r"expected samples of float32 \(2, 6\), found uint8"),
         ({"x": X, "y": Y + 2}, {}, "expected classes 0 to 2, found 3"),
         ({"x": X, "y": Y}, {"unit": "trial"}, "expected the column trial, found none"),
-        ({"x": X, "y": np.where(Y == 0, "run", "sit")}, {"names": ("sit", "lie", "walk")}, "found run"),
+        ({"x": X, "y": np.where(Y == 0, "run", "sit")}, {"names": ("sit", "lie", "walk")}, "found 1 others"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(
@@ -142,6 +143,17 @@ def test_targets_that_do_not_fit_the_outputs_are_refused(
 def test_numbers_that_happen_to_be_whole_are_numbers(tmp_path: Path) -> None:
     client_data = read_client_data(write(tmp_path / "a.npz", x=X, y=Y + 7), 0, NUMBERS)
     assert client_data.samples(torch.arange(12))[1].tolist() == [[y + 7.0] for y in Y.tolist()]
+
+
+def test_a_refusal_names_no_text_of_the_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server says which column has the classes, and is told why a device refuses; the node's log has the names."""
+    table = pa.table({"a": [1.0, 2.0], "b": [1.0, 2.0], "patient": ["Ann Ode", "Bo Lind"], "y": [0, 1]})
+    csv.write_csv(table, tmp_path / "mine.csv")
+    samples = Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", ("ill", "well"), features=("a", "b"))
+    asked = replace(CONFIG, samples=samples, reading=ReadOptions(label="patient"))
+    with pytest.raises(DataError, match="expected classes of ill, well; found 2 others") as refused:
+        read_client_data(tmp_path / "mine.csv", 0, asked)
+    assert "Ann" not in str(refused.value) and "Ann Ode, Bo Lind" in caplog.text
 
 
 def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:

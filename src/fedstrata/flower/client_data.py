@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedstrata.partition import hold_out, holdout_rng
 
 if TYPE_CHECKING:
     from fedstrata.runner.build import RunSetup
+
+log = logging.getLogger(__name__)
 
 _Positions = NDArray[np.int64]
 
@@ -208,8 +211,13 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> t
         return labels
     known = samples.names or tuple(map(str, range(samples.classes)))
     if strange := [name for name in found if name not in known]:
+        # The server names the column, so that it could read any column of texts out of a refusal.
+        log.warning("%s: classes that the federation does not have: %s", path, ", ".join(strange))
         advice = "" if samples.names else "; give the names of all classes in samples.names of the federation's file"
-        raise DataError(f"{path}: expected classes of {', '.join(known)}; found {', '.join(strange)}{advice}")
+        raise DataError(
+            f"{path}: expected classes of {', '.join(known)}; found {len(strange)} others, which the log of the node "
+            f"names{advice}"
+        )
     return torch.tensor([known.index(name) for name in found])[labels]
 
 
