@@ -308,6 +308,16 @@ def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> Non
         assert "Save data as .csv" in note
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_columns_that_are_separated_by_something_else_are_told(root: Path, mark: str, name: str, memory: Any) -> None:
+    """Spreadsheets write semicolons where numbers have commas; the message named one column that is none."""
+    (root / "all.csv").write_text(mark.join(("a", "b", "label")) + "\n" + mark.join(("1,5", "2", "x")) + "\n")
+    for read_it in (lambda: read(root / "all.csv", memory=memory), lambda: column_names(find(str(root / "all.csv")))):
+        with pytest.raises(DataError, match=f"expected columns separated by commas, found {name}"):
+            read_it()
+
+
 # Images
 
 

@@ -28,6 +28,7 @@ TESTED_BY = {
     "Numbers to learn are far from 0 and 1": "runner/test_table_warnings.py::targets_in_a_unit",
     "A column has no name": "data/test_own_files.py::without_a_name_numbers_the_rows",
     "A CSV file is not saved as UTF-8": "data/test_own_files.py::in_another_encoding",
+    "The columns of a CSV file are separated": "data/test_own_files.py::separated_by_something_else",
     "A table has a header and no rows": "data/test_own_files.py::header_alone",
     "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",

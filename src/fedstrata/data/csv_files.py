@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -18,6 +19,12 @@ from fedstrata.limits import MIB, PARQUET_COLUMNS, file_problem, memory_limit
 
 _BLOCK_BYTES = 16 * MIB
 """The bytes of a file that are parsed at a time."""
+
+_OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What separates columns where programs do not write commas."""
+
+_HEADER_BYTES = MIB
+"""The bytes of a header that are looked at for them."""
 
 _LINES_IN_VALUES = csv.ParseOptions(newlines_in_values=True)
 """Values in quotes may go on in the next line, as notes do. Without this, only files of up to a megabyte may do so."""
@@ -38,6 +45,7 @@ def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
     size = csv_bytes(file)
     if not columns and size > memory_limit():
         raise DataError(f"{file}: {too_large_for_memory(size)}")
+    _check_marks(file)
     try:
         wanted = csv.ConvertOptions(include_columns=list(columns))
         table = csv.read_csv(file, parse_options=_LINES_IN_VALUES, convert_options=wanted)
@@ -55,6 +63,7 @@ def csv_columns(file: Path) -> tuple[str, ...]:
     Raises:
         DataError: When it is no such file.
     """
+    _check_marks(file)
     try:
         with csv.open_csv(file, parse_options=_LINES_IN_VALUES) as reader:
             schema = reader.schema
@@ -62,6 +71,18 @@ def csv_columns(file: Path) -> tuple[str, ...]:
         raise _not_csv(file, error) from error
     _check_encoding(file, schema)
     return tuple(schema.names)
+
+
+def _check_marks(file: Path) -> None:
+    """Refuse a file whose columns are separated by something else than commas. Others find what else is wrong."""
+    with suppress(OSError), file.open("rb") as stream:
+        header = stream.readline(_HEADER_BYTES).decode(errors="replace")
+        found = next((name for mark, name in _OTHER_MARKS.items() if mark in header), None)
+        if found and "," not in header:
+            raise DataError(
+                f"{file}: expected columns separated by commas, found {found} in the header; save it with commas, and "
+                "with points in numbers"
+            )
 
 
 def _check_encoding(file: Path, schema: Any) -> None:
@@ -120,6 +141,7 @@ class CsvFile:
         options = csv.ConvertOptions(column_types=types)
         if reason := file_problem(self.file):
             raise DataError(f"{self.file} is no readable file ({reason}); copy or download it again")
+        _check_marks(self.file)
         with self.file.open("rb") as stream:
             header = _whole_rows(stream, stream.readline())
             while block := stream.read(_BLOCK_BYTES):
