@@ -53,6 +53,7 @@ TESTED_BY = {
     "Few whole units are held out": "runner/test_data_warnings.py::not_tested_on_some_classes",
     "A client has one unit of a class": "runner/test_data_warnings.py::class_of_one_unit_are_told",
     "A client has one unit in all": "partition/test_partitioning.py::of_one_trial_cannot_be_split",
+    "The file of a newcomer has several values": "runner/test_assign.py::several_clients_is_not_one_newcomer",
     "The data of a newcomer lack the column": "runner/test_assign.py::newcomer_without_the_unit",
     "A value of `data.unit` is both": "runner/test_data_warnings.py::units_on_both_sides",
     # Test samples of your own

@@ -240,6 +240,17 @@ def test_a_newcomer_without_the_unit_of_the_run_is_refused(hospitals: Path, tmp_
         assign(hospitals, [tmp_path / "Oslo.csv"])
 
 
+def test_a_file_with_several_clients_is_not_one_newcomer(hospitals: Path, tmp_path: Path) -> None:
+    """All rows were placed as those of one client, whatever the column of the clients said."""
+    for sites, found in ((["Oslo"] * 24, 1), (["Oslo", "Bern"] * 12, 2)):
+        csv.write_csv(visits(["1", "2"]).append_column("site", pa.array(sites)), tmp_path / "new.csv")
+        if found == 1:
+            assert assign(hospitals, [tmp_path / "new.csv"])[0]["client"] == "new"
+        else:
+            with pytest.raises(DataError, match=r"found 2 values of .*'site'; give each client"):
+                assign(hospitals, [tmp_path / "new.csv"])
+
+
 def test_data_that_are_not_there_are_never_taken_for_a_data_sets_name(finished: Path) -> None:
     with pytest.raises(DataError, match="'digits': expected a client's data"):
         assign(finished, [Path("digits")])

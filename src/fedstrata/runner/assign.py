@@ -145,6 +145,12 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             )
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
+        column = str(experiment.partition.get("column", ""))
+        if (count := len(np.unique(new.columns.get(column, ())))) > 1:
+            raise DataError(
+                f"{path}: expected the data of one client, found {count} values of partition.column = {column!r}; give "
+                "each client a file of its own"
+            )
         # Samples of one unit, such as a recording, must not be in both training and test.
         unit = experiment.data.unit
         if unit == ALL_INDEPENDENT:
