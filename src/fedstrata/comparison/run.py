@@ -204,13 +204,13 @@ class _RunQueue:
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
         if not self._engines:
-            self._rehearse_others(first, setup)
+            self._check_others(first, setup)
         if setup.why:
             self._line.keep(f"engine: {setup.why}")
         self._engines[group] = setup.engine
         return setup
 
-    def _rehearse_others(self, first: Experiment, setup: RunSetup) -> None:
+    def _check_others(self, first: Experiment, setup: RunSetup) -> None:
         """Try the networks of the other groups on the samples of the first one, before any run begins.
 
         Args:

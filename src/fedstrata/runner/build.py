@@ -39,7 +39,8 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError, LayoutError, PartitionError
-from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
+from fedstrata.models import MODELS, NetworkShape, layout_of, make_network, portable, row_of, side
+from fedstrata.models.forward_order import order_warning
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, partition_samples, with_validation
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
@@ -149,7 +150,7 @@ class RunSetup:
 
 
 def build_run(experiment: Experiment) -> RunSetup:
-    """Make the network, check_first_plan the algorithm, then read and partition the data.
+    """Make the network, check the first plan of the algorithm, then read and partition the data.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit.
@@ -164,11 +165,11 @@ def build_run(experiment: Experiment) -> RunSetup:
     info = data.find(experiment.data.name, experiment.data.root).info
     if info is not None:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
-        rehearsed = problem_of(experiment, info.shape, outputs)
-        check_first_plan(algorithm, rehearsed, personal)
-        private_run(experiment, rehearsed, algorithm, members)
-        sum_terms(experiment, rehearsed, algorithm)
-        check_probes(experiment, algorithm, rehearsed)
+        expected = problem_of(experiment, info.shape, outputs)
+        check_first_plan(algorithm, expected, personal)
+        private_run(experiment, expected, algorithm, members)
+        sum_terms(experiment, expected, algorithm)
+        check_probes(experiment, algorithm, expected)
     dataset, own_test = _samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
@@ -180,7 +181,11 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = _partition(experiment, dataset, own_test)
     _refuse_unseen_groups(dataset, partition)
     dataset = _normalised_by_training(experiment, dataset, partition)
-    warnings = (*data_warnings(experiment, dataset, partition, own_test), *attack_warnings(experiment))
+    warnings = (
+        *data_warnings(experiment, dataset, partition, own_test),
+        *_network_warnings(experiment, dataset),
+        *attack_warnings(experiment),
+    )
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, problem.layout, truth)
@@ -488,6 +493,16 @@ def _as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a sample as the network reads it: some read images of one size only."""
     wanted = side(experiment.model.name)
     return (shape[0], wanted, wanted) if wanted is not None and len(shape) == 3 else shape
+
+
+def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[str, ...]:
+    """What looks wrong with a network of the user's own."""
+    if experiment.model.name in MODELS:
+        return ()
+    network = _network(experiment, dataset.shape, dataset.outputs)()
+    kind = torch.int64 if experiment.data.tokens else torch.float32
+    found = order_warning(network, layout_of(network), torch.zeros(2, *_as_read(experiment, dataset.shape), dtype=kind))
+    return () if found is None else (found,)
 
 
 def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:

@@ -161,7 +161,7 @@ def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
 def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> Plan:
     """The first plan of an algorithm, with a cohort of all clients.
 
-    As in a rehearsal, nothing depends on the true groups.
+    As in `check_first_plan`, nothing depends on the true groups.
     """
     n = problem.clients
     first = problem if problem.truth is not None else replace(problem, truth=torch.zeros(n, dtype=torch.int64))

@@ -75,7 +75,7 @@ def _refuse_algorithm(experiment: Experiment) -> None:
 
 def _refuse_buffers(problem: Problem, algorithm: Algorithm[Any]) -> None:
     """Refuse to send running statistics, which have no common range."""
-    # As in a rehearsal, nothing depends on the true groups.
+    # As in `check_first_plan`, nothing depends on the true groups.
     first = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
     plan = algorithm.plan(first, algorithm.init(first), torch.arange(problem.clients))
     for tensor, sent in zip(problem.layout.tensors, plan.tasks[TRAIN].upload, strict=True):
