@@ -379,7 +379,7 @@ def amended_weights(weights: torch.Tensor, batch: torch.Tensor, gain: Gain) -> t
 
 
 def layer_tensors(layout: Layout) -> list[list[int]]:
-    """The conv and linear tensors of each layer, in forward order.
+    """The conv and linear tensors of each layer, in the order of the layout.
 
     A layer is a module of the network's top level that has such tensors; of a numbered sequence, each of its modules.
     So a residual block is one layer.

@@ -40,7 +40,7 @@ class Layout:
     """Which columns of a flattened model belong to which tensor, layer and kind.
 
     Attributes:
-        tensors: The tensors in forward order, weight before bias, (l,). Each is flattened in C order.
+        tensors: The tensors in the order in which the network defines them, (l,). Each is flattened in C order.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -62,7 +62,7 @@ class Layout:
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """The conv and linear layers in forward order."""
+        """The conv and linear layers in the order in which the network defines them."""
         return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind in ("conv", "linear")))
 
     @property
