@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
@@ -50,12 +51,14 @@ class Key:
     sentence: str
 
 
+@cache
 def facts() -> dict[str, dict[str, Any]]:
     """What every algorithm needs, sends and decides, and how it treats who is absent or new; by name."""
     told: dict[str, dict[str, Any]] = tomllib.loads(FACTS.read_text(encoding="utf-8"))
     return told
 
 
+@cache
 def papers() -> dict[str, dict[str, list[str]]]:
     """What the paper of an algorithm leaves open, and what differs from it; by name, of those that tests compare."""
     told: dict[str, dict[str, list[str]]] = tomllib.loads(PAPERS.read_text(encoding="utf-8"))

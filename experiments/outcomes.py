@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -26,7 +27,13 @@ Result = dict[str, Any]
 def every(experiment: str) -> list[Result]:
     """All results of an experiment, by seed; none while it has not been run."""
     path = RESULTS / f"{experiment}.json"
-    known: list[Result] = json.loads(path.read_text()) if path.exists() else []
+    return list(_by_seed(path.read_text())) if path.exists() else []
+
+
+@lru_cache(maxsize=8)
+def _by_seed(text: str) -> list[Result]:
+    """Results as a file has them, by seed. A table asks for those of one file again and again."""
+    known: list[Result] = json.loads(text)
     return sorted(known, key=lambda result: int(result["seed"]))
 
 

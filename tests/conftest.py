@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+import unsynced  # noqa: F401 (which writes nothing itself)
+
 # Workers of pytest, and the processes that tests start, share the cores: each of them computes in one thread. Libraries
 # read this when they are imported, so that nothing that computes is imported above.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -41,6 +41,7 @@ PRELOAD = (
     "PIL.Image",
     "pytest",
     "scipy.cluster.hierarchy",
+    "unsynced",
 )
 """Modules that are imported once, before the first process is forked."""
 

@@ -1,4 +1,4 @@
-"""What takes longer to make than most tests take, made once in this process: compiled templates, and the digits."""
+"""What takes longer to make than most tests take, made once in this process: templates, Plotly's script, the digits."""
 
 from functools import cache
 
@@ -6,4 +6,6 @@ from fedstrata.data import digits
 from fedstrata.report import template
 
 template.templates = cache(template.templates)
+template.get_plotlyjs = cache(template.get_plotlyjs)
+template.script_hash = cache(template.script_hash)
 digits.read_digits = cache(digits.read_digits)

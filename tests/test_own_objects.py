@@ -1,10 +1,13 @@
 """A script with an algorithm, a network and functions of its own, run as a program: every engine takes them."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from forked import run
 
 SCRIPT = """
 import sys
@@ -53,7 +56,7 @@ if __name__ == "__main__":
         "rounds": 2,
         "data": {"clients": 6, "samples": 20},
         "local": {"lr": 0.1, "batch": 10},
-        "engine": {"name": engine, "workers": 2},
+        "engine": {"name": engine, "workers": 1},
     }
     for number, model in enumerate((Net, lambda: Net(), Net())):
         run = fs.run(keys, f"runs/{number}", algorithm=Mine(k=3), model=model, quiet=True)
@@ -79,22 +82,44 @@ fs.run(keys | {"engine": {"name": "processes", "workers": 2}}, "run", quiet=True
 """
 
 
+def program(path: str, *arguments: str) -> None:
+    """Be a program."""
+    sys.argv = [path, *arguments]
+    runpy.run_path(path, run_name="__main__")
+
+
+def assert_done(engine: str, status: int, out: str, err: str) -> None:
+    assert status == 0, err
+    networks = ("__main__:Net", "object:lambda", "object:Net")
+    assert out.splitlines() == [f"__main__:Mine {network} {{'k': 3}}" for network in networks]
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_classes_and_functions_of_a_script_work_where_nothing_is_sent(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(SCRIPT)
+    done = run(program, "script.py", engine)
+    assert_done(engine, done.status, done.out, done.err)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["loop", "batched", "processes", pytest.param("ray", marks=pytest.mark.deploy)])
-def test_classes_and_functions_of_a_script_work_with_every_engine(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.deploy)])
+def test_classes_and_functions_of_a_script_work_in_other_processes(engine: str, tmp_path: Path) -> None:
     if engine == "ray":
         pytest.importorskip("ray")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py", engine]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    networks = ("__main__:Net", "object:lambda", "object:Net")
-    assert done.stdout.splitlines() == [f"__main__:Mine {network} {{'k': 3}}" for network in networks]
+    assert_done(engine, done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.slow
-def test_a_function_that_cannot_be_sent_to_workers_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(UNPICKLABLE)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "ExperimentError: __main__:transform: expected something that can be sent to worker processes" in done.stderr
-    assert "set engine.name = 'loop'" in done.stderr.splitlines()[-1]
+def test_a_function_that_cannot_be_sent_to_workers_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(UNPICKLABLE)
+    err = run(program, "script.py").err
+    assert "ExperimentError: __main__:transform: expected something that can be sent to worker processes" in err
+    assert "set engine.name = 'loop'" in err.splitlines()[-1]

@@ -9,7 +9,6 @@ from typing import Any
 
 import outcomes
 import pytest
-from tables import filled
 from trust import GREEN, PARTLY, RED, ROOT, UNMEASURED, Counts, Row, counted, matrix, measure, rows
 from trust_figures import FIGURES, Figure, Found
 
@@ -45,10 +44,6 @@ def test_the_tests_and_figures_of_a_row_are_there(row: Row) -> None:
         else:
             assert not function or function in functions(ROOT / path), test
     assert set(row.figures) <= FIGURES.keys()
-
-
-def test_the_page_is_made_of_what_is_kept() -> None:
-    assert filled(PAGE.read_text()) == PAGE.read_text()
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -1,5 +1,6 @@
 """The program for CUDA without a card: the vectorized engine on a device that is simulated on the CPU."""
 
+import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,13 @@ from turns import play
 
 SHAPES = {"mnist_cnn": (1, 28, 28), "fmnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32), "mlp": (1, 28, 28)}
 PLAIN = LocalTraining(epochs=2, batch=5, lr=0.05)
+
+
+@pytest.fixture(autouse=True)
+def imported_modules_stay() -> None:
+    """Garbage is collected before each recording, which takes longer than the recording if all modules are searched."""
+    gc.collect()
+    gc.freeze()
 
 
 def noise(shape: tuple[int, ...], samples: int) -> Dataset:

@@ -1,15 +1,14 @@
 import json
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import study
 from study import keep, outcomes, separate
 
 from fedstrata.algorithms.fedavg import FedAvg
-
-STUDY = Path(__file__).parents[2] / "experiments" / "study.py"
+from forked import run
 
 
 def runs(path: Path) -> list[tuple[str, int, int]]:
@@ -38,6 +37,12 @@ def test_commas_inside_brackets_do_not_end_a_variant() -> None:
     assert separate("fedavg") == ["fedavg"]
 
 
+def command(*arguments: str) -> None:
+    """Be the command line."""
+    sys.argv = ["study.py", *arguments]
+    study.main()
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     experiment = tmp_path / "small.toml"
@@ -45,10 +50,9 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> No
     experiment.write_text(f"rounds = 2\n{data}{partition}")
     out, listed = tmp_path / "kept.json", 'layercfl+algorithm.layers=["linear","head"]'
     tabled = 'partition={scheme="dirichlet",alpha=5.0}'
-    command = [sys.executable, str(STUDY), str(experiment), "--variants", f"oracle,{listed}", "--seeds", "0"]
-    command += ["--on", tabled]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and f"small, oracle+{tabled}, seed 0: ExperimentError: " in done.stderr
+    options = ("--variants", f"oracle,{listed}", "--seeds", "0", "--on", tabled, "--out", str(out))
+    done = run(command, str(experiment), *options)
+    assert done.status == 1 and f"small, oracle+{tabled}, seed 0: ExperimentError: " in done.err
     (kept,) = json.loads(out.read_text())
     assert (
         kept["variant"] == f"{listed}+{tabled}" and len(kept["clients"]) == 4 and len(kept["curves"]["clusters"]) == 2

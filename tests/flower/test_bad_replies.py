@@ -172,7 +172,10 @@ def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
     return state
 
 
+@pytest.fixture(scope="module")
 def without_the_bad(here: Federation) -> State:
+    """What is left where the bad client does not answer in the second round."""
+
     def ask(plan: Plan) -> Report:
         return here.setup.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
 
@@ -180,7 +183,9 @@ def without_the_bad(here: Federation) -> State:
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_client(here: Federation, what: str) -> None:
+def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_client(
+    here: Federation, without_the_bad: State, what: str
+) -> None:
     spoil, reason = SPOILT[what]
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -189,14 +194,14 @@ def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_clie
         return [reply]
 
     remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert same(rounds(here, remote.run), without_the_bad)
     (line,) = here.lines
     assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
     assert len(line) < 340 and line.isprintable()
     assert list(remote.traffic.rejected) == [BAD] and remote.traffic.absent == {}
 
 
-def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> None:
+def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation, without_the_bad: State) -> None:
     recorded: list[Message] = []
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -209,7 +214,7 @@ def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation) -> 
         return [reply]
 
     remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert same(rounds(here, remote.run), without_the_bad)
     assert here.lines == ["round 2: client 2 is rejected: expected a reply of round 2, found round 1"]
 
 
@@ -223,7 +228,7 @@ def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) ->
     assert same(rounds(here, remote.run), rounds(here, here.setup.clients.run)) and here.lines == []
 
 
-def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation) -> None:
+def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation, without_the_bad: State) -> None:
     """Its sender is the SuperLink, not the node."""
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -234,11 +239,11 @@ def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federatio
         return [reply]
 
     remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert same(rounds(here, remote.run), without_the_bad)
     assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable at x.py [31m"]
 
 
-def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Federation) -> None:
+def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Federation, without_the_bad: State) -> None:
     forged = "no\nround 9: all is well\x1b[2J\u2028 in '/home/anna doe/data.npz' " + "x" * 10_000
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -247,7 +252,7 @@ def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Feder
         return [reply]
 
     remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), without_the_bad(here))
+    assert same(rounds(here, remote.run), without_the_bad)
     (line,) = here.lines
     assert line.startswith(
         "round 2: client 2 is absent: its device says: no round 9: all is well [2J in 'data.npz' xxx"

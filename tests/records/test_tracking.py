@@ -1,9 +1,7 @@
 import errno
-import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,8 @@ from fedstrata.errors import ExperimentError
 from fedstrata.records.tracking import metric_name, require, track
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.progress import Progress
+from forked import command
+from forked import run as run_forked
 
 SMALL = {
     "rounds": 4,
@@ -198,19 +198,17 @@ def test_a_package_that_is_missing_is_told_before_anything_is_made(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKERS)
-def test_nobody_is_called(name: str, tmp_path: Path) -> None:
+def test_nobody_is_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All who would call somebody are told to do so through a door behind which we wait."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.setblocking(False)
         address = f"http://127.0.0.1:{door.getsockname()[1]}"
         ways = {each: address for name in ("http_proxy", "https_proxy", "all_proxy") for each in (name, name.upper())}
-        online = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}
+        for variable, value in {**ways, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}.items():
+            monkeypatch.setenv(variable, value)
         keys = [f"--set={key}" for key in (f"records.track={name}", "rounds=2", "engine.name=loop")]
-        command = [sys.executable, "-m", "fedstrata", "run", *keys, "--out", str(tmp_path / "run"), "--quiet"]
-        done = subprocess.run(
-            command, env={**os.environ, **ways, **online}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0 and done.stderr == "", done.stderr
+        done = run_forked(command, "run", *keys, "--out", str(tmp_path / "run"), "--quiet")
+        assert done.status == 0 and done.err == "", done.err
         with pytest.raises(BlockingIOError):
             door.accept()
     assert logged(name, tmp_path / "run" / "tracking")["clusters", 2] == [1.0]

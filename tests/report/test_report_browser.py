@@ -29,6 +29,8 @@ pytestmark = [
 RUNS = Path(__file__).parent / "runs"
 TIMEOUT = 300_000
 """Milliseconds until a page counts as never opened: nothing is timed here, and machines are busy."""
+SCHEMES: dict[Literal["light", "dark"], str] = {"dark": "rgb(20, 24, 29)", "light": "rgb(255, 255, 255)"}
+"""What is behind the texts of a page."""
 EVIL = '<img src=x onerror="window.ran=1"></script><script>window.ran=1</script>'
 
 
@@ -90,12 +92,11 @@ def opened(tab: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open
     def open_(
         place: Path | str,
         width: int = 1280,
-        scheme: Literal["light", "dark"] = "light",
         make: Callable[[Path], Path] = build,
     ) -> Opened:
         """The page that is made of a folder, or the one at an address."""
         tab.set_viewport_size({"width": width, "height": 800})
-        tab.emulate_media(color_scheme=scheme)
+        tab.emulate_media(color_scheme="light")
         tab.mouse.move(0, 0)
         found = Opened(tab)
         listening.append(("console", lambda said: found.errors.append(said.text)))
@@ -265,8 +266,7 @@ OVERLAPS = """() => {
 """Names along axes that lie on each other. A line of text is a few pixels higher than its letters."""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("clients", [4, 20, 100])
+@pytest.mark.parametrize(("clients", "width"), [(4, 390), (20, 1280), (100, 1280), (100, 390)])
 def test_long_names_lie_on_nothing_and_fit(clients: int, width: int, opened: Open, tmp_path: Path) -> None:
     found = opened(named(write(tmp_path / "run", count=12, n=clients), clients), width=width)
     found.page.locator("#in-short button.client").first.click()
@@ -288,15 +288,15 @@ def test_a_page_can_be_printed_before_anybody_clicked(opened: Open, tmp_path: Pa
     assert found.errors == []
 
 
-@pytest.mark.parametrize(
-    ("plot", "told"),
-    [("accuracy", "worst client"), ("membership", "client"), ("split-0-likeness-linear1", "clients")],
-)
-def test_a_pointer_over_a_picture_is_told_what_is_there(plot: str, told: str, opened: Open, tmp_path: Path) -> None:
+def test_a_pointer_over_a_picture_is_told_what_is_there(opened: Open, tmp_path: Path) -> None:
     page = opened(kept("strata", tmp_path)).page
-    place = page.locator(f"#{plot} .nsewdrag").first
-    place.hover(position={"x": 60, "y": 60})
-    expect(page.locator(f"#{plot} .hoverlayer")).to_contain_text(told, timeout=TIMEOUT)
+    for plot, told in {
+        "accuracy": "worst client",
+        "membership": "client",
+        "split-0-likeness-linear1": "clients",
+    }.items():
+        page.locator(f"#{plot} .nsewdrag").first.hover(position={"x": 60, "y": 60})
+        expect(page.locator(f"#{plot} .hoverlayer")).to_contain_text(told, timeout=TIMEOUT)
 
 
 def test_a_click_on_a_heading_sorts_by_it_and_a_second_one_the_other_way(opened: Open, tmp_path: Path) -> None:
@@ -354,16 +354,17 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+def assert_stands_out(page: Page) -> None:
+    """In both schemes, which a page follows without being opened again."""
+    for scheme, background in SCHEMES.items():
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
+        assert page.evaluate(CONTRAST) == [], scheme
+
+
 @pytest.mark.parametrize("name", ["strata", "layercfl", "adacfl"])
-def test_every_text_stands_out_from_what_is_behind_it(
-    name: str, scheme: Literal["light", "dark"], opened: Open, tmp_path: Path
-) -> None:
-    page = opened(kept(name, tmp_path), scheme=scheme).page
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
-        "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)"
-    )
-    assert page.evaluate(CONTRAST) == []
+def test_every_text_stands_out_from_what_is_behind_it(name: str, opened: Open, tmp_path: Path) -> None:
+    assert_stands_out(opened(kept(name, tmp_path)).page)
 
 
 def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) -> None:
@@ -425,13 +426,8 @@ def test_a_comparison_of_eight_methods_has_room_for_all_of_them(
     assert found.errors == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_about_a_comparison_stands_out(
-    scheme: Literal["light", "dark"], opened: Open, tmp_path: Path
-) -> None:
-    assert (
-        opened(compare(tmp_path).folder, scheme=scheme, make=comparison.build_comparison).page.evaluate(CONTRAST) == []
-    )
+def test_every_text_about_a_comparison_stands_out(opened: Open, tmp_path: Path) -> None:
+    assert_stands_out(opened(compare(tmp_path).folder, make=comparison.build_comparison).page)
 
 
 def test_html_in_the_names_of_a_comparison_never_runs(opened: Open, tmp_path: Path) -> None:
@@ -458,11 +454,8 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
         thread.join()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_watched_page_renews_itself_where_the_reader_is(
-    width: int, server: LiveServer, opened: Open, tmp_path: Path
-) -> None:
-    found = opened(server.url, width=width)
+def test_a_watched_page_renews_itself_where_the_reader_is(server: LiveServer, opened: Open, tmp_path: Path) -> None:
+    found = opened(server.url, width=390)
     frame = found.page.frame_locator("iframe:not(.next)")
     expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=TIMEOUT)
     frame.locator(".sortable button.client").nth(2).click()
