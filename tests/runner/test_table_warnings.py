@@ -39,7 +39,7 @@ def test_a_measurement_that_a_few_texts_keep_from_being_a_feature_is_named(tmp_p
     columns = table()
     columns["b"] = [wrong if row == 7 else f"{value:.3f}" for row, value in enumerate(columns["b"])]
     (warning,) = warnings(tmp_path, columns)
-    assert f"the column 'b' is no input: 1 of its {ROWS} text is no number, such as {wrong!r}" in warning
+    assert f"the column 'b' is no input: 1 of its {ROWS} values is no number, such as {wrong!r}" in warning
     assert warnings(tmp_path, columns, data={"inputs": ["a", "c"]}) == ()
 
 

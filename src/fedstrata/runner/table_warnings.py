@@ -92,9 +92,9 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
         others = [text for text in np.unique(values).tolist() if text and not _is_number(text)]
         if others:
             count = int(np.isin(values, others).sum())
-            texts_are = "text is no number" if count == 1 else "texts are no numbers"
+            are = "is no number" if count == 1 else "are no numbers"
             yield (
-                f"the column {name!r} is no input: {count:,} of its {len(values):,} {texts_are}, such as "
+                f"the column {name!r} is no input: {count:,} of its {len(values):,} values {are}, such as "
                 f"{shown(others[0])}. Correct them or leave these rows out, or list the features in data.inputs"
             )
 
