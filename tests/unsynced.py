@@ -11,4 +11,4 @@ def _checked(handle: int) -> None:
     os.fstat(handle)
 
 
-os.fsync = _checked
+os.fsync = _checked  # type: ignore[assignment]  # it is called with numbers alone
