@@ -82,7 +82,8 @@ def test_a_stop_during_the_reference_is_resumed(done: fs.Run, tmp_path: Path, mo
         if out.name != "baseline":
             return steps(experiment, setup, out, **options)
         rounds: list[Any] = []
-        return steps(experiment, setup, out, **{**options, "show": rounds.append, "stop": lambda: len(rounds) > 1})
+        watched = {"on_round": lambda record, state: rounds.append(record), "stop": lambda: len(rounds) > 1}
+        return steps(experiment, setup, out, **{**options, **watched})
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "run_steps", stopping)
