@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedstrata.algorithms import ALGORITHMS
     from fedstrata.algorithms.strata import Strata
     from fedstrata.comparison import Comparison, Sweep
+    from fedstrata.config import Experiment
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
     from fedstrata.data.memory import Clients
@@ -120,13 +121,11 @@ def run(
             resumed once the cause is gone; it is None when no run was begun.
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
-    from fedstrata.config import choose
     from fedstrata.resources import resource_errors
 
-    source, sets = _with_clients(source, sets, clients, resume=resume)
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
     objective = {"loss": loss, "metric": metric, "transform": transform}
-    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
+    experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
     with resource_errors(folder):
         from fedstrata import report
         from fedstrata.runner.run import run_experiment
@@ -174,12 +173,9 @@ def iterate(
             checked when the first step is asked for.
         MachineError: When the machine failed, as in `run`.
     """
-    from fedstrata.config import choose
-
-    source, sets = _with_clients(source, sets, clients, resume=resume)
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
     objective = {"loss": loss, "metric": metric, "transform": transform}
-    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
+    experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
 
     def steps() -> Iterator[Step]:
         from fedstrata.resources import resource_errors
@@ -284,6 +280,23 @@ def sweep(
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
         _build_pages(swept.comparison)
     return swept
+
+
+def _choose(
+    source: Path | str | Mapping[str, Any] | None,
+    out: Path | str | None,
+    clients: Clients | None,
+    tables: Mapping[str, Any],
+    objective: Mapping[str, Any],
+    sets: Sequence[str],
+    *,
+    resume: bool,
+) -> tuple[Experiment, Path]:
+    """Return the experiment of a run and its folder; tables and functions that are None change nothing."""
+    from fedstrata.config import choose
+
+    source, sets = _with_clients(source, sets, clients, resume=resume)
+    return choose(source, sets, out, resume=resume, tables=tables, objective=objective)
 
 
 def _build_pages(compared: Comparison) -> None:

@@ -12,7 +12,7 @@ from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.multi_round import (
     MultiRoundComparison,
-    after_multi_round,
+    advance_multi_round,
     allows_multi_round,
     multi_round_decision,
     start_multi_round,
@@ -152,7 +152,7 @@ def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None
         "trial 1": result([1, 3, 4], [2.0, 3.0, 5.0]),
         "trial 2": result([3, 4], [-1.0, 7.0]),
     }
-    after = after_multi_round(PROBLEM, begun_comparison(), Report(results))
+    after = advance_multi_round(PROBLEM, begun_comparison(), Report(results))
     assert after.rounds == 1 and not after.is_trained
     assert after.comparison.models[:, 0].tolist() == pytest.approx([2 + 7 / 3, 2 + 2.0, 2 + 4.0, 2 - 1.0, 2 + 7.0])
 
@@ -160,7 +160,7 @@ def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None
 def test_a_round_in_which_a_group_did_not_train_does_not_count() -> None:
     results = {"trial 0": result([1, 2], [1.0, 2.0]), "trial 1": result([1, 2], [1.0, 3.0]), "trial 2": result([], [])}
     before = begun_comparison(2)
-    assert after_multi_round(PROBLEM, before, Report(results)) is before
+    assert advance_multi_round(PROBLEM, before, Report(results)) is before
 
 
 def test_a_group_that_all_members_have_left_is_not_waited_for() -> None:
@@ -172,13 +172,13 @@ def test_a_group_that_all_members_have_left_is_not_waited_for() -> None:
         "trial 1": result([1, 2, 4], [1.0, 1.0, 1.0]),
         "trial 2": result([4], [1.0]),
     }
-    assert after_multi_round(PROBLEM, begun, Report(results)).rounds == 1
+    assert advance_multi_round(PROBLEM, begun, Report(results)).rounds == 1
 
 
 def test_a_byzantine_client_that_scales_its_updates_counts_as_much_as_two() -> None:
     everyone = single_group(5)
     updates = result([1, 2, 3, 4, 5], [1.0, 1.0, 1.0, 1.0, -90.0])
-    after = after_multi_round(PROBLEM, MultiRoundComparison(unclear(everyone)), Report({"trial 0": updates}))
+    after = advance_multi_round(PROBLEM, MultiRoundComparison(unclear(everyone)), Report({"trial 0": updates}))
     assert after.comparison.models[0, 0] == pytest.approx((4 - 2) / 5)
 
 
@@ -265,7 +265,7 @@ def trained_once(
     nobody_chose = torch.full((len(clients), 1), torch.nan)
     done = Result(Rows(clients, rows), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
     begun = replace(begun, rounds=rounds)
-    return after_multi_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
+    return advance_multi_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
 
 
 def test_two_groups_beyond_class_mixes_are_compared_too_after_the_first_round() -> None:
@@ -328,7 +328,7 @@ def test_a_client_belongs_to_the_group_beyond_mixes_whose_model_it_has_chosen() 
     """Client 4 is in the second group, and the model of the first has a lower loss. Client 2 did not answer."""
     losses = torch.tensor([[0.3, 0.4], [0.9, 0.2], [0.5, 0.6]])
     chosen = result([1, 3, 4], [1.0, 5.0, 3.0], losses)
-    after = after_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
+    after = advance_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
     assert after.rounds == 2 and after.beyond_mixes is not None
     assert torch.equal(after.beyond_mixes.groups.inside, groups([0, 1, 2, 3], [0, 3], [1, 2]))
     assert after.comparison.models[:, 0].tolist() == [4.0, 3.0, 3.0, 3.0, 3.0]
@@ -339,7 +339,7 @@ def test_a_model_whose_loss_is_no_number_is_not_chosen() -> None:
     """Of two that are not finite, the engines take the first."""
     losses = torch.tensor([[torch.nan, 9.0], [0.2, torch.inf], [torch.nan, torch.inf]])
     chosen = result([1, 3, 4], [1.0, 5.0, 5.0], losses)
-    after = after_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
+    after = advance_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
     assert after.beyond_mixes is not None
     assert torch.equal(after.beyond_mixes.groups.inside[1:, [0, 2, 3]], torch.tensor([[0, 1, 1], [1, 0, 0]]).bool())
 
@@ -348,7 +348,7 @@ def test_a_model_whose_loss_is_no_number_is_not_chosen() -> None:
 def test_the_confirmed_groups_do_not_wait_for_those_beyond_mixes(values: list[float], losses: list[list[int]]) -> None:
     """The second group beyond class mixes diverges, or nobody has chosen its model."""
     chosen = result([1, 3], values, torch.tensor(losses).float())
-    after = after_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
+    after = advance_multi_round(PROBLEM, with_groups_beyond_mixes(), Report({**CONFIRMED, "trial beside": chosen}))
     assert after.rounds == 2 and after.beyond_mixes is None
 
 
@@ -368,7 +368,7 @@ def measured(gains: list[float], gains_beyond: list[float]) -> MultiRoundCompari
         losses = [1.0 - own.get(int(models[place]), gains_beyond[place]) for place in clients]
         shares = torch.tensor(losses)[:, None].expand(-1, 5)
         results[f"{name} loss"] = result([1 + place for place in clients], [0.0] * len(clients), shares)
-    return after_multi_round(PROBLEM, begun, Report(results))
+    return advance_multi_round(PROBLEM, begun, Report(results))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ _REFERENCE_ALGORITHM = "fedavg"
 """The algorithm that each client is compared with."""
 
 
-_DIGITS = 12
+_DECIMALS = 12
 """The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
 
 
@@ -246,7 +246,7 @@ def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) ->
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
     """
-    values = tuple(round(metric.gain(_score(one), _score(other)), _DIGITS) for one, other in pairs)
+    values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
     if mean(values) < 0:
         return _difference([(other, one) for one, other in pairs], metric)
     one, other = pairs[0]

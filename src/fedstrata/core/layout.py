@@ -66,6 +66,11 @@ class Layout:
         return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind in ("conv", "linear")))
 
     @property
+    def linear_layers(self) -> tuple[str, ...]:
+        """Those of them that are linear."""
+        return tuple(layer for layer in self.layers if self._kind(layer) == "linear")
+
+    @property
     def everything(self) -> Mask:
         """The mask of all tensors, norm and buffer included."""
         return (True,) * len(self.tensors)
@@ -109,7 +114,7 @@ class Layout:
         exact = tuple(self._compared(slot) and selector in (slot.layer, slot.name) for slot in self.tensors)
         if any(exact):
             return exact
-        linear = [layer for layer in self.layers if self._kind(layer) == "linear"]
+        linear = self.linear_layers
         smallest = min(reversed(linear), key=self.count, default="")
         special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": [smallest]}
         mask = []

@@ -383,6 +383,19 @@ def check_sample_size(shape: Sequence[int], place: str) -> None:
         )
 
 
+def numbers_as_names(labels: Tensor) -> tuple[tuple[str, ...], Tensor]:
+    """Take labels for the names of classes, where a file does not say that its numbers are texts.
+
+    Args:
+        labels: The number of each sample, (samples,) int64.
+
+    Returns:
+        The names, by their numbers, and the class of each sample as a place among them, (samples,).
+    """
+    numbers, places = labels.unique(return_inverse=True)
+    return tuple(map(str, numbers.tolist())), places
+
+
 def check_class_count(classes: int, place: str) -> None:
     """Refuse more classes than `CLASSES` with a `DataError` that names their place."""
     if classes > CLASSES:

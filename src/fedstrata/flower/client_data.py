@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedstrata import data
 from fedstrata.data import Dataset
+from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
@@ -24,7 +25,7 @@ from fedstrata.partition import hold_out, holdout_rng
 if TYPE_CHECKING:
     from fedstrata.runner.build import RunSetup
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _Positions = NDArray[np.int64]
 
@@ -203,8 +204,7 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> t
     found, labels = dataset.class_names, dataset.labels
     if csv and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
         # A CSV file does not say that its numbers are texts.
-        numbers, labels = labels.unique(return_inverse=True)
-        found = tuple(map(str, numbers.tolist()))
+        found, labels = numbers_as_names(labels)
     if not found:
         if int(labels.max()) >= samples.classes:
             raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
@@ -212,7 +212,7 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> t
     known = samples.names or tuple(map(str, range(samples.classes)))
     if strange := [name for name in found if name not in known]:
         # The server names the column, so that it could read any column of texts out of a refusal.
-        log.warning("%s: classes that the federation does not have: %s", path, ", ".join(strange))
+        _logger.warning("%s: classes that the federation does not have: %s", path, ", ".join(strange))
         advice = "" if samples.names else "; give the names of all classes in samples.names of the federation's file"
         raise DataError(
             f"{path}: expected classes of {', '.join(known)}; found {len(strange)} others, which the log of the node "

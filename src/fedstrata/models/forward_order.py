@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedstrata.core.layout import Layout
 from fedstrata.lazy_torch import torch
 
@@ -19,8 +21,8 @@ def order_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor
     Returns:
         A line, or None where both orders agree, or some linear layer does not compute by being called.
     """
-    linear = [layer for layer in layout.layers if any(layout.select(layer)) and _is_linear(layout, layer)]
-    computed = [layer for layer in _calls(network, linear, inputs) if layer in linear]
+    linear = layout.linear_layers
+    computed = _calls(network, linear, inputs)
     if len(linear) < 2 or set(computed) != set(linear):
         return None
     for place, which, selector in ((-1, "last", "head"), (0, "first", "first_linear")):
@@ -33,12 +35,8 @@ def order_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor
     return None
 
 
-def _is_linear(layout: Layout, layer: str) -> bool:
-    return any(slot.layer == layer and slot.kind == "linear" for slot in layout.tensors)
-
-
-def _calls(network: torch.nn.Module, layers: list[str], inputs: torch.Tensor) -> list[str]:
-    """The layers in the order in which they are called."""
+def _calls(network: torch.nn.Module, layers: Sequence[str], inputs: torch.Tensor) -> list[str]:
+    """The layers in the order in which they are called, each as often as it is."""
     called = list[str]()
     modules = dict(network.named_modules())
     handles = [

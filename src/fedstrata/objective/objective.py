@@ -14,7 +14,7 @@ from fedstrata.objective.named import LOSSES, call, function_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NUMBERS = ("mse", "mae", "huber")
+NUMBER_LOSSES = ("mse", "mae", "huber")
 """The losses of numbers."""
 
 
@@ -65,7 +65,7 @@ class Objective:
     @property
     def needs_numbers(self) -> bool:
         """Whether the loss is one of the library's own for numbers, or for labels of 0 and 1."""
-        return self.loss in (*_NUMBERS, "bce")
+        return self.loss in (*NUMBER_LOSSES, "bce")
 
     @property
     def least_loss(self) -> float:
@@ -167,7 +167,7 @@ class Objective:
                 f"local.loss = 'cross_entropy': expected classes, found numbers in {place}; use 'mse' for numbers and "
                 "'bce' for labels of 0 and 1"
             )
-        if self.loss in _NUMBERS and targets is None:
+        if self.loss in NUMBER_LOSSES and targets is None:
             return labels.float()[:, None]
         if self.needs_numbers and targets is not None:
             targets = targets.float()

@@ -253,6 +253,7 @@ def joined(items: Iterable[object]) -> str:
 
 
 _KEY = re.compile(r"[a-z_]+\.[a-z_]+\b")
+"""A key of an experiment, at the beginning of a text."""
 
 IN_MEMORY = "memory:"
 """Begins the name of data that a program gave to the run; a digest follows, which says nothing to a reader."""

@@ -19,6 +19,7 @@ from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
+from fedstrata.data.dataset import numbers_as_names
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
 from fedstrata.models import NetworkShape, make_network, side
@@ -179,8 +180,7 @@ def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Te
     labels = new.labels
     if not names and new.targets is None and _classes_are_texts(own, name):
         # Texts that all look like numbers are read as numbers, and are no numbers of classes.
-        numbers, labels = labels.unique(return_inverse=True)
-        names = tuple(str(number) for number in numbers.tolist())
+        names, labels = numbers_as_names(labels)
     strange = [each for each in names if each not in own.class_names]
     if strange:
         known = ", ".join(own.class_names) or f"0 to {own.classes - 1}"

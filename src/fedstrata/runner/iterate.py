@@ -15,9 +15,9 @@ from fedstrata.models import load_row
 from fedstrata.models.trained import TrainedModel
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.progress import StatusLine
-from fedstrata.runner.result import Run, labels_by_name
+from fedstrata.runner.result import Run, labels_by_name, network_factory
 from fedstrata.runner.rounds import PlanReply, one_thread, timed_reply
-from fedstrata.runner.run import RunSteps, network_factory, run_steps, with_baseline
+from fedstrata.runner.run import RunSteps, run_steps, with_baseline
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Step:
         if node not in nodes:
             known = ", ".join(map(str, nodes))
             raise InputError(f"cluster {node}: expected one of the clusters after round {self.round}, {known}")
-        network = network_factory(self._experiment, self._setup)()
+        form = self._setup.client_data.sample_format
+        network = network_factory(self._experiment, form)()
         load_row(network, self._setup.problem.layout, self.state.models[nodes.index(node)])
-        return TrainedModel(network, self._setup.client_data.sample_format)
+        return TrainedModel(network, form)
 
 
 def iterate_experiment(

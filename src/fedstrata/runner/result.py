@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fedstrata.data import SampleFormat
 from fedstrata.errors import InputError, RecordError
 from fedstrata.files import parse_json, read_file
 from fedstrata.metric_info import MetricInfo
-from fedstrata.models import NetworkShape, layout_of, make_network
+from fedstrata.models import NetworkShape, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.quoting import shown
 from fedstrata.records import Folder, diverged
@@ -305,10 +305,18 @@ class Run:
         """The network with any values."""
         if self.network is not None:
             return self.network()
-        model = self.experiment.model
-        form = self.sample_format
-        kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-        return make_network(model.name, kind, self.experiment.seed, model.options)
+        return network_factory(self.experiment, self.sample_format)()
+
+
+def network_factory(experiment: Experiment, form: SampleFormat) -> Callable[[], nn.Module]:
+    """The function that makes the network of a run, with any values.
+
+    Args:
+        experiment: The experiment.
+        form: What raw samples look like.
+    """
+    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
+    return partial(make_network, portable(experiment.model.name), kind, experiment.seed, experiment.model.options)
 
 
 def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file, root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
-from fedstrata.models import NetworkShape, make_network, portable
+from fedstrata.models import portable
 from fedstrata.quoting import shown
 from fedstrata.records import Folder, complete, save, summarise, track
 from fedstrata.records.checkpoint import checkpoints
@@ -46,7 +46,7 @@ from fedstrata.runner.machine import machine
 from fedstrata.runner.personal import make_personal, personal_summary
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.progress import Progress, StatusLine
-from fedstrata.runner.result import Run
+from fedstrata.runner.result import Run, network_factory
 from fedstrata.runner.rounds import PlanReply, PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 from fedstrata.runner.traffic import traffic
 from fedstrata.runner.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
@@ -286,7 +286,7 @@ def run_steps(
         folder.finish(setup.problem.layout, state, summary)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         only_here = not isinstance(portable(experiment.model.name), str)
-        network = network_factory(experiment, setup) if only_here else None
+        network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
         return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 
@@ -301,13 +301,6 @@ def _attack_summary(
     scores = {client: value for client, (_, value) in last_scores(folder.path).items()}
     found = honest_summary(setup.byzantine, scores, labels, setup.truth(last["round"]), metric)
     return {"attack": {**found, **backdoor_summary(setup, state, used, labels)}}
-
-
-def network_factory(experiment: Experiment, setup: RunSetup) -> Callable[[], torch.nn.Module]:
-    """The function that makes the network of a run, with any values."""
-    form = setup.client_data.sample_format
-    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-    return partial(make_network, portable(experiment.model.name), kind, experiment.seed, experiment.model.options)
 
 
 def _data_record(setup: RunSetup) -> DataRecord:

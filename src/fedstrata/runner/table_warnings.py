@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedstrata.config import Experiment
 from fedstrata.data import DATASETS, Dataset
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, looks_like_client
+from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 
@@ -32,17 +33,16 @@ _COMPARED_ROWS = 64
 """The number of samples of each of them."""
 
 _FEWEST_CLIENTS = 3
-"""With fewer clients, or fewer samples of one, the values of a feature may lie apart by chance."""
+"""With fewer clients the values of a feature may lie apart by chance."""
 
 _FEWEST_ROWS = 8
+"""So may they with fewer samples of a client."""
 
 _MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
 """What programs write in lower or upper case where there is no value."""
 
 _FAR = 10.0
 """The root mean square of the targets from which on a network that begins near 0 has far to go."""
-
-_NUMBER_LOSSES = ("mse", "mae", "huber")
 
 
 def table_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
 def _far_targets(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
     """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
     targets = dataset.targets
-    if targets is None or not targets.is_floating_point() or experiment.local.loss not in _NUMBER_LOSSES:
+    if targets is None or not targets.is_floating_point() or experiment.local.loss not in NUMBER_LOSSES:
         return
     numbers = targets.double()
     if float(numbers.square().mean().sqrt()) > _FAR:

@@ -8,7 +8,7 @@ from fedstrata.algorithms.shared.split_half import next_level
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.holdout_tasks import stand_ins, with_answers
 from fedstrata.algorithms.strata.multi_round import (
-    after_multi_round,
+    advance_multi_round,
     allows_multi_round,
     multi_round_decision,
     start_multi_round,
@@ -78,7 +78,7 @@ def _conclude_multi_round(
     if known.multi_round is None:
         return known, None
     round = state.round + 1
-    multi_round = after_multi_round(problem, known.multi_round, report)
+    multi_round = advance_multi_round(problem, known.multi_round, report)
     if multi_round.comparison.complete:
         return replace(known, multi_round=None), multi_round_decision(multi_round, round, holdout_check=holdout_check)
     return replace(known, multi_round=None if multi_round.is_given_up(round) else multi_round), None

@@ -8,7 +8,7 @@ So members train the models of their groups on half A of their data, in rounds o
 There is one model for each group of the tree, that of all clients included, and all begin with the cluster's model.
 Then each client makes a personal model of the model of each of its groups, on half A as well, and measures on half B.
 
-Beside the confirmed groups, two groups are tried that differ in more than their class mixes. They are formed by the
+Beside the confirmed groups, two groups are compared that differ in more than their class mixes. They are formed by the
 updates of the first round. From then on each client trains the model of the two that has the lower loss on half A of
 its data, as in IFCA, and so belongs to its group (Ghosh et al., "An efficient framework for clustered federated
 learning", NeurIPS 2020, algorithm 1).
@@ -46,11 +46,8 @@ CLEAR_LEVEL = 0.001
 """The level of this test from which on a comparison of one round is enough, and that of groups which no
 permutation test has confirmed."""
 
-_FIRST_TASK = "trial 0"
-"""The task in which all members train the model of all. Tasks draw by their names: with others, runs would differ."""
-
 _CHOICE_TASK = "trial beside"
-"""The task in which they choose and train one of the two models of groups beyond class mixes."""
+"""The task in which members choose and train one of the two models of groups beyond class mixes."""
 
 _MAX_ROUNDS = 14
 """The number of rounds after which a comparison is given up: too few of its members have answered."""
@@ -87,7 +84,7 @@ class MultiRoundComparison:
         The first task has the groups of all, the next ones deeper levels, and the last one those beyond class mixes.
         """
         levels = enumerate(self.comparison.groups.by_depth())
-        found = {f"trial {level}": nodes[:, None] for level, nodes in levels}
+        found = {_level_task(level): nodes[:, None] for level, nodes in levels}
         if self.beyond_mixes is not None:
             first = len(self.comparison.models)
             sides = self.beyond_mixes.groups.by_depth()[1]
@@ -164,8 +161,8 @@ def _unmeasured(
     # A checkpoint holds no tensor twice.
     clients = comparison.clients.clone()
     own = models[:1].clone()
-    multi_round = comparison_of(clients, groups, models, own, level=comparison.level, decision=decision, round=round)
-    return replace(multi_round, gain_level=gain_level)
+    found = comparison_of(clients, groups, models, own, level=comparison.level, decision=decision, round=round)
+    return replace(found, gain_level=gain_level)
 
 
 def _with_values(decision: Decision, **values: float) -> Decision:
@@ -173,12 +170,20 @@ def _with_values(decision: Decision, **values: float) -> Decision:
     return replace(decision, values={**decision.values, **values})
 
 
+def _level_task(level: int) -> str:
+    """The name of the task in which members train the model of their group at a level of the tree; 0 is that of all.
+
+    Tasks draw by their names: with others, runs would differ.
+    """
+    return f"trial {level}"
+
+
 def loss_task(name: str) -> str:
     """The name of the task in which personal models of the models of a task are measured."""
     return f"{name} loss"
 
 
-def after_multi_round(problem: Problem, multi_round: MultiRoundComparison, report: Report) -> MultiRoundComparison:
+def advance_multi_round(problem: Problem, multi_round: MultiRoundComparison, report: Report) -> MultiRoundComparison:
     """Go on with a comparison after a round: train its models once more, or take the losses that members have measured.
 
     A round in which nobody of some confirmed group has trained does not count.
@@ -254,7 +259,7 @@ def _beyond_mixes_after_round(
         training: What its members have trained in each task.
     """
     if multi_round.rounds == 0:
-        found = _groups_beyond_mixes(problem, multi_round.comparison, training[_FIRST_TASK].updates)
+        found = _groups_beyond_mixes(problem, multi_round.comparison, training[_level_task(0)].updates)
     elif multi_round.beyond_mixes is None:
         return None
     else:
