@@ -30,9 +30,9 @@ from images import noise
 from fedstrata.algorithms.strata import algorithm as strata
 from fedstrata.algorithms.strata import update_checks
 from fedstrata.config import load_experiment
+from fedstrata.runner import recorder, validation
 from fedstrata.runner import rounds as loop
-from fedstrata.runner import run as recorded
-from fedstrata.runner import validation
+from fedstrata.runner.run import run_experiment
 
 CLIENTS = 20
 COMMON: dict[str, Any] = {"partition": {"scheme": "iid"}, "engine": {"name": "loop"}}
@@ -111,7 +111,7 @@ def cost(job: str, algorithm: str, rounds: int) -> RoundTimes:
         if "name" not in tables["data"]:
             tables["data"] = {**tables["data"], "name": str(_noise(Path(folder), tables["data"]))}
         with _timed() as times:
-            recorded.run_experiment(load_experiment(tables), Path(folder) / "run", quiet=True)
+            run_experiment(load_experiment(tables), Path(folder) / "run", quiet=True)
     return times
 
 
@@ -161,7 +161,7 @@ def _timed() -> Iterator[RoundTimes]:
         (loop, "validate", validate),
         (loop, "decide", decide),
         (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
-        (recorded, "divergence_of_loss", in_validation("divergence_of_loss")),
+        (recorder, "divergence_of_loss", in_validation("divergence_of_loss")),
         (strata, "check_updates", clocked(update_checks.check_updates, times.updates)),
     ]
     before = [getattr(module, name) for module, name, _ in watched]

@@ -44,7 +44,7 @@ from fedstrata.runner.build import RunSetup, build_run, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, right_samples
 from fedstrata.runner.result import Run, load
 from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.run import RunSteps, run_steps
+from fedstrata.runner.steps import RunSteps, run_steps
 from fedstrata.runner.used_models import ModelInUse
 
 BASE = Path(__file__).parent / "championship.toml"

@@ -29,7 +29,7 @@ from federations import run_study
 from fedstrata.config import load_experiment
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 ROUNDS = 50
 CHANGE = 21

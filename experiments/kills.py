@@ -101,7 +101,7 @@ POINTS: Mapping[str, tuple[str, bool, Callable[..., bool]]] = {
     "before the answers are checked": ("fedstrata.runner.rounds:validate", False, lambda *given: True),
     "before the decision": ("fedstrata.runner.rounds:decide", False, lambda *given: True),
     "after the decision": ("fedstrata.runner.rounds:decide", True, lambda *given: True),
-    "before the checkpoint": ("fedstrata.runner.run:save", False, lambda *given: True),
+    "before the checkpoint": ("fedstrata.runner.recorder:save", False, lambda *given: True),
     "checksum written, checkpoint not": (
         "fedstrata.records.checkpoint:replace_file",
         True,

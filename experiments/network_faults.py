@@ -37,7 +37,7 @@ from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.folder_lock import folder_lock
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 CLIENTS = ("site-0", "site-1", "site-2")
 VICTIM = CLIENTS[2]

@@ -34,7 +34,7 @@ from fedstrata.core import State
 from fedstrata.engine import Parallel, Processes
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 ROUNDS = 200
 WARM_UP = 50

@@ -34,7 +34,7 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.records import Folder
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
 METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")

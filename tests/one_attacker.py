@@ -18,7 +18,7 @@ from fedstrata.engine import Engine
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 
 @dataclass(frozen=True)

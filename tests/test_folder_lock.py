@@ -18,7 +18,7 @@ from fedstrata.errors import InputError
 from fedstrata.report.export import save_figures
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import timed_reply
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 HOLD = """
 import os, subprocess, sys

@@ -24,7 +24,8 @@ from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_experiment, run_steps
+from fedstrata.runner.run import run_experiment
+from fedstrata.runner.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal
 from test_every_algorithm import EAGER

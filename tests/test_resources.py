@@ -25,8 +25,9 @@ from fedstrata.errors import EngineError, InputError, MachineError, ResourceErro
 from fedstrata.files import replace_file
 from fedstrata.resources import resource_error, resource_errors
 from fedstrata.runner.build import build_run
+from fedstrata.runner.recorder import OnRound
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import OnRound, run_steps
+from fedstrata.runner.steps import run_steps
 from forked import Done, command, run
 from run_folder import DISK_EVENTS, left, records_of
 

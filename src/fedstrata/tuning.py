@@ -88,7 +88,7 @@ def optuna_objective(
 
 def _require_direction(trial: Trial, experiment: Experiment) -> None:
     """Refuse a study that would choose the worst setting."""
-    from fedstrata.runner.build import objective_of
+    from fedstrata.runner.problem import objective_of
 
     metric = objective_of(experiment).metric_info
     expected = "maximize" if metric.larger_is_better else "minimize"

@@ -233,7 +233,7 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
         save(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedstrata.runner.run.save", dying)
+        patch.setattr("fedstrata.runner.recorder.save", dying)
         with pytest.raises(KeyboardInterrupt):
             compare(tmp_path / "broken", seeds=seeds, sets=sets)
     with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:

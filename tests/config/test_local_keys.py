@@ -5,7 +5,7 @@ from fedstrata.config.tables import LocalTable
 from fedstrata.core import LearningRateSchedule, LocalTraining
 from fedstrata.errors import ExperimentError
 from fedstrata.files import parse_toml
-from fedstrata.runner.build import schedule_of, training_of
+from fedstrata.runner.problem import schedule_of, training_of
 
 
 def local(rounds: int = 50, **keys: object) -> LocalTable:

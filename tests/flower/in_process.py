@@ -21,7 +21,8 @@ from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.protocol import RunConfig, Samples
-from fedstrata.runner.build import RunSetup, build_run, objective_of
+from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.problem import objective_of
 
 # Flower notes in every message who sent it, and lets nobody make one without.
 TaskIdentity.task_id = 1

@@ -23,7 +23,7 @@ from fedstrata.flower.server import drive
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 KEYS: dict[str, Any] = {
     "seed": 7,

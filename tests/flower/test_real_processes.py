@@ -30,7 +30,7 @@ from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.folder_lock import folder_lock
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 

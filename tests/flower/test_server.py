@@ -180,13 +180,13 @@ def test_samples_that_the_experiment_describes_otherwise_are_refused(
 
 
 def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) -> None:
-    from fedstrata.flower.deploy import refuse_local_names
+    from fedstrata.flower.on_devices import refuse_on_devices
 
     experiment = load_experiment(KEYS)
     local = experiment.model_copy(update={"model": experiment.model.model_copy(update={"name": "__main__:Net"})})
     with pytest.raises(InputError, match=r"model.name = '__main__:Net': expected a name that every machine"):
-        refuse_local_names(local)
-    refuse_local_names(experiment)
+        refuse_on_devices(local)
+    refuse_on_devices(experiment)
 
 
 def test_the_bytes_on_the_wire_are_told_beside_those_that_the_plan_derives(here: Here, tmp_path: Path) -> None:

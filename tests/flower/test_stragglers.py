@@ -26,7 +26,7 @@ from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
 from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.steps import run_steps
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

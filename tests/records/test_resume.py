@@ -16,7 +16,8 @@ import fedstrata as fs
 from fedstrata.config import load_experiment
 from fedstrata.errors import InputError, RecordError
 from fedstrata.runner.machine import machine
-from fedstrata.runner.run import _versions, run_experiment
+from fedstrata.runner.machine import versions as found_versions
+from fedstrata.runner.run import run_experiment
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 5,
@@ -224,14 +225,14 @@ def test_only_keys_that_no_result_depends_on_may_differ() -> None:
 
 
 def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = _versions()
-    monkeypatch.setattr("fedstrata.runner.run._versions", lambda: {**versions, "torch": "99"})
+    versions = found_versions()
+    monkeypatch.setattr("fedstrata.runner.machine.versions", lambda: {**versions, "torch": "99"})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
 
 
 def test_another_processor_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.runner.run.machine", lambda device: {**machine(device), "processor": "another"})
+    monkeypatch.setattr("fedstrata.runner.machine.machine", lambda device: {**machine(device), "processor": "another"})
     resume(broken)
     assert f"processor was {machine()['processor']}, is another" in said(broken)[5]
 

@@ -11,8 +11,8 @@ import fedstrata as fs
 from fedstrata.config import load_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.report.reader import read
-from fedstrata.runner import run as runner
 from fedstrata.runner.interrupt import Stopped
+from fedstrata.runner.steps import run_steps
 from run_folder import left
 
 KEYS: dict[str, Any] = {
@@ -76,17 +76,16 @@ def test_a_finished_run_gets_its_reference_later(tmp_path: Path) -> None:
 
 def test_a_stop_during_the_reference_is_resumed(done: fs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    steps = runner.run_steps
 
     def stopping(experiment: Any, setup: Any, out: Path, **options: Any) -> Any:
         if out.name != "baseline":
-            return steps(experiment, setup, out, **options)
+            return run_steps(experiment, setup, out, **options)
         rounds: list[Any] = []
         watched = {"on_round": lambda record, state: rounds.append(record), "stop": lambda: len(rounds) > 1}
-        return steps(experiment, setup, out, **{**options, **watched})
+        return run_steps(experiment, setup, out, **{**options, **watched})
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_steps", stopping)
+        patch.setattr("fedstrata.runner.run.run_steps", stopping)
         with pytest.raises(Stopped, match="fedavg reference stopped after round 3 of 4") as stopped:
             fs.run(ASKED, folder, quiet=True)
     assert stopped.value.folder == folder

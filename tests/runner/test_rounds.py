@@ -117,8 +117,8 @@ def run_and_die(place: str, count: int) -> None:
         return wrapped
 
     places: dict[str, tuple[str, Callable[..., object], bool]] = {
-        "before checkpoint": ("fedstrata.runner.run.save", save, False),
-        "after checkpoint": ("fedstrata.runner.run.save", save, True),
+        "before checkpoint": ("fedstrata.runner.recorder.save", save, False),
+        "after checkpoint": ("fedstrata.runner.recorder.save", save, True),
         "inside checkpoint": ("fedstrata.records.checkpoint.replace_file", replace_file, True),
         "after records": ("fedstrata.records.folder.Folder.add", Folder.add, True),
     }

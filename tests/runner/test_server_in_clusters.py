@@ -12,11 +12,12 @@ from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import State
 from fedstrata.errors import ExperimentError
 from fedstrata.records import checkpoint
-from fedstrata.runner import run as runner
+from fedstrata.runner import recorder
 from fedstrata.runner.build import build_run
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_experiment, run_steps
+from fedstrata.runner.run import run_experiment
+from fedstrata.runner.steps import run_steps
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -95,7 +96,7 @@ def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypat
             return {**keys, "local": local, "server": {"aggregation": "mean"}}
 
         before.setattr(checkpoint, "_encode", without_moments)
-        before.setattr(runner, "plain_keys", old_keys)
+        before.setattr(recorder, "plain_keys", old_keys)
         with pytest.raises(Stopped), one_thread():
             answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))
     assert same(run_experiment(wanted, tmp_path / "broken", resume=True, quiet=True).state, unbroken.state)

@@ -27,7 +27,7 @@ from fedstrata.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison import COLUMNS
-from fedstrata.runner.build import objective_of
+from fedstrata.runner.problem import objective_of
 
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""

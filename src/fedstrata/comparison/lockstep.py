@@ -9,7 +9,7 @@ from fedstrata.comparison.document import RunFailure, RunKey
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.shared_work import SharedRequest, count_jobs, run_shared
 from fedstrata.runner.rounds import PlanReply
-from fedstrata.runner.run import RunSteps
+from fedstrata.runner.steps import RunSteps
 
 
 @dataclass(frozen=True)

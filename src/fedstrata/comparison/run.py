@@ -25,12 +25,14 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, check_first_plan, objective_of, on_same_clients, problem_of
+from fedstrata.runner.build import RunSetup, build_run, on_same_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
-from fedstrata.runner.probes import check_probes
+from fedstrata.runner.membership import membership
+from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
 from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.run import run_steps
+from fedstrata.runner.server_setup import server_setup
+from fedstrata.runner.steps import run_steps
 
 _FLOAT_BYTES = 4
 """The bytes of a number."""
@@ -199,7 +201,6 @@ class _RunQueue:
         for name, experiment in experiments.items():
             try:
                 own = on_same_clients(setup, experiment)
-                check_probes(experiment, own.algorithm, own.problem)
                 own.algorithm.init(own.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
@@ -227,7 +228,8 @@ class _RunQueue:
             if not same_shape or objective_of(experiment) != setup.objective:
                 continue
             try:
-                check_first_plan(experiment.algorithm_of(), problem_of(experiment, form.shape, form.output_shape))
+                problem = problem_of(experiment, form.shape, form.output_shape)
+                server_setup(experiment, problem, membership(experiment))
             except InputError as error:
                 raise type(error)(f"{experiment.title}: {error}") from None
 

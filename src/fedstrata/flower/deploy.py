@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,17 +16,13 @@ from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
-from fedstrata.quoting import shown
-from fedstrata.registry import OBJECT, ONLY_HERE
+from fedstrata.flower.on_devices import ON_DEVICES, copy_modules, refuse_on_devices, refuse_unknown_modules
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
 
 _SAMPLES_MARGIN = 2
 """How many times the samples of its largest client a client of a new federation may claim: data may grow."""
-
-ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
-"""What all experiments on devices have: each device trains its client by itself."""
 
 QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """The variables by which Flower does not report that it is used, nor ask for a newer version."""
@@ -56,14 +51,13 @@ def init(
     """
     folder = Path(folder)
     experiment = load_experiment(source, [*sets, *ON_DEVICES])
-    refuse_local_names(experiment)
-    refuse_attack(experiment)
+    refuse_on_devices(experiment)
     from fedstrata.flower.payload import flower
 
     flower()
     require_new_folder(folder)
     with tempfile.TemporaryDirectory() as beside:
-        _copy_modules(experiment, Path(beside))
+        copy_modules(experiment, Path(beside))
         refuse_unknown_modules(experiment, Path(beside))
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
@@ -78,7 +72,7 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
         scaffold(folder, clients, host, port)
         for place in (folder, *(folder / "nodes" / client for client in clients)):
-            _copy_modules(experiment, place)
+            copy_modules(experiment, place)
         paths = [node_data(folder, client) for client in clients]
         samples = export_client_data(setup, experiment.data.held_out_share, paths)
         truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
@@ -125,6 +119,7 @@ def run_on_federation(
     """
     experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
     home = federation_home(federation)
+    refuse_on_devices(experiment)
     refuse_unknown_modules(experiment, home)
     _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
@@ -151,90 +146,15 @@ def resume(out: Path | str, federation: Path | str) -> Path:
     return _submit(federation_home(federation), folder, {"experiment": "", "resume": True})
 
 
-def refuse_attack(experiment: Experiment) -> None:
-    """Refuse Byzantine clients, which only a simulation has.
-
-    Raises:
-        ExperimentError: When there are some.
-    """
-    if not experiment.attack.all_honest:
-        raise ExperimentError(
-            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none' on real devices; attack a simulation"
-        )
-
-
-def refuse_local_names(experiment: Experiment) -> None:
-    """Refuse what only one script or notebook knows: other machines cannot import it.
-
-    Raises:
-        ExperimentError: When there is one.
-    """
-    local = experiment.local
-    names = {"algorithm.name": experiment.algorithm.name, "model.name": experiment.model.name}
-    names |= {"local.loss": local.loss, "local.metric": local.metric or "", "local.transform": local.transform}
-    for key, name in names.items():
-        if name.startswith((ONLY_HERE, OBJECT)):
-            raise ExperimentError(
-                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
-                "a module, install that on all of them, and name it 'module:Name'"
-            )
-
-
-def _own_objects(experiment: Experiment) -> dict[str, str]:
-    """Return what an experiment names as ``"module:attribute"``, by its key."""
-    local = experiment.local
-    names = {
-        "algorithm.name": experiment.algorithm.name,
-        "model.name": experiment.model.name,
-        "local.loss": local.loss,
-        "local.metric": local.metric or "",
-        "local.transform": local.transform,
-    }
-    return {key: name for key, name in names.items() if ":" in name}
-
-
-def _copy_modules(experiment: Experiment, folder: Path) -> None:
-    """Copy modules of the user's own that lie in the current directory to a folder where Flower's programs start.
-
-    Those programs find what is installed, and what is in the folder of the script that starts them.
-    """
-    for module in {name.partition(":")[0].partition(".")[0] for name in _own_objects(experiment).values()}:
-        if Path(f"{module}.py").is_file():
-            shutil.copy(f"{module}.py", folder)
-        elif (Path(module) / "__init__.py").is_file():
-            shutil.copytree(module, folder / module, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
-    """Refuse what the programs that start in a folder cannot import, though this process may.
-
-    Raises:
-        ExperimentError: For the first such name.
-    """
-    for key, name in _own_objects(experiment).items():
-        load = "import sys; from fedstrata.registry import load_users_object; load_users_object(sys.argv[1])"
-        command = [sys.executable, "-c", load, name]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = done.stderr.strip().splitlines()[-1].removeprefix("ValueError: ")
-            raise ExperimentError(
-                f"{key} = {shown(name)}: expected a module that is installed or lies beside superlink.sh, where the "
-                f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
-                "or one package that needs no other of yours (deploy init does so), or install it on all machines"
-            )
-
-
 def _fit_proxy(home: Path, experiment: Experiment) -> None:
     """Let replies about the experiment's model through the proxy, and none that is much larger."""
     from fedstrata.flower.federation import read_federation
     from fedstrata.flower.scaffold import PROXY_FOLDER, fit_proxy
-    from fedstrata.flower.server import run_config, with_sums
+    from fedstrata.flower.server import run_config
     from fedstrata.models import layout_of
 
     if (home / PROXY_FOLDER).is_dir():
         config = run_config(experiment, read_federation(home / FEDERATION_FILE), "")
-        if experiment.privacy.secure_aggregation:
-            config = with_sums(experiment, config)
         fit_proxy(home, layout_of(config.network()), config)
 
 

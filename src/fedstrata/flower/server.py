@@ -16,7 +16,7 @@ import torch
 
 from fedstrata import report
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan
+from fedstrata.core import Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
@@ -26,35 +26,29 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.deploy import NETWORK, refuse_attack, refuse_local_names
+from fedstrata.flower.deploy import NETWORK
 from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
+from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.protocol import RunConfig, Samples
 from fedstrata.folder_lock import folder_lock
 from fedstrata.limits import MAX_SAMPLES
+from fedstrata.privacy.secure_sum import SumTerms
 from fedstrata.quoting import shown
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.words import warnings
-from fedstrata.runner.build import (
-    RunSetup,
-    check_first_plan,
-    compression_of,
-    objective_of,
-    problem_of,
-    spreads_units,
-    with_personal_stage,
-)
+from fedstrata.runner.build import RunSetup
 from fedstrata.runner.membership import membership, sampling_weights
-from fedstrata.runner.privacy import PrivateRun, private_run, with_central_privacy
-from fedstrata.runner.probes import check_probes
+from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_steps
-from fedstrata.runner.secure_sums import sum_terms
+from fedstrata.runner.samples import spreads_units
+from fedstrata.runner.server_setup import server_setup
+from fedstrata.runner.steps import run_steps
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -113,15 +107,13 @@ def drive(
         public_keys: The public key of each client's node by the client's key, as the operator has it; None where nodes
             have no keys.
     """
-    refuse_impossible(experiment, federation, public)
+    refuse_unfit(experiment, federation, public)
     folder = out / NETWORK
     refuse_links(out, [NETWORK])
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
         tell = line.keep
         clock = clock or Clock()
         config = run_config(experiment, federation, _run_name(folder))
-        local = _local_privacy(experiment, config)
-        config = with_sums(experiment, _with_noise(config, local))
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -135,7 +127,7 @@ def drive(
         save_registry(folder / _REGISTRY_FILE, registry)
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
-        setup, joins = _run_setup(experiment, federation, config, clients, public, local, secret)
+        setup, joins = _run_setup(experiment, federation, config, clients, public, secret)
         progress = Progress(experiment.rounds, line, setup.names, config.objective.metric_info)
         steps = run_steps(
             experiment,
@@ -165,8 +157,17 @@ def drive(
 
 
 def run_config(experiment: Experiment, federation: Federation, run: str) -> RunConfig:
-    """Make the config of a run, which is all that devices have to know of an experiment."""
-    return RunConfig(
+    """Make the config of a run, which is all that devices have to know of an experiment.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        run: The name of the run on the devices.
+
+    Raises:
+        ExperimentError: When something in the experiment does not fit the network, or does not go together.
+    """
+    config = RunConfig(
         run=run,
         clients=experiment.data.clients,
         seed=experiment.seed,
@@ -180,6 +181,17 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression=experiment.network.compression,
         compression_share=experiment.network.share,
     )
+    planned = server_setup(experiment, _problem(experiment, config), membership(experiment), members_known=False)
+    config = replace(config, sums=planned.sums)
+    if planned.client_noise is None:
+        return config
+    noise = planned.client_noise
+    return replace(config, clip_norm=noise.clip_norm, noise_multiplier=noise.noise_multiplier)
+
+
+def _problem(experiment: Experiment, config: RunConfig) -> Problem:
+    """What is fixed for a run, before any client is known."""
+    return problem_of(experiment, config.samples.shape, config.outputs)
 
 
 def _run_setup(
@@ -188,7 +200,6 @@ def _run_setup(
     config: RunConfig,
     clients: FlowerClients,
     public: torch.Tensor | None,
-    local: PrivateRun | None = None,
     secret: int | None = None,
 ) -> tuple[RunSetup, dict[int, int]]:
     """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on.
@@ -199,17 +210,10 @@ def _run_setup(
         config: What devices know of the run.
         clients: The devices.
         public: The unlabelled samples on the server; None for none.
-        local: The differential privacy of a run in which devices add the noise; None otherwise.
         secret: The secret seed of a run in which the server adds the noise; None otherwise.
     """
-    samples = federation.samples
-    problem = problem_of(experiment, samples.shape, config.outputs)
     truth = torch.tensor(federation.truth) if federation.truth else None
-    problem = replace(problem, truth=truth, public=public, predict=clients.predict)
-    algorithm = experiment.algorithm_of()
-    personal = experiment.personal_of()
-    check_first_plan(algorithm, problem, personal)
-    check_probes(experiment, algorithm, problem)
+    problem = replace(_problem(experiment, config), truth=truth, public=public, predict=clients.predict)
     joins = _joins(experiment, clients.registry)
 
     def sizes(round: int) -> list[int]:
@@ -218,53 +222,23 @@ def _run_setup(
         return [0 if each is None else each[1].train for each in found]
 
     members = replace(membership(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes))
-    private = local
+    noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
         members = replace(members, seed=secret)
-    if private is None:
-        noise_seed = None if secret is None else NoiseSeed(secret, config.run)
-        private = private_run(experiment, problem, algorithm, members, noise_seed=noise_seed, members_known=False)
-    problem = with_central_privacy(problem, private)
+        noise_seed = NoiseSeed(secret, config.run)
+    server = server_setup(experiment, problem, members, noise_seed=noise_seed, members_known=False)
     name, device = resolve_engine("loop", "cpu")
-    engine = experiment.engine.model_copy(update={"name": name, "device": device})
-    names = _client_names(federation, clients)
     setup = RunSetup(
-        problem=problem,
-        algorithm=with_personal_stage(algorithm, personal),
+        # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
+        **vars(replace(server, client_noise=None, sums=SumTerms())),
         clients=clients,
-        members=members,
         client_data=no_client_data(config),
-        engine=engine,
-        names=names,
-        objective=config.objective,
-        personal=personal,
-        private=private,
-        compression=compression_of(experiment, problem.layout),
+        engine=experiment.engine.model_copy(update={"name": name, "device": device}),
+        names=_client_names(federation, clients),
         uploads_are_decoded=True,
     )
     return setup, joins
-
-
-def _local_privacy(experiment: Experiment, config: RunConfig) -> PrivateRun | None:
-    """The differential privacy of a run in which devices add noise to their updates; None where they do not."""
-    if experiment.privacy.kind != "local":
-        return None
-    problem = problem_of(experiment, config.samples.shape, config.outputs)
-    return private_run(experiment, problem, experiment.algorithm_of(), membership(experiment), members_known=False)
-
-
-def _with_noise(config: RunConfig, local: PrivateRun | None) -> RunConfig:
-    """The config of a run with the noise that devices add to their updates, if they do."""
-    if local is None:
-        return config
-    return replace(config, clip_norm=local.mechanism.clip_norm, noise_multiplier=local.amount.multiplier)
-
-
-def with_sums(experiment: Experiment, config: RunConfig) -> RunConfig:
-    """The config of a run with the terms of the sums that the server sees in place of updates, if it sees sums."""
-    problem = problem_of(experiment, config.samples.shape, config.outputs)
-    return replace(config, sums=sum_terms(experiment, problem, experiment.algorithm_of()))
 
 
 def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:
@@ -294,33 +268,21 @@ def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
     return {client: max(round, planned.get(client, 0)) for client, round in registry.joins().items()}
 
 
-def refuse_impossible(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
-    """Refuse what only a simulator can do, and what does not fit together."""
-    refuse_local_names(experiment)
+def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
+    """Refuse an experiment that cannot run on devices, or does not fit its federation.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        public: The unlabelled samples on the server; None for none.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    refuse_on_devices(experiment)
+    _refuse_other_samples(experiment, federation.samples)
     n = experiment.data.clients
     truth = federation.truth
-    if experiment.algorithm.name == "centralized":
-        raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
-    if experiment.events.change:
-        raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
-    refuse_attack(experiment)
-    if experiment.data.validation:
-        raise ExperimentError(
-            f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
-            "held out; make choices in the simulator"
-        )
-    _refuse_other_samples(experiment, federation.samples)
-    if experiment.privacy.secure_aggregation and experiment.cohort.dropout:
-        raise ExperimentError(
-            f"cohort.dropout = {experiment.cohort.dropout}: expected 0 with privacy.secure_aggregation = true on real "
-            "devices: a sum opens if two thirds of those that are asked stay, and who drops out by this key is not "
-            "asked; devices drop out by themselves"
-        )
-    if experiment.report.baseline:
-        raise ExperimentError(
-            "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
-            "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
-        )
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
     if experiment.data.public and public is None:

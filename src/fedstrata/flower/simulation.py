@@ -20,16 +20,15 @@ from fedstrata.errors import EngineError, FedstrataError, InputError
 from fedstrata.flower.deploy import (
     FEDERATION_FILE,
     NETWORK,
-    ON_DEVICES,
     QUIET_FLOWER,
     federation_home,
     node_data,
-    refuse_unknown_modules,
 )
 from fedstrata.flower.federation import read_federation
 from fedstrata.flower.grid import FlowerNode
+from fedstrata.flower.on_devices import ON_DEVICES, refuse_unknown_modules
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.server import drive, public_samples, refuse_impossible
+from fedstrata.flower.server import drive, public_samples, refuse_unfit
 
 
 def simulate_federation(
@@ -69,7 +68,7 @@ def simulate_federation(
                 f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
             )
     public = public_samples(home, known)
-    refuse_impossible(experiment, known, public)
+    refuse_unfit(experiment, known, public)
     count = min(workers or os.cpu_count() or 1, len(known.clients))
 
     def serve(grid: Any) -> None:

@@ -27,9 +27,12 @@ from fedstrata.partition import Partition, hold_out
 from fedstrata.randomness import seed_of
 from fedstrata.records import Folder
 from fedstrata.records.resume import last_state
-from fedstrata.runner.build import build_run, objective_of, problem_of, with_personal_stage, with_targets
+from fedstrata.runner.build import build_run
+from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.result import Run, load
 from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.samples import with_targets
+from fedstrata.runner.server_setup import with_personal_stage
 from fedstrata.runner.validation import validate
 
 

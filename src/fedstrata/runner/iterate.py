@@ -17,7 +17,8 @@ from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.progress import StatusLine
 from fedstrata.runner.result import Run, labels_by_name, network_factory
 from fedstrata.runner.rounds import PlanReply, one_thread, timed_reply
-from fedstrata.runner.run import RunSteps, run_steps, with_baseline
+from fedstrata.runner.run import with_baseline
+from fedstrata.runner.steps import RunSteps, run_steps
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def iterate_experiment(
         experiment: The experiment, checked and complete.
         out: The run folder; it is made if need be.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
-        quiet: Whether to show no lines for the user, such as warnings. There is no progress, as the program shows its
-            own.
+        quiet: Whether to show no lines for the user, such as warnings and what was chosen for the experiment. There is
+            no progress, as the program shows its own.
         finished: Is called with the folder of the run when it is finished, as by `run_experiment`.
 
     Raises:
@@ -102,6 +103,8 @@ def iterate_experiment(
         scored.append(Step(record, state, _experiment=experiment, _setup=setup))
 
     line = StatusLine(quiet)
+    for choice in setup.choices:
+        line.keep(choice)
     with closing(run_steps(experiment, setup, out, resume=resume, on_round=on_round, tell=line.keep)) as steps:
         found = _advance(steps, None)
         while not isinstance(found, Run):

@@ -1,4 +1,4 @@
-"""What the last digits of a result depend on, beside the experiment and the versions of the libraries: the machine.
+"""What the last digits of a result depend on, beside the experiment: the versions of the libraries, and the machine.
 
 Torch, oneDNN, MKL and OpenBLAS have several kernels for the same product of matrices. They choose one by the
 processor's vector instructions and by its caches. Kernels add the same numbers in another order, so sums differ in
@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -31,6 +32,18 @@ _SETTINGS = (
     "OPENBLAS_CORETYPE",
 )
 """Variables of the environment by which a user chooses kernels."""
+
+
+def origin(device: str) -> dict[str, str]:
+    """All that the last digits of a run depend on, beside its keys, on a device such as "cpu"."""
+    return {**versions(), **machine(device)}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that compute."""
+    names = ("fedstrata", "torch", "numpy", "scipy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 @cache

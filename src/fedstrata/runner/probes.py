@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, isnan
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedstrata.algorithms.shared.model_stability import UpdateWindow
@@ -12,6 +13,7 @@ from fedstrata.clustering import bipartition_accuracy
 from fedstrata.config import Experiment
 from fedstrata.core import TRAIN, Algorithm, Layout, Metric, Problem, ProposesSplits, Report, State
 from fedstrata.errors import ExperimentError, LayoutError
+from fedstrata.quoting import shown
 
 _TOP_SHARE = 0.05
 """The share of a layer's weights that count as unstable. By chance, two such choices have a Jaccard index of 0.026."""
@@ -48,6 +50,25 @@ def check_probes(experiment: Experiment, algorithm: Algorithm[Any], problem: Pro
             "probe.unstable_weights = true: needs an algorithm that keeps the last uploads of its clients (hicfl, or "
             f"cfl and layercfl with trigger = 'stability'), but algorithm.name = {name!r} does not; leave it out"
         )
+
+
+def check_group_probes(experiment: Experiment, truth: np.ndarray[Any, Any] | None) -> None:
+    """Refuse probes that compare with true groups where there are none.
+
+    Args:
+        experiment: The experiment.
+        truth: The true group of each client, (n,); None where there are none.
+
+    Raises:
+        ExperimentError: When there are none.
+    """
+    probe = experiment.probe
+    for key, value in (("gap", list(probe.gap)), ("bipartition", probe.bipartition)):
+        if value and truth is None:
+            raise ExperimentError(
+                f"probe.{key} = {shown(value)}: needs a partition with true groups, but "
+                f"partition.scheme = {experiment.partition['scheme']!r} has none; use another, or leave probe.{key} out"
+            )
 
 
 def bipartition_metrics(

@@ -28,7 +28,7 @@ from fedstrata.records import Folder, diverged
 from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
 from fedstrata.records.resume import last_state
 from fedstrata.records.schema import DataRecord, TreeNode, parse_record
-from fedstrata.runner.build import problem_of
+from fedstrata.runner.problem import problem_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,110 @@
+"""What an experiment on devices needs: names that every machine can import, and no key of simulations alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fedstrata.config import Experiment
+from fedstrata.errors import ExperimentError
+from fedstrata.quoting import shown
+from fedstrata.registry import OBJECT, ONLY_HERE
+
+ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
+"""What all experiments on devices have: each device trains its client by itself."""
+
+
+def refuse_on_devices(experiment: Experiment) -> None:
+    """Refuse what only a simulation can do.
+
+    Raises:
+        ExperimentError: When the experiment has such a thing.
+    """
+    _refuse_local_names(experiment)
+    if experiment.algorithm.name == "centralized":
+        raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
+    if experiment.events.change:
+        raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
+    if not experiment.attack.all_honest:
+        raise ExperimentError(
+            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none' on real devices; attack a simulation"
+        )
+    if experiment.data.validation:
+        raise ExperimentError(
+            f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
+            "held out; make choices in the simulator"
+        )
+    if experiment.privacy.secure_aggregation and experiment.cohort.dropout:
+        raise ExperimentError(
+            f"cohort.dropout = {experiment.cohort.dropout}: expected 0 with privacy.secure_aggregation = true on real "
+            "devices: a sum opens if two thirds of those that are asked stay, and who drops out by this key is not "
+            "asked; devices drop out by themselves"
+        )
+    if experiment.report.baseline:
+        raise ExperimentError(
+            "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
+            "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
+        )
+
+
+def _refuse_local_names(experiment: Experiment) -> None:
+    """Refuse what only one script or notebook knows: other machines cannot import it.
+
+    Raises:
+        ExperimentError: When there is one.
+    """
+    local = experiment.local
+    names = {"algorithm.name": experiment.algorithm.name, "model.name": experiment.model.name}
+    names |= {"local.loss": local.loss, "local.metric": local.metric or "", "local.transform": local.transform}
+    for key, name in names.items():
+        if name.startswith((ONLY_HERE, OBJECT)):
+            raise ExperimentError(
+                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
+                "a module, install that on all of them, and name it 'module:Name'"
+            )
+
+
+def _own_objects(experiment: Experiment) -> dict[str, str]:
+    """Return what an experiment names as ``"module:attribute"``, by its key."""
+    local = experiment.local
+    names = {
+        "algorithm.name": experiment.algorithm.name,
+        "model.name": experiment.model.name,
+        "local.loss": local.loss,
+        "local.metric": local.metric or "",
+        "local.transform": local.transform,
+    }
+    return {key: name for key, name in names.items() if ":" in name}
+
+
+def copy_modules(experiment: Experiment, folder: Path) -> None:
+    """Copy modules of the user's own that lie in the current directory to a folder where Flower's programs start.
+
+    Those programs find what is installed, and what is in the folder of the script that starts them.
+    """
+    for module in {name.partition(":")[0].partition(".")[0] for name in _own_objects(experiment).values()}:
+        if Path(f"{module}.py").is_file():
+            shutil.copy(f"{module}.py", folder)
+        elif (Path(module) / "__init__.py").is_file():
+            shutil.copytree(module, folder / module, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
+    """Refuse what the programs that start in a folder cannot import, though this process may.
+
+    Raises:
+        ExperimentError: For the first such name.
+    """
+    for key, name in _own_objects(experiment).items():
+        load = "import sys; from fedstrata.registry import load_users_object; load_users_object(sys.argv[1])"
+        command = [sys.executable, "-c", load, name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1].removeprefix("ValueError: ")
+            raise ExperimentError(
+                f"{key} = {shown(name)}: expected a module that is installed or lies beside superlink.sh, where the "
+                f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
+                "or one package that needs no other of yours (deploy init does so), or install it on all machines"
+            )

@@ -1,0 +1,111 @@
+"""Begin a run in its folder, or go on with the one that it holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedstrata.config import Experiment, dumps
+from fedstrata.config.reading import completed_keys, plain_keys
+from fedstrata.core import State
+from fedstrata.data import DATASETS
+from fedstrata.errors import RecordError
+from fedstrata.files import refuse_links, remove_file
+from fedstrata.quoting import shown
+from fedstrata.records import Folder
+from fedstrata.records.resume import find_resumable
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
+from fedstrata.runner.build import RunSetup
+from fedstrata.runner.client_descriptions import describe_clients, digest_clients
+from fedstrata.runner.machine import origin
+
+_logger = logging.getLogger(__name__)
+
+
+def begin_run(
+    experiment: Experiment,
+    setup: RunSetup,
+    folder: Folder,
+    fresh: State,
+    tell: Callable[[str], object],
+    *,
+    resume: bool,
+) -> tuple[State, Mapping[str, Any] | None]:
+    """Begin a run in its folder, or go on with the one that it holds.
+
+    Args:
+        experiment: The experiment, with what the setup chose for it.
+        setup: What was built from it.
+        folder: The run folder, which is locked.
+        fresh: The state of a run that begins.
+        tell: Is called with a line for the user for what is unusual about a run that goes on.
+        resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
+
+    Returns:
+        The state to begin or to go on with, and the record of its round that is still without scores.
+
+    Raises:
+        RecordError: When the folder holds a run that shall not be resumed, or one that cannot be.
+    """
+    refuse_links(folder.path, RUN_FOLDER_ENTRIES)
+    if not resume and any((folder.path / name).exists() for name in ("experiment.toml", "rounds.jsonl", "checkpoint")):
+        raise RecordError(
+            f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
+        )
+    found = None
+    if resume:
+        made_with = origin(setup.engine.device)
+        found = find_resumable(folder, fresh, plain_keys(experiment), made_with, completed_keys)
+    own_data = experiment.data.name not in DATASETS
+    if found is not None and own_data:
+        _refuse_changed_data(experiment, setup, folder)
+    folder.create(dumps(experiment))
+    if found is None:
+        _logger.info("%s: the run begins", folder.path)
+        folder.rewind(0)
+        held = setup.client_data
+        if all(len(held.train(client)) for client in range(len(held))):  # On a network, the clients alone have data.
+            digests = digest_clients(held) if own_data else None
+            folder.add_client_descriptions(describe_clients(held)._replace(digests=digests))
+        return fresh, None
+    _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
+    for line in found.notes:
+        tell(f"resumed from round {found.checkpoint.state.round}: {line}")
+    setup.clients.store.restore(found.checkpoint.store)
+    folder.rewind(found.checkpoint.state.round)
+    if found.checkpoint.state.round < experiment.rounds:
+        # The run may have been finished with fewer rounds; it is not any more.
+        remove_file(folder.path / "summary.json")
+    return found.checkpoint.state, found.checkpoint.record
+
+
+def _refuse_changed_data(experiment: Experiment, setup: RunSetup, folder: Folder) -> None:
+    """Refuse to go on with other samples of the clients than those that the run began with.
+
+    Raises:
+        RecordError: When a client has others; the text names the first one.
+    """
+    before = folder.client_digests()
+    if before is None:
+        return
+    now = digest_clients(setup.client_data)
+    for client, name in enumerate(setup.names):
+        if len(before) != len(now) or not np.array_equal(before[client], now[client]):
+            raise RecordError(
+                f"{folder.path}: expected the data that the run began with, found others of client {name}; "
+                f"put the old data back in {shown(experiment.data.name)}, or start a run without --resume"
+            )
+
+
+def data_record(setup: RunSetup) -> DataRecord:
+    """Who the clients are, and what looks wrong with their data."""
+    held = setup.client_data
+    clients = [
+        # On a network, only the clients know how many samples they have.
+        ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
+        for id, name in enumerate(setup.names)
+    ]
+    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)

@@ -1,0 +1,99 @@
+"""What is fixed for a run before any sample is read: the network, local training, and what the server averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from math import prod
+
+import torch
+
+from fedstrata.config import Experiment
+from fedstrata.config.tables import LocalTable, ServerTable
+from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
+from fedstrata.core.aggregation_rules import aggregation_of
+from fedstrata.errors import ExperimentError
+from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
+from fedstrata.objective import Objective
+from fedstrata.randomness import seed_of
+from fedstrata.registry import PortableObject
+
+
+def objective_of(experiment: Experiment) -> Objective:
+    """What the networks of an experiment learn."""
+    local = experiment.local
+    return Objective(local.loss, local.metric or "accuracy", local.transform)
+
+
+def network_of(
+    experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
+) -> Callable[[], torch.nn.Module]:
+    """A function that makes the network, also in another process."""
+    seed = seed_of(experiment.seed, "model", client=start)
+    kind = NetworkShape(as_read(experiment, shape), outputs, experiment.data.tokens)
+    return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
+
+
+def as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a sample as the network reads it: some read images of one size only."""
+    wanted = side(experiment.model.name)
+    return (shape[0], wanted, wanted) if wanted is not None and len(shape) == 3 else shape
+
+
+def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:
+    """The problem of an experiment, before any sample is read.
+
+    Args:
+        experiment: The experiment.
+        shape: The shape of a sample.
+        outputs: The shape of the outputs for one sample.
+    """
+    layout = layout_of(network_of(experiment, shape, outputs)())
+
+    def fresh(start: int) -> torch.Tensor:
+        given = portable(experiment.model.name)
+        if start and isinstance(given, PortableObject) and isinstance(given.thing, torch.nn.Module):
+            raise ExperimentError(
+                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
+                "is one network with its weights; give its class, or a function that makes it"
+            )
+        return row_of(network_of(experiment, shape, outputs, start)(), layout)
+
+    return Problem(
+        layout=layout,
+        fresh=fresh,
+        clients=experiment.data.clients,
+        seed=experiment.seed,
+        rounds=experiment.rounds,
+        training=training_of(experiment.local),
+        lr_schedule=schedule_of(experiment.local),
+        aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
+        bucket_size=experiment.server.bucket_size,
+        min_cluster=experiment.privacy.min_cluster,
+        local_noise=experiment.privacy.kind == "local",
+        server=server_of(experiment.server),
+        features=prod(as_read(experiment, shape)),
+        public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
+    )
+
+
+def training_of(local: LocalTable) -> LocalTraining:
+    """The local training before any schedule: the keys that have the name of a field."""
+    return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
+
+
+def server_of(server: ServerTable) -> ServerOptimizer:
+    """What the server makes of the mean updates."""
+    return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
+
+
+def schedule_of(local: LocalTable) -> LearningRateSchedule:
+    """How the learning rate changes from round to round."""
+    return LearningRateSchedule(
+        decay=local.lr_decay,
+        kind=local.schedule or "exponential",
+        period=max(local.schedule_rounds, 1),
+        floor=local.lr_min / local.lr,
+        warmup=local.warmup_rounds,
+    )

@@ -1,0 +1,52 @@
+"""What only a simulation can do is refused at the user's own terminal, before a federation is made or asked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstrata.errors import ExperimentError
+from fedstrata.flower.deploy import FEDERATION_FILE, init, run_on_federation
+
+pytest.importorskip("flwr")
+
+KEYS: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"name": "digits", "clients": 4, "samples": 40},
+    "partition": {"scheme": "iid"},
+    "algorithm": {"name": "fedavg"},
+}
+
+ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
+    ({"algorithm": {"name": "centralized"}}, "no device holds all data"),
+    ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
+    ({"attack": {"kind": "zero"}}, r"attack\.kind = 'zero': expected 'none' on real devices"),
+    ({"data": {**KEYS["data"], "validation": 0.2}}, r"data\.validation = 0\.2: expected 0 on real devices"),
+    (
+        {"privacy": {"secure_aggregation": True}, "cohort": {"dropout": 0.3}},
+        r"cohort\.dropout = 0\.3: expected 0 with privacy\.secure_aggregation",
+    ),
+    ({"report": {"baseline": True}}, r"report\.baseline = true: expected false on real devices"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), ONLY_SIMULATED)
+def test_no_federation_is_made_for_what_only_a_simulation_can_do(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        init(tmp_path / "home", {**KEYS, **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("changes", "message"), ONLY_SIMULATED)
+def test_no_federation_is_asked_for_what_only_a_simulation_can_do(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / FEDERATION_FILE).touch()
+    with pytest.raises(ExperimentError, match=message):
+        run_on_federation({**KEYS, **changes}, home, tmp_path / "run")
+    assert list(home.iterdir()) == [home / FEDERATION_FILE]
+    assert not (tmp_path / "run").exists()
