@@ -29,3 +29,23 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
     )
     assert other.members.weights is not None and other.members.weights(1).tolist() == [40.0] * 4
     assert (other.problem.server.name, setup.problem.server.name) == ("adam", "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"probe": {"layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
+        ({"probe": {"unstable_weights": True}}, r"^probe\.unstable_weights = true: needs an algorithm that keeps"),
+        ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),
+        (
+            {"algorithm": {"name": "strata"}, "privacy": {"secure_aggregation": True}},
+            r"^algorithm\.name = 'strata': expected one of .* with privacy\.secure_aggregation = true",
+        ),
+    ],
+)
+def test_a_run_on_the_clients_of_another_is_refused_as_it_is_alone(changes: dict[str, Any], message: str) -> None:
+    other = load_experiment({**KEYS, **changes})
+    with pytest.raises(ExperimentError, match=message):
+        build_run(other)
+    with pytest.raises(ExperimentError, match=message):
+        on_same_clients(build_run(load_experiment(KEYS)), other)

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
+from fedstrata.algorithms.shared.bipartition_round import RecursiveState, bipartition_round, nothing_remembered
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     AtLeastTwo,
@@ -32,7 +33,6 @@ from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
     compared_stability,
-    empty_window,
     stability_threshold,
     stability_trigger,
 )
@@ -43,16 +43,9 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     RoundAnswers,
     SplitDecision,
     SplitRules,
-    apply_decisions,
-    collect_answers,
-    one_cluster,
 )
 from fedstrata.algorithms.shared.split_guard import (
-    GuardState,
     guard_plan,
-    initial_guard,
-    require_confirmation,
-    run_split_half_tests,
 )
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
@@ -89,20 +82,15 @@ _AGREEING_COSINE = 0.5
 
 
 @dataclass(frozen=True)
-class HiCFLState(State):
-    """What HiCFL remembers.
+class HiCFLState(RecursiveState):
+    """What HiCFL remembers beside its clusters.
 
     Attributes:
-        bipartition: The norms of the updates so far, and which clusters are final.
-        window: The last uploads of every client.
-        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
         rounds_without_split: The rounds since the last split; before the first, since every layer was stable.
         ending_round: The round in which the ending began; 0 before it.
     """
 
-    bipartition: BipartitionState
     window: UpdateWindow
-    guard: GuardState | None
     rounds_without_split: int
     ending_round: int
 
@@ -176,17 +164,14 @@ class HiCFL:
         return extend_state(
             initial_state(problem),
             HiCFLState,
-            bipartition=one_cluster(),
-            window=empty_window(problem, self.window),
-            guard=initial_guard(problem, self.split_guard),
+            **nothing_remembered(problem, window=self.window, split_guard=self.split_guard),
             rounds_without_split=0,
             ending_round=0,
         )
 
     def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
-        plan = fedavg_plan(problem, state, cohort)
-        return plan if state.guard is None else guard_plan(problem, state, state.guard, plan, self.alpha)
+        return guard_plan(problem, state, state.guard, fedavg_plan(problem, state, cohort), self.alpha)
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
         """Split every cluster whose time has come, then average."""
@@ -196,21 +181,18 @@ class HiCFL:
         if self.ending != "none" and not ending_round and state.rounds_without_split >= self.patience:
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
-        if state.guard is not None:
-            state = replace(state, guard=run_split_half_tests(problem, state, state.guard, report, self.alpha))
-        first = 1 if round % self.stride == 0 else round + 1
-        rules = SplitRules(first=first, quorum=self.quorum, min_split=self.min_split)
-        conv_and_linear = problem.layout.columns(problem.layout.select("all"))
-        answers = collect_answers(
-            problem, state, state.bipartition, report, conv_and_linear, rules, stability.full_window
+        moved, diagnostics = bipartition_round(
+            problem,
+            state,
+            report,
+            problem.layout.columns(problem.layout.select("all")),
+            SplitRules(
+                first=1 if round % self.stride == 0 else round + 1, quorum=self.quorum, min_split=self.min_split
+            ),
+            partial(self._examine, problem, state, stability),
+            stability=stability,
+            alpha=self.alpha,
         )
-        decisions = dict[int, SplitDecision]()
-        for cluster in answers.usable:
-            decision = self._examine(problem, state, stability, answers, cluster)
-            decisions[cluster] = require_confirmation(state, state.guard, cluster, decision)
-        moved, bipartition, diagnostics = apply_decisions(problem, state, report, answers, decisions)
-        diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
-        moved = replace(moved, bipartition=bipartition)
         if self.ending == "reorganise" and ending_round == round:
             moved, merges = reorganise(problem, state, moved, report)
             diagnostics = replace(diagnostics, events=(*diagnostics.events, *merges))

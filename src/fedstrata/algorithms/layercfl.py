@@ -13,6 +13,12 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
+from fedstrata.algorithms.shared.bipartition_round import (
+    RecursiveState,
+    bipartition_round,
+    nothing_remembered,
+    with_stability,
+)
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     AtLeastTwo,
@@ -32,9 +38,6 @@ from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, s
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
-    UpdateWindow,
-    add_updates,
-    empty_window,
     stability_threshold,
     stability_trigger,
 )
@@ -43,25 +46,17 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     EPS1_SHARE,
     EPS2_SHARE,
     MAY_SPLIT,
-    BipartitionState,
     RoundAnswers,
     SplitDecision,
     SplitRules,
-    apply_decisions,
     apply_theorem_1,
-    collect_answers,
     find_cut,
     max_norm,
     norm_threshold,
     norm_trigger,
-    one_cluster,
 )
 from fedstrata.algorithms.shared.split_guard import (
-    GuardState,
     guard_plan,
-    initial_guard,
-    require_confirmation,
-    run_split_half_tests,
 )
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
@@ -106,24 +101,18 @@ class AccumulatedUpdates:
 
 
 @dataclass(frozen=True)
-class LayerCFLState(State):
-    """What LayerCFL remembers.
+class LayerCFLState(RecursiveState):
+    """What LayerCFL remembers beside its clusters.
 
     Attributes:
-        bipartition: The norms of the updates so far, and which clusters are final.
         selectors: The selectors of the compared layers; None while a layer scan is going on.
         evidence: What the layer scan has seen; None unless it is going on.
         accumulated: The sums of the updates; None unless ``delta = "accumulated"``.
-        window: The last uploads of every client; None unless ``trigger = "stability"``.
-        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
     """
 
-    bipartition: BipartitionState
     selectors: tuple[str, ...] | None
     evidence: LayerEvidence | None
     accumulated: AccumulatedUpdates | None
-    window: UpdateWindow | None
-    guard: GuardState | None
 
 
 @validated_dataclass(frozen=True, config=STRICT)
@@ -225,12 +214,14 @@ class LayerCFL:
         return extend_state(
             initial_state(problem),
             LayerCFLState,
-            bipartition=one_cluster(),
+            **nothing_remembered(
+                problem,
+                window=self.window if self.trigger == "stability" else None,
+                split_guard=self.split_guard,
+            ),
             selectors=selectors,
             evidence=no_evidence(problem.layout, n) if selectors is None else None,
             accumulated=accumulated,
-            window=empty_window(problem, self.window) if self.trigger == "stability" else None,
-            guard=initial_guard(problem, self.split_guard),
         )
 
     def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
@@ -240,9 +231,7 @@ class LayerCFL:
             plan = with_halves(plan, compared_tensors(problem, state.selectors))
         if state.evidence is not None:
             plan = scan_plan(problem, state, state.evidence, plan)
-        if state.guard is not None:
-            plan = guard_plan(problem, state, state.guard, plan, self.alpha)
-        return plan
+        return guard_plan(problem, state, state.guard, plan, self.alpha)
 
     def update(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[LayerCFLState, Diagnostics]:
         """Algorithm 2 for every cluster, then average."""
@@ -251,24 +240,18 @@ class LayerCFL:
             state, events = self._scan(problem, state, state.evidence, report)
         if state.accumulated is not None:
             state = replace(state, accumulated=self._accumulate(problem, state, state.accumulated, report))
-        stability = None
-        if state.window is not None:
-            window, stability = add_updates(problem, state, state.window, report, self.xi)
-            state = replace(state, window=window)
-        if state.guard is not None:
-            state = replace(state, guard=run_split_half_tests(problem, state, state.guard, report, self.alpha))
-        columns = problem.layout.columns(compared_tensors(problem, state.selectors))
-        rules = SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split)
-        usable = None if stability is None else stability.full_window
-        answers = collect_answers(problem, state, state.bipartition, report, columns, rules, usable)
-        decisions = dict[int, SplitDecision]()
-        for cluster in answers.usable:
-            decision = self._examine(problem, state, report, stability, answers, cluster)
-            decisions[cluster] = require_confirmation(state, state.guard, cluster, decision)
-        moved, bipartition, diagnostics = apply_decisions(problem, state, report, answers, decisions)
-        metrics = (*diagnostics.metrics, *(stability.metrics if stability else ()))
-        diagnostics = replace(diagnostics, events=(*events, *diagnostics.events), metrics=metrics)
-        return replace(moved, bipartition=bipartition), diagnostics
+        state, stability = with_stability(problem, state, report, self.xi)
+        moved, diagnostics = bipartition_round(
+            problem,
+            state,
+            report,
+            problem.layout.columns(compared_tensors(problem, state.selectors)),
+            SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
+            partial(self._examine, problem, state, report, stability),
+            stability=stability,
+            alpha=self.alpha,
+        )
+        return moved, replace(diagnostics, events=(*events, *diagnostics.events))
 
     def _examine(
         self,

@@ -6,24 +6,13 @@ no state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
-from fedstrata.algorithms.shared.recursive_bipartition import (
-    BipartitionState,
-    RoundAnswers,
-    SplitDecision,
-    SplitRules,
-    collect_answers,
-)
+from fedstrata.algorithms.shared.bipartition_round import Examine
+from fedstrata.algorithms.shared.recursive_bipartition import BipartitionState, SplitRules, collect_answers
 from fedstrata.core import Problem, ProposedSplit, Report, State
 from fedstrata.lazy_torch import torch
 
 ALWAYS = 1e30
 """A threshold that no norm and no stability reaches."""
-
-Examine: TypeAlias = "Callable[[RoundAnswers, int], SplitDecision]"
-"""Decides about one cluster, given the answers of the round and its number."""
 
 
 def proposed_splits(

@@ -82,8 +82,18 @@ def initial_guard(problem: Problem, split_guard: str) -> GuardState | None:
     return GuardState(torch.zeros(problem.clients, dtype=torch.int64))
 
 
-def guard_plan(problem: Problem, state: State, guard: GuardState, plan: Plan, alpha: float) -> Plan:
-    """The plan in which members of clusters that are to be tested also train on parts of their data."""
+def guard_plan(problem: Problem, state: State, guard: GuardState | None, plan: Plan, alpha: float) -> Plan:
+    """The plan in which members of clusters that are to be tested also train on parts of their data.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        guard: What the guard remembers of it; None where splits need no confirmation.
+        plan: What clients are asked without a guard.
+        alpha: As in `run_split_half_tests`.
+    """
+    if guard is None:
+        return plan
     return add_fold_tasks(plan, _participants(problem, state, guard, alpha, plan.cohort), guard.sizes)
 
 
