@@ -13,11 +13,10 @@ from fedstrata.clustering import (
     centred,
     likeness,
     smallest_sure_p,
-    split_half,
     split_half_test,
     unusable_updates,
 )
-from fedstrata.clustering.split_half import agreement, unit
+from fedstrata.clustering.patterns import agreement, unit
 
 few = settings(deadline=None, max_examples=20)
 
@@ -136,7 +135,7 @@ def test_stopping_early_decides_as_drawing_to_the_end_does(monkeypatch: pytest.M
         return results
 
     early = decisions()
-    monkeypatch.setattr(split_half, "stop_after", lambda level: 10**9)
+    monkeypatch.setattr(permutations, "stop_after", lambda level: 10**9)
     late = decisions()
     assert [confirmed for confirmed, _ in early] == [confirmed for confirmed, _ in late]
     assert {confirmed for confirmed, _ in late} == {True, False}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.clustering import PermutationResult, fold_test, likeness, norms, not_tested, split_half_test
+from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
-from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
 from fedstrata.core import Decision, Layout, Matrix, Rows
 from fedstrata.lazy_torch import torch
 

@@ -24,7 +24,7 @@ from fedstrata.algorithms.shared.split_half import (
     usable_sizes,
 )
 from fedstrata.clustering import cosine, norms, replication
-from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
+from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows, State, TensorSpec
 from fedstrata.lazy_torch import torch
 

@@ -6,7 +6,7 @@ says when, who takes part, and on what they train. `fold_similarity` says what i
 error budget alpha.
 
 Strata splits clusters by this test, the split guard lets other algorithms split only what it confirms, and the layer
-scan asks which layer shows groups. `fedstrata.clustering.split_half` has the tests themselves.
+scan asks which layer shows groups. `fedstrata.clustering` has the tests themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.clustering import smallest_sure_p
-from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
+from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows, State
 from fedstrata.lazy_torch import torch
 

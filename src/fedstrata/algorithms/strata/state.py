@@ -17,7 +17,7 @@ from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
-from fedstrata.clustering.split_half import MIN_TEST_CLIENTS
+from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedstrata.clustering import centred, contrast, likeness, propose
-from fedstrata.clustering.split_half import agreement, sharpened, unit
+from fedstrata.clustering.patterns import agreement, sharpened, unit
 
 
 def seeded(seed: int = 0) -> torch.Generator:
