@@ -55,7 +55,7 @@ ALLOWED = {
     },
     "models": {"models", "core", "data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
     "objective": {"objective", "errors", "key_errors", "lazy_torch", "metric_info", "quoting", "registry", "resources"},
-    "privacy": {"privacy", "algorithms", "core", "errors", "lazy_torch", "randomness"},
+    "privacy": {"privacy", "core", "errors", "lazy_torch", "randomness"},
     "partition": {"partition", "errors", "key_errors", "limits", "quoting", "registry"},
     "records": {"records", "files", "clustering", "core", "errors", "limits", "metric_info"},
     "report": {"report", "clustering", "files", "folder_lock", "limits", "metric_info", "quoting", "records", "errors"},

@@ -135,7 +135,7 @@ def test_stopping_early_decides_as_drawing_to_the_end_does(monkeypatch: pytest.M
         return results
 
     early = decisions()
-    monkeypatch.setattr(permutations, "stop_after", lambda level: 10**9)
+    monkeypatch.setattr("fedstrata.clustering.permutations.stop_after", lambda level: 10**9)
     late = decisions()
     assert [confirmed for confirmed, _ in early] == [confirmed for confirmed, _ in late]
     assert {confirmed for confirmed, _ in late} == {True, False}

@@ -9,11 +9,21 @@ import torch
 import fedstrata as fs
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
+from fedstrata.core import Disclosure, disclosure_of
 from fedstrata.errors import ExperimentError, RecordError
-from fedstrata.privacy import coverage
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
 from test_every_algorithm import EAGER
+
+
+def declared(name: str) -> Disclosure:
+    found = disclosure_of(ALGORITHMS[name](), rounds=4)
+    assert found is not None
+    return found
+
+
+BY_SUMS = [name for name in ALGORITHMS if declared(name).server_needs == "sums"]
+BY_UPDATES = [name for name in ALGORITHMS if declared(name).server_needs == "updates"]
 
 TABLES: dict[str, Any] = {
     "rounds": 4,
@@ -94,9 +104,21 @@ def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> Non
     assert torch.equal(loop, processes)
 
 
-def test_every_algorithm_of_the_library_is_known_to_the_accounting() -> None:
-    known = [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES, *coverage._REFUSED]
-    assert sorted(known) == sorted(ALGORITHMS)
+REFUSED = ["local", "centralized", "fedtsdp", "adacfl"]
+"""The algorithms that no noise makes private."""
+
+
+@pytest.mark.parametrize("kind", ["central", "local"])
+def test_an_algorithm_of_ones_own_that_declares_what_it_discloses_is_private(kind: str) -> None:
+    privacy = {"kind": kind, "noise_multiplier": 0.5}
+    own, fedavg = built(privacy, algorithm={"name": "own_algorithm:Declared"}), built(privacy)
+    assert own.private is not None and fedavg.private is not None
+    assert own.private.summary == fedavg.private.summary and own.private.coverage.decisions
+    assert torch.equal(last_models(own), last_models(fedavg))
+    with pytest.raises(
+        ExperimentError, match=r"Undeclared': what an algorithm of your own sends and gives away is not"
+    ):
+        built(privacy, algorithm={"name": "own_algorithm:Undeclared"})
 
 
 @pytest.mark.parametrize("kind", ["central", "local"])
@@ -108,13 +130,15 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
         setup = built(privacy, **algorithm)
     except ExperimentError as error:
         assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
+        assert name in REFUSED
         return
+    assert name not in REFUSED
     private = setup.private
     assert private is not None and private.amount.epsilon > 0
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
 
-@pytest.mark.parametrize("name", [*coverage.FIXED_CLUSTERS, *coverage._BY_UPDATES])
+@pytest.mark.parametrize("name", [*BY_SUMS, *BY_UPDATES])
 def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
     """Clipped to almost nothing, and with as little noise, no update reaches a model."""
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
@@ -162,7 +186,7 @@ def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
 
 
-@pytest.mark.parametrize("name", coverage.FIXED_CLUSTERS)
+@pytest.mark.parametrize("name", BY_SUMS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
     private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
     assert private is not None and private.exposure.queries == 4

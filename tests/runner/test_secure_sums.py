@@ -10,12 +10,13 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
+from fedstrata.core import disclosure_of
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy.coverage import FIXED_CLUSTERS
 from fedstrata.report.words import event_text
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 from fedstrata.runner.run import run_experiment
+from fedstrata.runner.secure_sums import _NAMES
 
 KEYS: dict[str, Any] = {
     "rounds": 2,
@@ -33,15 +34,32 @@ def played(out: Path, **changes: Any) -> Run:
     return run_experiment(load_experiment({**KEYS, **changes}), out, quiet=True)
 
 
+def needs_sums_alone(name: str) -> bool:
+    declared = disclosure_of(ALGORITHMS[name](), KEYS["rounds"])
+    return declared is not None and declared.server_needs == "sums"
+
+
+def test_the_refusal_names_the_algorithms_that_need_sums_alone() -> None:
+    assert sorted(_NAMES.split(", ")) == sorted(filter(needs_sums_alone, ALGORITHMS))
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_algorithms_that_look_at_single_updates_are_refused(name: str) -> None:
     keys = {**KEYS, "algorithm": {"name": name, **({"personal": "linear1"} if name == "lg_fedavg" else {})}}
-    if name in FIXED_CLUSTERS:
+    if needs_sums_alone(name):
         assert build_run(load_experiment(keys)).sums.secure
         return
     keys["data"] = {**KEYS["data"], "public": 20 if name in ("fedtsdp", "flis") else 0}
     with pytest.raises(ExperimentError, match=f"algorithm.name = '{name}': expected one of fedavg"):
         build_run(load_experiment(keys))
+
+
+def test_an_algorithm_of_ones_own_that_declares_it_needs_sums_alone(tmp_path: Path) -> None:
+    own = played(tmp_path / "own", algorithm={"name": "own_algorithm:Declared"})
+    assert torch.equal(own.state.models, played(tmp_path / "fedavg").state.models)
+    name = "own_algorithm:Undeclared"
+    with pytest.raises(ExperimentError, match=f"algorithm.name = '{name}': expected one of fedavg, finetune"):
+        build_run(load_experiment({**KEYS, "algorithm": {"name": name}}))
 
 
 @pytest.mark.parametrize(

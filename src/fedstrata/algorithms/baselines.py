@@ -12,6 +12,7 @@ from fedstrata.algorithms.shared.personal_layers import personal_evaluation, per
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
+    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -57,6 +58,10 @@ class Local:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own model."""
         return personal_evaluation(problem, state, clients, problem.layout.everything)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """No client sends anything."""
+        return Disclosure(server_needs="nothing")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -108,6 +113,10 @@ class Centralized:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
 
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server has all data."""
+        return Disclosure(server_needs="data")
+
 
 @dataclass(frozen=True, config=STRICT)
 class Oracle:
@@ -147,6 +156,10 @@ class Oracle:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its group."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of the updates of each true group."""
+        return Disclosure(server_needs="sums", given_clusters=True)
 
 
 def random_groups(problem: Problem, groups: int) -> torch.Tensor:
@@ -197,3 +210,7 @@ class RandomGroups:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its group."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of the updates of each random group."""
+        return Disclosure(server_needs="sums", given_clusters=True)

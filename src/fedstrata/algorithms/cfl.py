@@ -52,12 +52,14 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import (
     guard_plan,
+    why_no_local_noise,
 )
 from fedstrata.clustering import cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     Decision,
     Diagnostics,
+    Disclosure,
     Evaluation,
     Matrix,
     Plan,
@@ -196,6 +198,10 @@ class CFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """Single updates decide about clusters."""
+        return Disclosure(server_needs="updates", no_local_noise=why_no_local_noise(self.split_guard))
 
     def proposed_split(self, problem: Problem, state: RecursiveState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.core import (
     Diagnostics,
+    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -61,3 +62,7 @@ class FedAvg:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of all updates alone."""
+        return Disclosure(server_needs="sums")

@@ -15,6 +15,7 @@ from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
 from fedstrata.core import (
     Diagnostics,
+    Disclosure,
     Evaluation,
     Layout,
     Mask,
@@ -65,6 +66,10 @@ class FedBN:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own batch normalisation in the shared network."""
         return personal_evaluation(problem, state, clients, batch_norms(problem.layout))
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of all updates alone. Batch normalisation stays on the clients."""
+        return Disclosure(server_needs="sums")
 
 
 def batch_norms(layout: Layout) -> Mask:

@@ -14,6 +14,7 @@ from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.core import (
     Diagnostics,
+    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -61,3 +62,7 @@ class FedPer:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its personal layers on the shared base."""
         return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of all updates alone. Personal layers stay on the clients."""
+        return Disclosure(server_needs="sums")

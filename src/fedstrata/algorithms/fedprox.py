@@ -15,6 +15,7 @@ from fedstrata.algorithms.shared.keys import STRICT, Norm
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
+    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -63,3 +64,7 @@ class FedProx:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """The server needs the sum of all updates alone."""
+        return Disclosure(server_needs="sums")

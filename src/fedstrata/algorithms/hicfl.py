@@ -46,6 +46,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import (
     guard_plan,
+    why_no_local_noise,
 )
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
@@ -53,6 +54,7 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
+    Disclosure,
     Evaluation,
     Matrix,
     Plan,
@@ -299,6 +301,10 @@ class HiCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """Single updates decide about clusters."""
+        return Disclosure(server_needs="updates", no_local_noise=why_no_local_noise(self.split_guard))
 
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""

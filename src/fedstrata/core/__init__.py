@@ -10,6 +10,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.aggregation_rules import AGGREGATIONS
+from fedstrata.core.disclosure import DeclaresDisclosure, Disclosure, disclosure_of
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
@@ -59,7 +60,9 @@ __all__ = [
     "Algorithm",
     "Clients",
     "Decision",
+    "DeclaresDisclosure",
     "Diagnostics",
+    "Disclosure",
     "Evaluation",
     "Kind",
     "Layout",
@@ -90,6 +93,7 @@ __all__ = [
     "candidate_models",
     "cluster_evaluation",
     "descends",
+    "disclosure_of",
     "empty_rows",
     "evenly_spread",
     "extend_state",

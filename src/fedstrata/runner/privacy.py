@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.config import Experiment
-from fedstrata.config.tables import PrivacyTable, keys_of_algorithm
-from fedstrata.core import Algorithm, Layout, Mask, Plan, Problem
+from fedstrata.config.tables import PrivacyTable
+from fedstrata.core import Algorithm, Disclosure, Layout, Mask, Plan, Problem, disclosure_of
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed
 from fedstrata.errors import ExperimentError
@@ -116,12 +116,13 @@ def private_run(
         ExperimentError: When something in the experiment has no differential privacy.
     """
     table = experiment.privacy
-    _refuse_unreachable_size(experiment)
+    disclosure = disclosure_of(algorithm, experiment.rounds)
+    _refuse_unreachable_size(experiment, disclosure)
     if table.kind == "none":
         return None
     _refuse_unfit(experiment, members_known=members_known)
     plan = first_plan(problem, algorithm)
-    coverage = covered_by_epsilon(experiment, plan, keys_of_algorithm(algorithm), members_known=members_known)
+    coverage = covered_by_epsilon(experiment, disclosure, plan, members_known=members_known)
     sent = _sent_tensors(experiment, problem.layout, plan)
     exposure = _exposure(table, coverage, experiment.rounds, members)
     amount = noise_of_run(table, exposure, problem.clients)
@@ -168,13 +169,15 @@ def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> Plan:
     return algorithm.plan(first, algorithm.init(first), torch.arange(n))
 
 
-def covered_by_epsilon(experiment: Experiment, plan: Plan, keys: Mapping[str, Any], *, members_known: bool) -> Coverage:
+def covered_by_epsilon(
+    experiment: Experiment, disclosure: Disclosure | None, plan: Plan, *, members_known: bool
+) -> Coverage:
     """What epsilon covers in an experiment.
 
     Args:
         experiment: The experiment.
-        plan: The first plan of its algorithm.
-        keys: The hyper-parameters of the algorithm, with defaults.
+        disclosure: What its algorithm says that it discloses; None if it says nothing.
+        plan: The first plan of the algorithm.
         members_known: As in `private_run`.
 
     Raises:
@@ -184,12 +187,10 @@ def covered_by_epsilon(experiment: Experiment, plan: Plan, keys: Mapping[str, An
     assert kind != "none"
     events = experiment.events
     newcomers = bool(events.join or events.change) or not members_known
-    name = experiment.algorithm.name
-    coverage = coverage_of(kind, name, keys, plan, experiment.rounds, newcomers=newcomers)
+    coverage = coverage_of(kind, disclosure, plan, experiment.rounds, newcomers=newcomers)
     if isinstance(coverage, str):
-        raise ExperimentError(
-            f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = {shown(name)}: {coverage}"
-        )
+        name = shown(experiment.algorithm.name)
+        raise ExperimentError(f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = {name}: {coverage}")
     return replace(coverage, not_covered=(*coverage.not_covered, *_outside_of_the_rounds(experiment)))
 
 
@@ -246,16 +247,16 @@ def noise_of_run(table: PrivacyTable, exposure: Exposure, clients: int) -> Noise
     return _amount(exposure, table.noise_multiplier, table.epsilon, delta)
 
 
-def _refuse_unreachable_size(experiment: Experiment) -> None:
+def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | None) -> None:
     """Refuse a least size of clusters that nothing reaches, or that says nothing."""
     least = experiment.privacy.min_cluster
     clients = experiment.data.clients
     if least > clients:
         raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
-    if least > 1 and experiment.algorithm.name == "centralized":
+    if least > 1 and disclosure is not None and disclosure.server_needs == "data":
         raise ExperimentError(
-            f"privacy.min_cluster = {least}: expected 1 with algorithm.name = 'centralized', which has one model of "
-            "all data, and no clusters"
+            f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
+            "one model of all data, and no clusters"
         )
     if least > 1 and experiment.server.aggregation == "krum":
         raise ExperimentError(

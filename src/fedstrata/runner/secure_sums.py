@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from fedstrata.config import Experiment
-from fedstrata.core import TRAIN, Algorithm, Problem
+from fedstrata.core import TRAIN, Algorithm, Disclosure, Problem, disclosure_of
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy.coverage import FIXED_CLUSTERS
 from fedstrata.privacy.secure_sum import SumTerms
 
 _ON = "with privacy.secure_aggregation = true"
+
+_NAMES = "fedavg, finetune, fedprox, ditto, fedbn, fedper, fedrep, lg_fedavg, oracle, random_groups"
+"""The algorithms of the library whose server needs sums alone, for a message. What counts is what each declares."""
 
 
 def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any]) -> SumTerms:
@@ -31,7 +33,7 @@ def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any
     table = experiment.privacy
     if not table.secure_aggregation:
         return SumTerms()
-    _refuse_algorithm(experiment)
+    _refuse_algorithm(experiment, disclosure_of(algorithm, experiment.rounds))
     rule = experiment.server.aggregation
     if rule not in MEANS:
         raise ExperimentError(
@@ -58,15 +60,15 @@ def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any
     )
 
 
-def _refuse_algorithm(experiment: Experiment) -> None:
+def _refuse_algorithm(experiment: Experiment, disclosure: Disclosure | None) -> None:
     """Refuse algorithms that look at single updates, and newcomers that would have to choose a cluster."""
     name = experiment.algorithm.name
-    if name not in FIXED_CLUSTERS:
+    if disclosure is None or disclosure.server_needs != "sums":
         raise ExperimentError(
-            f"algorithm.name = {name!r}: expected one of {', '.join(FIXED_CLUSTERS)} {_ON}, as the server sees no "
+            f"algorithm.name = {name!r}: expected one of {_NAMES} {_ON}, as the server sees no "
             "single update, by which others decide about clusters; take one of them, or leave secure_aggregation out"
         )
-    if name in ("oracle", "random_groups") and experiment.events.join:
+    if disclosure.given_clusters and experiment.events.join:
         raise ExperimentError(
             f"events.join: expected none {_ON} and algorithm.name = {name!r}, as a newcomer trains before it has a "
             "cluster, and would be in no sum"

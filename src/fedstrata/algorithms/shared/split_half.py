@@ -48,6 +48,11 @@ def is_split_half_round(round: int) -> bool:
     return scheduled == round
 
 
+def split_half_rounds(rounds: int) -> int:
+    """The number of split-half rounds in a run of so many rounds."""
+    return sum(map(is_split_half_round, range(1, rounds + 1)))
+
+
 def next_level(alpha: float, tests: int) -> float:
     """The level of a cluster's next test after so many (alpha spending): alpha / 2, / 6, / 12, ..., in sum alpha.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.fold_similarity import compared_layers
+from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
 from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of
@@ -38,7 +39,7 @@ _MAX_SHARE = 0.25
 _STEPS = 50
 """The number of steps that outliers train. After fewer, their model is still much like that of the cluster."""
 
-MAX_SEARCH_ROUNDS = 10
+_MAX_SEARCH_ROUNDS = 10
 """The number of rounds after which a search is given up if no outlier has answered."""
 
 OUTLIER_TASK = "outlier training"
@@ -76,7 +77,18 @@ class OutlierSearch:
 
     def is_given_up(self, round: int) -> bool:
         """Whether the search ends in a round in which no outlier has trained."""
-        return round >= self.round + MAX_SEARCH_ROUNDS
+        return round >= self.round + _MAX_SEARCH_ROUNDS
+
+
+def outlier_training_rounds(rounds: int) -> int:
+    """The number of rounds of a run in which outliers may train: after a test, until one of them has answered.
+
+    An update that came too late was seen, and the client is asked again.
+    """
+    return sum(
+        any(map(is_split_half_round, range(max(1, round - _MAX_SEARCH_ROUNDS), round)))
+        for round in range(1, rounds + 1)
+    )
 
 
 def start_search(layout: Layout, updates: Rows, round: int) -> OutlierSearch | None:

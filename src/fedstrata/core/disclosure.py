@@ -1,0 +1,77 @@
+"""What an algorithm discloses about single clients. Secure aggregation and differential privacy rest on it.
+
+An algorithm declares it beside its code, as its plans alone do not show what becomes of updates on the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from fedstrata.core.protocols import Algorithm
+from fedstrata.errors import ContractError
+
+ServerNeeds = Literal["nothing", "sums", "updates", "data"]
+"""What the server needs of the clients; `Disclosure` says what each means."""
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What an algorithm discloses about single clients in a run.
+
+    Attributes:
+        server_needs: What the server needs of the clients. "sums" are the sums of the updates of each cluster in the
+            task `TRAIN`, where clusters do not depend on updates. "updates" are single updates, losses or statistics,
+            by which clusters are decided. "nothing" means that no client sends anything. "data" are all training data
+            in one place, which only a simulation has.
+        given_clusters: Whether several clusters are given before round 1. A client that has none, such as one that
+            comes later, takes the one with the lowest loss on its data.
+        comparisons: The number of rounds, at most, in which clients compare models of proposed groups. With central
+            noise, each is one more sum that a client adds to. None if clients never compare such models.
+        further_uploads: The number of updates, at most, that a client sends in the run beside those of the tasks of
+            the first plan, which it sends in every round.
+        no_central_noise: Why there is no central differential privacy, as the end of a sentence; "" if there is.
+            There is one only if every model that leaves the server moves by ``Problem.released_means`` alone, as with
+            `aggregate`.
+        no_local_noise: Why there is no local differential privacy, likewise. There is one only if the number of
+            updates that a client sends is known before the run.
+    """
+
+    server_needs: ServerNeeds
+    given_clusters: bool = False
+    comparisons: int | None = None
+    further_uploads: int = 0
+    no_central_noise: str = ""
+    no_local_noise: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing, and what no algorithm with these needs has."""
+        if self.server_needs not in get_args(ServerNeeds):
+            expected = ", ".join(map(repr, get_args(ServerNeeds)))
+            raise ContractError(f"server_needs = {self.server_needs!r}: expected one of {expected}")
+        if self.given_clusters and self.server_needs != "sums":
+            raise ContractError(f"given_clusters: expected server_needs = 'sums', found {self.server_needs!r}")
+        if self.comparisons is not None and self.server_needs != "updates":
+            raise ContractError(f"comparisons: expected server_needs = 'updates', found {self.server_needs!r}")
+
+
+@runtime_checkable
+class DeclaresDisclosure(Protocol):
+    """An algorithm that says what it discloses. Without that, it has no secure aggregation and no privacy."""
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """What it discloses in a run of so many rounds."""
+
+
+def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
+    """What an algorithm says that it discloses; None where its class says nothing.
+
+    A class does not inherit what another one says of itself, as it may do something else with the same updates.
+
+    Args:
+        algorithm: The algorithm, without a personal stage.
+        rounds: The number of rounds of the run.
+    """
+    if "disclosure" not in vars(type(algorithm)) or not isinstance(algorithm, DeclaresDisclosure):
+        return None
+    return algorithm.disclosure(rounds)

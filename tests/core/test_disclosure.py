@@ -1,0 +1,43 @@
+"""What an algorithm declares that it discloses."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.core import Disclosure, disclosure_of
+from fedstrata.errors import ContractError
+
+
+@dataclass(frozen=True)
+class Inherits(FedAvg):
+    """A FedAvg that may do anything else with the updates."""
+
+
+@dataclass(frozen=True)
+class Declares(FedAvg):
+    """A FedAvg that says what it discloses."""
+
+    def disclosure(self, rounds: int) -> Disclosure:
+        """More updates, the longer it runs."""
+        return Disclosure(server_needs="updates", further_uploads=rounds)
+
+
+def test_a_class_does_not_inherit_what_another_one_declares() -> None:
+    assert disclosure_of(FedAvg(), 3) == Disclosure(server_needs="sums")
+    assert disclosure_of(Inherits(), 3) is None
+    assert disclosure_of(Declares(), 3) == Disclosure(server_needs="updates", further_uploads=3)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"server_needs": "update"}, "server_needs = 'update': expected one of 'nothing', 'sums', 'updates', 'data'"),
+        ({"server_needs": "updates", "given_clusters": True}, "given_clusters: expected server_needs = 'sums'"),
+        ({"server_needs": "sums", "comparisons": 2}, "comparisons: expected server_needs = 'updates'"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        Disclosure(**declared)
