@@ -136,7 +136,9 @@ def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], messag
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("algorithm", "warned"), [("oracle", True), ("strata", False)])
+@pytest.mark.parametrize(
+    ("algorithm", "warned"), [("oracle", True), ("strata", False), ("own_algorithm:Undeclared", False)]
+)
 @pytest.mark.parametrize("method", ["none", "best"])
 def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, method: str) -> None:
     attack = {"kind": "zero", "losses": "for_splits"}

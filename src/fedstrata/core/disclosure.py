@@ -75,3 +75,9 @@ def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
     if "disclosure" not in vars(type(algorithm)) or not isinstance(algorithm, DeclaresDisclosure):
         return None
     return algorithm.disclosure(rounds)
+
+
+def needs_all_data(algorithm: Algorithm[Any], rounds: int) -> bool:
+    """Whether an algorithm trains on all data in one place, so that no update travels. The arguments are as above."""
+    found = disclosure_of(algorithm, rounds)
+    return found is not None and found.server_needs == "data"

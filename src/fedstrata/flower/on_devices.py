@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from fedstrata.config import Experiment
+from fedstrata.core import needs_all_data
 from fedstrata.errors import ExperimentError
 from fedstrata.quoting import shown
 from fedstrata.registry import OBJECT, ONLY_HERE
@@ -23,8 +24,9 @@ def refuse_on_devices(experiment: Experiment) -> None:
         ExperimentError: When the experiment has such a thing.
     """
     _refuse_local_names(experiment)
-    if experiment.algorithm.name == "centralized":
-        raise ExperimentError("algorithm.name = 'centralized': no device holds all data; run it in the simulator")
+    if needs_all_data(experiment.algorithm_of(), experiment.rounds):
+        name = experiment.algorithm.name
+        raise ExperimentError(f"algorithm.name = {name!r}: no device holds all data; run it in the simulator")
     if experiment.events.change:
         raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
     if not experiment.attack.all_honest:

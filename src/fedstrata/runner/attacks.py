@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstrata.algorithms import ALGORITHMS
 from fedstrata.attacks import (
     ATTACKS,
     BACKDOOR,
@@ -30,7 +29,7 @@ from fedstrata.attacks import (
 )
 from fedstrata.clustering import ari
 from fedstrata.config import Experiment
-from fedstrata.core import Layout
+from fedstrata.core import Layout, disclosure_of
 from fedstrata.data import Dataset
 from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.metric_info import MetricInfo
@@ -107,14 +106,15 @@ def check_attack(experiment: Experiment) -> None:
 def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
     """What an attack leaves without effect, in a line each."""
     table = experiment.attack
-    name = experiment.algorithm.name
+    if table.all_honest or table.losses == "honest":
+        return ()
     # Personal stages come after the rounds, and nobody lies there.
-    compares = name == "strata" or name not in ALGORITHMS
-    if table.all_honest or table.losses == "honest" or compares:
+    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
+    if disclosure is None or disclosure.comparisons is not None:
         return ()
     return (
-        f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {name!r}, whose clients compare no "
-        "models of groups; use algorithm.name = 'strata', or leave it out",
+        f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {experiment.algorithm.name!r}, "
+        "whose clients compare no models of groups; use algorithm.name = 'strata', or leave it out",
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fedstrata.compression import Compression
 from fedstrata.config import Experiment
-from fedstrata.core import Algorithm, Layout, Problem
+from fedstrata.core import Algorithm, Layout, Problem, needs_all_data
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.objective import Objective
@@ -102,7 +102,7 @@ def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None
 def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
     """How clients compress their updates; None where they do not, or no updates travel."""
     table = experiment.network
-    if table.compression == "none" or experiment.algorithm.name == "centralized":
+    if table.compression == "none" or needs_all_data(experiment.algorithm_of(), experiment.rounds):
         return None
     return Compression(layout, table.compression, table.share, experiment.seed)
 
