@@ -76,7 +76,8 @@ def test_every_block_is_a_file_a_command_on_one_or_an_entry_point() -> None:
     assert {command.split()[0] for command in COMMANDS} == {"pytest", "fedstrata", "python"}
     short = ["known_groups.py", "small_net.py", "known_groups.toml"]
     long = ["headmeans.py", "test_headmeans.py", "headmeans.toml", "digits.py", "class_shares.py"]
-    assert list(FILES) == [*short, *long]
+    private = ["private_groups.py", "private_groups.toml"]
+    assert list(FILES) == [*short, *long, *private]
 
 
 def test_its_scripted_tests_hold(registered: Path) -> None:
@@ -101,6 +102,8 @@ def test_it_runs_from_outside_of_the_library(
         assert (outside / "runs" / name / "report.html").exists()
         assert (outside / "runs" / name / "matrices" / "00002.npz").exists()
         assert load_experiment(outside / "runs" / name / "experiment.toml").algorithm.name == "headmeans:HeadMeans"
+    private = json.loads((outside / "runs/private/summary.json").read_text())["privacy"]
+    assert private["decisions_covered"] and private["sums"] == 4
     table = json.loads((outside / "runs/compared/comparison.json").read_text())["table"]
     assert [row["algorithm"] for row in table] == ["fedavg", "headmeans:HeadMeans"]
     assert "headmeans:HeadMeans" in (outside / "runs/compared/comparison.html").read_text()
