@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import SINGULAR_VECTORS, Mask
+from fedstrata.core import SINGULAR_VECTORS, TRAIN, Disclosure, Mask, Report, Rows, disclosure_of
 from fedstrata.records import find_checkpoint, save
 from fedstrata.runner.traffic import traffic
 from fedstrata.runner.validation import decide, validate
@@ -286,6 +286,73 @@ def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
             alone = replace(turn.plan.only(turn.plan.cohort == client), models=models)
             answer = setting.clients.run(alone)
             assert same(answer.results, only(turn.report, torch.tensor([client])).results)
+
+
+def declared(case: Case, rounds: int) -> Disclosure:
+    """What the algorithm says that it discloses in so many rounds."""
+    found = disclosure_of(case.plain.algorithm, rounds)
+    assert found is not None, "an algorithm without a method disclosure has no secure aggregation and no privacy"
+    return found
+
+
+def test_clients_send_what_the_server_is_declared_to_need(case: Case) -> None:
+    needs = declared(case, len(case.eventful)).server_needs
+    plans = [turn.plan for turn in case.scarce + case.eventful]
+    assert all((CLIENTS in plan.cohort) == (needs == "data") for plan in plans)
+    sending = [(name, task) for plan in plans for name, task in plan.tasks.items() if any(task.upload)]
+    assert not sending or needs != "nothing"
+    if needs == "sums":
+        assert all(name == TRAIN and not any(task.upload_values) for name, task in sending)
+        assert not any(plan.client_stats for plan in plans)
+
+
+def test_whoever_is_declared_to_need_sums_alone_decides_the_same_whatever_single_updates_are(case: Case) -> None:
+    """Every client of a model has the mean of its updates instead of its own, and its losses are not known."""
+    declaration = declared(case, len(case.scarce))
+    if declaration.server_needs != "sums":
+        pytest.skip("single updates decide, or none are sent")
+    setting = case.plain
+    assert declaration.given_clusters == (len(setting.algorithm.init(setting.problem).models) > 1)
+    for turn in case.scarce:
+        report = with_means(turn.report)
+        after, _ = setting.algorithm.update(setting.problem, turn.before, report)
+        torch.testing.assert_close(after.models, turn.after.models, rtol=1e-4, atol=1e-5)
+        assert same(replace(after, models=turn.after.models), turn.after)
+
+
+def with_means(report: Report) -> Report:
+    """The report in which no update and no loss is that of a single client."""
+    result = report.results[TRAIN]
+    rows, weights = result.updates.values.double(), result.sizes.double()[:, None]
+    means = torch.zeros_like(rows)
+    for model in result.chosen.unique():
+        members = result.chosen == model
+        means[members] = (rows[members] * weights[members]).sum(dim=0) / weights[members].sum()
+    updates = Rows(result.updates.clients, means.float())
+    summed = replace(result, updates=updates, losses=torch.full_like(result.losses, torch.nan))
+    return replace(report, results={**report.results, TRAIN: summed})
+
+
+def test_clients_send_no_more_updates_than_declared(case: Case) -> None:
+    for turns in (case.scarce, case.eventful):
+        declaration = declared(case, len(turns))
+        if declaration.no_local_noise:
+            continue
+        usual = sum(any(task.upload) for task in turns[0].plan.tasks.values())
+        sent = torch.zeros(CLIENTS + 1, dtype=torch.int64)
+        for turn in turns:
+            for task in turn.plan.tasks.values():
+                sent[turn.plan.cohort] += any(task.upload) * (task.candidates >= 0).any(dim=1)
+        assert int(sent.max()) <= usual * len(turns) + declaration.further_uploads
+
+
+def test_models_are_compared_only_by_clients_of_whom_it_is_declared(case: Case) -> None:
+    compares = any(
+        not any(task.trainable) and bool(((task.candidates >= 0).sum(dim=1) > 1).any())
+        for turn in case.scarce + case.eventful
+        for task in turn.plan.tasks.values()
+    )
+    assert not compares or declared(case, len(case.eventful)).comparisons is not None
 
 
 def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> None:
