@@ -18,11 +18,12 @@ from synthetic_run import EXPERIMENT, changed, write
 from fedstrata.data.memory import PREFIX
 from fedstrata.errors import RecordError
 from fedstrata.records.schema import Round
-from fedstrata.report import build, words
+from fedstrata.report import build, meanings, words
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import facts, result_sentence, tiles, title
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.references import Reference
+from fedstrata.report.summary import summary_rows
 
 SECTIONS = ("metric", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
@@ -367,8 +368,8 @@ def test_samples_for_validation_are_no_other_way_to_use_the_models(records: RunR
 
 
 def test_a_new_measure_of_a_round_needs_only_its_words(records: RunRecords, monkeypatch: pytest.MonkeyPatch) -> None:
-    spread = words.Tile("Spread", "lower is fairer")
-    monkeypatch.setattr("fedstrata.report.page.TILES", {**words.TILES, "spread": spread})
+    spread = meanings.Tile("Spread", "lower is fairer")
+    monkeypatch.setattr("fedstrata.report.page.TILES", {**meanings.TILES, "spread": spread})
     for value, shown in ((0.125, [("Spread", "0.125", "lower is fairer")]), (None, []), ([1], [])):
         last = Round.model_validate(records.rounds[-1].model_dump() | {"spread": value})
         found = tiles(Clusters(replace(records, rounds=(*records.rounds[:-1], last))))
@@ -394,7 +395,7 @@ def test_clients_that_attack_and_privacy_have_a_tile_and_rows_of_the_summary(rec
     assert shown["Honest clients"][0] == "87.5 %" and "2 clients do: 0, 8. All other" in shown["Honest clients"][1]
     assert shown["Epsilon"][0] == "7.996" and "at delta 1e-05" in shown["Epsilon"][1]
     assert shown["Epsilon"][1].endswith("Not covered: which client is in which cluster")
-    rows = {key: value for key, value, _ in words.summary_rows(summary.model_dump(), records.metric)}
+    rows = {key: value for key, value, _ in summary_rows(summary.model_dump(), records.metric)}
     assert rows["attack.clients"] == "0, 8" and rows["attack.acc_honest_worst"] == "75.0 %"
     assert rows["privacy.epsilon"] == "7.996"
     assert "Honest clients" not in {name for name, *_ in tiles(Clusters(records))}

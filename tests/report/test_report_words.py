@@ -1,7 +1,5 @@
 from math import nan
 
-import pytest
-
 from fedstrata.report import words
 
 
@@ -58,30 +56,3 @@ def test_a_name_becomes_part_of_a_files_name() -> None:
 
 def test_a_sentence_begins_with_a_capital_and_leaves_names_as_they_are() -> None:
     assert words.capital("node 0 split on Conv1") == "Node 0 split on Conv1"
-
-
-def test_every_threshold_and_every_measure_is_explained() -> None:
-    assert set(words.THRESHOLDS) | set(words.THRESHOLDS.values()) <= set(words.METRICS)
-    assert set(words.COMPARABLE) | set(words.SIMILARITIES) <= set(words.COMPARED_BY)
-
-
-@pytest.mark.parametrize(
-    ("event", "text"),
-    [
-        ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
-        ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
-        ({"kind": "rejected", "reason": "negative variance"}, "of a normalisation layer would be negative"),
-        ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
-        ({"kind": "reversed", "clients": [1]}, "they are not in its mean until they point forwards"),
-        ({"kind": "doubted", "clients": [1]}, "these are split off, and others go on without them"),
-        ({"kind": "oversized", "clients": [1]}, "much longer than those of the cluster; they are not in its mean"),
-        ({"kind": "clipped", "clients": [1]}, "they count as if they were twice as long"),
-        ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),
-        ({"kind": "multi_round", "node": 0}, "are trained beside one for all for some rounds, and compared then"),
-        ({"kind": "multi_round_given_up", "node": 0}, "too few clients answered, or a model diverged"),
-        ({"kind": "drifted", "clients": [1]}, "as when data change; all models are offered in the next round"),
-        ({"kind": "join", "clients": [1]}, ""),
-    ],
-)
-def test_an_event_is_described_where_its_keys_do_not_say_it(event: dict[str, object], text: str) -> None:
-    assert words.event_text(event).endswith(text)

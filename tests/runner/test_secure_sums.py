@@ -12,7 +12,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.core import disclosure_of
 from fedstrata.errors import ExperimentError
-from fedstrata.report.words import event_text
+from fedstrata.report.events import event_text
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 from fedstrata.runner.run import run_experiment

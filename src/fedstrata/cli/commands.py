@@ -59,7 +59,7 @@ def run_command(
         )
     else:
         _show_run(finished)
-    from fedstrata.report.words import warnings
+    from fedstrata.report.summary import warnings
 
     for warning in [*finished.warnings, *warnings(finished.summary)]:
         fail(warning, 0)
@@ -70,7 +70,7 @@ def run_command(
 def _show_run(finished: Run) -> None:
     """Print the summary of a run, the members of each cluster, and where its records are."""
     from fedstrata.report.client_names import ClientNames
-    from fedstrata.report.words import summary_rows
+    from fedstrata.report.summary import summary_rows
 
     names = ClientNames(finished.names)
     show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric))

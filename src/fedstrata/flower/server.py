@@ -39,7 +39,7 @@ from fedstrata.quoting import shown
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
-from fedstrata.report.words import warnings
+from fedstrata.report.summary import warnings
 from fedstrata.runner.build import RunSetup
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.problem import objective_of, problem_of

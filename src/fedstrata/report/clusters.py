@@ -8,9 +8,9 @@ from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
+from fedstrata.report.meanings import METRICS
 from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.words import METRICS
 
 
 @dataclass(frozen=True)

@@ -17,26 +17,23 @@ from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
+from fedstrata.report.events import event_text
+from fedstrata.report.meanings import OTHER_USE, REFERENCE_TILES, TILES, Tile
 from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
+from fedstrata.report.summary import warnings
 from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
-    OTHER_USE,
-    REFERENCE_TILES,
-    TILES,
-    Tile,
     brief,
     capital,
     data_name,
     duration,
-    event_text,
     format_number,
     plural,
     ranges,
     size,
-    warnings,
 )
 
 MOST_ROWS = 1_000

@@ -14,7 +14,8 @@ from plotly.offline import get_plotlyjs
 
 from fedstrata.report.decisions import plain_sentence, sentence
 from fedstrata.report.drawing import Chart
-from fedstrata.report.words import METRICS, brief, capital, duration, format_number, plural, ranges, size
+from fedstrata.report.meanings import METRICS
+from fedstrata.report.words import brief, capital, duration, format_number, plural, ranges, size
 
 
 @cache

@@ -17,7 +17,8 @@ from rich.text import Text
 from fedstrata.metric_info import ACCURACY, MetricInfo
 from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.decisions import sentence
-from fedstrata.report.words import brief, event_text, ranges
+from fedstrata.report.events import event_text
+from fedstrata.report.words import brief, ranges
 from fedstrata.runner.notebook import notebook_output
 
 _ABSENT_SHARE = 0.5

@@ -255,7 +255,7 @@ class Run:
         """The summary as a table, for notebooks."""
         from html import escape
 
-        from fedstrata.report.words import summary_rows
+        from fedstrata.report.summary import summary_rows
 
         rows = "".join(
             f"<tr><th>{escape(key)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"

@@ -30,8 +30,10 @@ from fedstrata.report.drawing import (
     round_axis,
     rounded,
 )
+from fedstrata.report.events import split_text
+from fedstrata.report.meanings import COMPARED_BY, METRICS, THRESHOLDS
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.words import COMPARED_BY, DASH, METRICS, THRESHOLDS, capital, slug, split_text
+from fedstrata.report.words import DASH, capital, slug
 
 _OF_TESTS = ("p", "level")
 """Metrics that the chart of the tests shows."""

@@ -29,8 +29,10 @@ from fedstrata.report.drawing import (
     rounded,
     threshold_line,
 )
+from fedstrata.report.events import split_text
+from fedstrata.report.meanings import COMPARABLE, COMPARED_BY, SIMILARITIES
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.words import COMPARABLE, COMPARED_BY, SIMILARITIES, capital, joined, slug, split_text
+from fedstrata.report.words import capital, joined, slug
 
 MOST_SHOWN = 6
 """Matrices of one decision that are shown; with more, the one that decided would be hard to find."""

@@ -1,0 +1,30 @@
+"""Comparisons of several runs: what their folder holds, its words, and its page."""
+
+from fedstrata.report.comparison.page import build_comparison, write_comparison_page
+from fedstrata.report.comparison.schema import Difference, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.words import (
+    COLUMNS,
+    cells,
+    choice_text,
+    difference_text,
+    pair_table,
+    result_text,
+    titles,
+)
+
+__all__ = [
+    "COLUMNS",
+    "Difference",
+    "Row",
+    "Statistic",
+    "SweepChoice",
+    "build_comparison",
+    "cells",
+    "choice_text",
+    "difference_text",
+    "pair_table",
+    "result_text",
+    "run_warnings",
+    "titles",
+    "write_comparison_page",
+]

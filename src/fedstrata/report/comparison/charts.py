@@ -1,0 +1,138 @@
+"""The charts of a comparison: each algorithm over rounds, bytes and seconds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import float64
+from numpy.typing import NDArray
+
+from fedstrata.metric_info import MetricInfo
+from fedstrata.records.schema import Round
+from fedstrata.report.comparison.folder import RunRounds
+from fedstrata.report.drawing import (
+    Chart,
+    Figure,
+    axis,
+    band,
+    clean,
+    figure,
+    line,
+    metric_axis,
+    round_axis,
+    rounded,
+)
+from fedstrata.report.words import capital, slug
+
+SHARED_SECONDS = (
+    "Work that several runs need alike, such as the rounds before their first splits, is done once: each of these runs "
+    "counts an equal part of its time. A run on its own would take longer, and the times of all runs add up to what "
+    "the comparison took for training and deciding."
+)
+"""How seconds of shared work are counted."""
+
+
+_RoundMeasure = Callable[[Round], float | None]
+
+
+class Style(NamedTuple):
+    """How an algorithm is drawn on the whole page: neighbours differ in their dash too."""
+
+    colour: str
+    dash: str
+
+
+def comparison_charts(
+    algorithms: Mapping[str, Sequence[RunRounds]], styles: Mapping[str, Style], metric: MetricInfo
+) -> list[Chart]:
+    """Draw the metric over rounds, over bytes and over seconds, and the number of clusters over rounds.
+
+    Args:
+        algorithms: The rounds of each run, by algorithm.
+        styles: How each algorithm is drawn.
+        metric: The metric of the runs.
+    """
+    drawn = [(name, runs, styles[name]) for name, runs in algorithms.items() if min(map(len, runs))]
+    if not drawn:
+        return []
+    scores = [_traces(*each, _score) for each in drawn]
+    counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
+    by_bytes = [_cost_traces(*each, _bytes, "%{x:.4~s}B", metric) for each in drawn]
+    by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
+    rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
+    vertical = metric_axis(metric)
+    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
+    bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
+    seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
+    end = "up" if metric.larger_is_better else "down"
+    point = f"One point per round, at the mean over the seeds. A curve further {end} and to the left is better."
+    bytes_text = f"{point} Tensors only, both ways; an absent client counts on the way down."
+    seconds_text = f"{point} {SHARED_SECONDS}"
+    name = slug(metric.name)
+    title = capital(metric.name)
+    closest = {"hovermode": "closest", "hoverdistance": -1}
+    bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, **closest)
+    seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=vertical, **closest)
+    return [
+        Chart(name, f"{title} over rounds", f"{capital(metric.scale)}.", _figure(scores, xaxis=rounds, yaxis=vertical)),
+        Chart("clusters", "Number of clusters", "", _figure(counts, xaxis=rounds, yaxis=clusters)),
+        Chart(f"{name}-by-bytes", f"{title} over bytes", bytes_text, bytes_figure),
+        Chart(f"{name}-by-seconds", f"{title} over seconds", seconds_text, seconds_figure),
+    ]
+
+
+def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:
+    """Draw all bands under all lines. The page has one legend for all charts."""
+    bands = [trace for traces in algorithms for trace in traces[:-1]]
+    lines = [traces[-1] for traces in algorithms]
+    margin = {"l": 52, "r": 16, "t": 12, "b": 44}
+    return figure([*bands, *lines], 340, margin=margin, showlegend=False, **layout)
+
+
+def _score(each: Round) -> float | None:
+    return each.acc_client
+
+
+def _bytes(each: Round) -> float:
+    return each.bytes_down + each.bytes_up
+
+
+def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:
+    """Return the rounds of the shortest run, which all seeds have."""
+    return min(runs, key=len)
+
+
+def _cost_traces(
+    name: str, runs: Sequence[RunRounds], style: Style, cost: _RoundMeasure, cost_text: str, metric: MetricInfo
+) -> list[Figure]:
+    """Draw the metric of an algorithm over what it has cost so far."""
+    total = _values(runs, cost).cumsum(axis=1).mean(axis=0)
+    value = f"{clean(metric.name)} %{{y:{metric.hover_format}}}"
+    point = f"{clean(name)}, round %{{customdata}}<br>{value} after {cost_text}"
+    hover = {"customdata": [each.round for each in _common_rounds(runs)], "hovertemplate": f"{point}<extra></extra>"}
+    return _traces(name, runs, style, _score, hover, x=rounded(total, 6))
+
+
+def _traces(
+    name: str,
+    runs: Sequence[RunRounds],
+    style: Style,
+    measure: _RoundMeasure,
+    hover: Mapping[str, Any] | None = None,
+    **places: Any,
+) -> list[Figure]:
+    """Draw the mean over the seeds and, before it, the band from the lowest to the highest of several seeds."""
+    values = _values(runs, measure)
+    rounds = _common_rounds(runs)
+    middle = line(rounds, values.mean(axis=0), name, style.colour, dash=style.dash, **places, **(hover or {}))
+    if len(values) < 2:
+        return [middle]
+    return [*band(rounds, values.min(axis=0), values.max(axis=0), name, style.colour, **places), middle]
+
+
+def _values(runs: Sequence[RunRounds], measure: _RoundMeasure) -> NDArray[float64]:
+    """Return a measure of each seed in each round that all seeds have, (seeds, rounds); nan where it is unknown."""
+    known = len(_common_rounds(runs))
+    found = [[measure(each) for each in run[:known]] for run in runs]
+    return np.array([[nan if value is None else value for value in run] for run in found], dtype=float64)

@@ -1,0 +1,123 @@
+"""The page of a comparison: the records of several runs in, one HTML file out that needs nothing else."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import tomli_w
+
+from fedstrata.files import replace_file
+from fedstrata.folder_lock import folder_lock
+from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
+from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
+from fedstrata.report.comparison.schema import Document, RunEntry
+from fedstrata.report.comparison.words import (
+    answers,
+    cells,
+    choice_text,
+    difference_text,
+    pair_table,
+    result_text,
+    same_curves,
+    titles,
+)
+from fedstrata.report.drawing import (
+    dash_of,
+    palette,
+)
+from fedstrata.report.template import render_page
+from fedstrata.report.words import capital, data_name, plural
+
+_MOST_NOTES = 12
+"""The warnings of runs that the page repeats."""
+
+
+def build_comparison(folder: Path) -> Path:
+    """Write ``comparison.html`` into the folder of a comparison, from the records there and in its run folders alone.
+
+    The same records give the same bytes.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        RecordError: When the folder is not that of a comparison, or another process works in it.
+    """
+    read_comparison(folder)  # so that no lock is made in a folder of something else
+    with folder_lock(folder):
+        return write_comparison_page(folder)
+
+
+def write_comparison_page(folder: Path) -> Path:
+    """Write the page as `build_comparison`, for a caller that has the lock of the folder."""
+    page = folder / "comparison.html"
+    replace_file(page, _render(read_comparison(folder)).encode())
+    return page
+
+
+def _render(folder: ComparisonFolder) -> str:
+    """Return the page as text."""
+    document = folder.document
+    rows = document.table
+    styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
+    metric = document.measured
+    charts = comparison_charts(folder.runs, styles, metric)
+    algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
+    return render_page(
+        "comparison.html",
+        charts,
+        document=document,
+        title=f"{plural(len(rows), 'setting' if document.sweep else 'algorithm')} on "
+        f"{data_name(document.setting('data', 'name'))}",
+        sentence=result_text(rows, document.differences, metric),
+        answers=answers(document),
+        shared_seconds=SHARED_SECONDS,
+        same_curves=same_curves(folder.runs),
+        facts=_facts(document),
+        notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
+        charts=charts,
+        styles=styles,
+        titles=titles(rows, metric),
+        table=[cells(row, metric) for row in rows],
+        names=[row.algorithm for row in rows],
+        pairs=pair_table(rows, document.differences, metric),
+        differences=[difference_text(each, metric) for each in document.differences],
+        metric=metric,
+        choice="" if document.sweep is None else choice_text(document.sweep, metric),
+        page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
+        command=_command(document),
+        experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
+    )
+
+
+def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
+    """Return the warnings of the runs, and how many more there are where they are many."""
+    found = [line for run in runs for line in run.warnings]
+    more = len(found) - _MOST_NOTES
+    return found if more <= 1 else [*found[:_MOST_NOTES], f"There are {more:,} more such warnings on pages of runs."]
+
+
+def _facts(document: Document) -> list[tuple[str, str]]:
+    """Return the experiment in a few names."""
+    found = [
+        ("clients", document.setting("data", "clients")),
+        ("partition", document.setting("partition", "scheme")),
+        ("model", document.setting("model", "name")),
+        ("rounds", str(document.experiment.get("rounds", ""))),
+        ("seeds", ", ".join(map(str, document.seeds))),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _command(document: Document) -> str:
+    """Return the command that makes the comparison again."""
+    if document.sweep is not None:
+        return "fedstrata sweep experiment.toml --grid KEY=VALUE,VALUE --out again"
+    if document.jobs is None:
+        given = [run.folder for run in document.runs]
+    else:
+        seeds = ",".join(map(str, document.seeds))
+        names = ",".join(row.algorithm for row in document.table)
+        given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
+    return shlex.join(["fedstrata", "compare", *given, "--out", "again"])

@@ -1,0 +1,240 @@
+"""The words of a comparison, on its page, in its Markdown and on a terminal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fedstrata.metric_info import MetricInfo
+from fedstrata.report.comparison.folder import RunRounds
+from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
+from fedstrata.report.references import ALGORITHMS as REFERENCES
+from fedstrata.report.words import DASH, capital, duration, joined, plural, size
+
+
+def choice_text(choice: SweepChoice, metric: MetricInfo) -> str:
+    """Return the choice of a sweep in words."""
+    if choice.label is None or choice.value is None:
+        return choice.why
+    value = metric.text(choice.value)
+    return f"Chosen: {choice.label}, with {value}. {choice.why} The table has test data."
+
+
+def _with_spread(number: Statistic) -> str:
+    """Return a fraction with its standard deviation."""
+    return f"{number.mean:.3f}" + ("" if number.spread is None else f" ± {number.spread:.3f}")
+
+
+def _with_range(number: Statistic) -> str:
+    """Return a count with its range."""
+    if number.least == number.most:
+        return f"{number.mean:.0f}"
+    return f"{number.mean:.1f} ({number.least:.0f} to {number.most:.0f})"
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        title: Its heading.
+        text: What the number means, with its unit and which values are good.
+        show: Makes the text of a cell.
+    """
+
+    title: str
+    text: str
+    show: Callable[[Statistic], str]
+
+
+COLUMNS = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes", "seconds")
+"""The measures of every table, in the order of its columns."""
+
+
+_COSTS_AND_CLUSTERS: Mapping[str, Column] = {
+    "clusters": Column("clusters", "Number of clusters at the end.", _with_range),
+    "ari": Column("ARI", "Agreement with the ground truth: 1 is the same partition, 0 is chance.", _with_spread),
+    "rounds_to_partition": Column("partition in round", "First round with the final clusters.", _with_range),
+    "bytes": Column("bytes", "Tensors sent to the clients and back; less is better.", lambda number: size(number.mean)),
+    "seconds": Column("time", "Wall-clock time of a run; less is better.", lambda number: duration(number.mean)),
+}
+"""The columns that are the same for every metric."""
+
+
+def _columns(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, Column]:
+    """Return the columns of a table, by the name of their measure."""
+
+    def show(number: Statistic) -> str:
+        return metric.text(number.mean, number.spread)
+
+    mean_text = f"{capital(metric.name)}, the mean over the clients; {metric.scale}."
+    worst_text = f"{capital(metric.name)} of the worst client; {metric.scale}."
+    columns = {
+        "acc_client": Column(metric.name, mean_text, show),
+        "acc_worst": Column("worst client", worst_text, show),
+        **_COSTS_AND_CLUSTERS,
+    }
+    if any("rounds_to_target" in row.figures for row in rows):
+        target_text = (
+            f"First round in which the mean {metric.name} is as good as probe.target; fewer is better. A dash: "
+        )
+        columns["rounds_to_target"] = Column("rounds to target", f"{target_text}some seed never had it.", _with_range)
+    return columns
+
+
+def titles(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, str]:
+    """Return the headings of a table, and what the numbers under each of them mean."""
+    return {
+        "algorithm": "",
+        "seeds": "Number of finished runs.",
+        **{column.title: column.text for column in _columns(rows, metric).values()},
+        "clients worse than fedavg": f"Clients whose {metric.name} is {metric.worse} than with FedAvg and the same "
+        "seed; 0 is best.",
+    }
+
+
+def cells(row: Row, metric: MetricInfo) -> tuple[str, ...]:
+    """Return the texts of a row, under the `titles` of its table."""
+    seeds = f"{len(row.seeds) - len(row.failed)}" + (f", {len(row.failed)} failed" if row.failed else "")
+    numbers = [(row.figures[key], column) for key, column in _columns([row], metric).items()]
+    lower = DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
+    return (
+        row.algorithm,
+        seeds,
+        *(DASH if number is None else column.show(number) for number, column in numbers),
+        lower,
+    )
+
+
+def difference_text(difference: Difference, metric: MetricInfo) -> str:
+    """Return a difference in words."""
+    return f"{difference.algorithm} {_relation(difference, metric)}"
+
+
+def _relation(difference: Difference, metric: MetricInfo) -> str:
+    """Return what a difference says about its first algorithm."""
+    other = difference.other
+    count = len(difference.seeds)
+    if not any(difference.values):
+        return f"equals {other} in {count} of {plural(count, 'seed')}"
+    where = f"in {difference.above} of {count} seeds" if count > 1 else f"with seed {difference.seeds[0]}"
+    verb = "is better than" if difference.clear else "cannot be told from"
+    gain = metric.gain_text(difference.mean, difference.spread)
+    return f"{verb} {other}: {gain} {metric.better} {where}; {_noise_text(difference, metric)}"
+
+
+def _noise_text(difference: Difference, metric: MetricInfo) -> str:
+    """Return how a difference compares with the noise, in words."""
+    if difference.margin is None:
+        return "the noise of a single seed is unknown"
+    source = "seeds"
+    if len(difference.seeds) == 1:
+        source = "clients of one seed; other seeds may differ"
+    elif not difference.seeds_differ:
+        source = "clients, as all seeds have the same difference"
+    size_text = "more than" if difference.clear else "not more than"
+    return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
+
+
+def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> str:
+    """Return which algorithm is the best in words, or that none is beyond the noise."""
+    known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
+    ranked = sorted(known, key=lambda pair: -metric.quality(pair[1].mean))
+    if not ranked:
+        return "No run of this comparison is finished."
+    first, number = ranked[0]
+    value = f"{metric.name} {metric.text(number.mean, number.spread)}"
+    if len(ranked) == 1:
+        return f"{first}: {value}."
+    second, _ = ranked[1]
+    clearly_worse = {each.other for each in differences if each.algorithm == first and each.clear}
+    level = [name for name, _ in ranked[1:] if name not in clearly_worse]
+    if level:
+        verb = "is" if len(level) == 1 else "are"
+        texts = [
+            f"No algorithm of {len(ranked)} is clearly the best: {first} has {value}, and {joined(level)} {verb} "
+            "within the noise."
+        ]
+    else:
+        texts = [f"{first} is the best of {len(ranked)} algorithms: {value}, the {metric.best}."]
+    for each in differences:
+        if {each.algorithm, each.other} == {first, second}:
+            texts.append(f"{difference_text(each, metric)}.")
+    return " ".join(texts)
+
+
+def answers(document: Document) -> list[tuple[str, list[str]]]:
+    """Return what a reader who knows no statistics asks, with the answers: what grouping gained, and where to look."""
+    metric = document.measured
+    names = [row.algorithm for row in document.table]
+    gained = [
+        text
+        for name, words in REFERENCES.items()
+        if name in names and (text := _against(name, words, names, document.differences))
+    ]
+    worse = [
+        f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}"
+        for row in document.table
+        if row.lower_than_fedavg and row.algorithm not in REFERENCES
+    ]
+    found = [("What did grouping gain?", gained)]
+    if any(row.lower_than_fedavg is not None for row in document.table):
+        counted = f"Clients whose {metric.name} is {metric.worse} than with one model for all (fedavg): "
+        text = f"{counted}{'; '.join(worse)}." if worse else f"{counted}none, with any of the algorithms."
+        found.append(("Which clients to look at?", [text, "The page of each run below names them."]))
+    found.append(
+        ("What are the groups, and why?", ["Each run has a page that says so; the table of runs below leads to it."])
+    )
+    return [(question, texts) for question, texts in found if texts]
+
+
+def _against(name: str, words: str, names: Sequence[str], differences: Sequence[Difference]) -> str:
+    """Say which algorithms are clearly better and worse than a reference."""
+    clear = [each for each in differences if each.clear and name in (each.algorithm, each.other)]
+    better = [each.algorithm for each in clear if each.other == name]
+    worse = [each.other for each in clear if each.algorithm == name]
+    others = [other for other in names if other != name and other not in (*better, *worse)]
+    parts = [f"clearly better: {joined(better)}"] if better else []
+    parts += [f"clearly worse: {joined(worse)}"] if worse else []
+    parts += [f"no clear difference: {joined(others)}"] if others else []
+    return f"Compared with {words}: {'; '.join(parts)}." if parts else ""
+
+
+def same_curves(algorithms: Mapping[str, Sequence[RunRounds]]) -> str:
+    """Say which algorithms have the same values in every round, so that one curve hides another; else empty."""
+    found: dict[tuple[tuple[float | None, ...], ...], list[str]] = {}
+    for name, runs in algorithms.items():
+        found.setdefault(tuple(tuple(each.acc_client for each in run) for run in runs), []).append(name)
+    same = [joined(names) for names in found.values() if len(names) > 1]
+    return f"Equal in every round, so that their curves lie on each other: {'; '.join(same)}." if same else ""
+
+
+class PairCell(NamedTuple):
+    """How much better the algorithm of a row is than that of a column.
+
+    Attributes:
+        difference: The difference; a dash where there is none.
+        spread: Its standard deviation; empty where there is one seed.
+        seeds: In how many seeds the row is better.
+        clear: "better" or "worse" where the difference is beyond the noise, otherwise empty.
+    """
+
+    difference: str
+    spread: str
+    seeds: str
+    clear: str
+
+
+def pair_table(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> list[list[PairCell]]:
+    """Return the difference of every algorithm to each other one, (rows, rows)."""
+    cells_of: dict[tuple[str, str], PairCell] = {}
+    for each in differences:
+        count = len(each.seeds)
+        size_text = metric.gain_text(each.mean)
+        spread = "" if each.spread is None else f"± {metric.gain_text(each.spread)}"
+        worse = sum(value < 0 for value in each.values)
+        plus, minus = ("+", "\N{MINUS SIGN}") if each.mean else ("", "")
+        better_text, worse_text = ("better", "worse") if each.clear else ("", "")
+        cells_of[each.algorithm, each.other] = PairCell(
+            plus + size_text, spread, f"{each.above} of {count}", better_text
+        )
+        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, spread, f"{worse} of {count}", worse_text)
+    names = [row.algorithm for row in rows]
+    return [[cells_of.get((row, column), PairCell(DASH, "", "", "")) for column in names] for row in names]

@@ -1,0 +1,62 @@
+"""The summary of a run in rows, and what its reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedstrata.metric_info import MetricInfo
+from fedstrata.report.meanings import MEASURES, metric_words
+from fedstrata.report.words import brief, ranges
+
+
+def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
+    """Return the numbers and names of a summary: the key, the value, and what it is where the key does not say it."""
+    rows = []
+    for key, value in summary.items():
+        if key in ("attack", "privacy") and isinstance(value, Mapping):
+            rows += _condition_rows(key, value, metric)
+        if isinstance(value, Mapping | list):
+            continue
+        of_metric = key in MEASURES or (key.startswith("acc_") and key != "acc_best_round")
+        if of_metric and (value is None or isinstance(value, int | float)):
+            known = MEASURES.get(key, "{metric} with another model, mean over clients")
+            text = "-" if value is None else metric.text(value)
+            rows.append((key, text, known.format_map(metric_words(metric))))
+        elif key == "baseline_gain" and isinstance(value, int | float):
+            rows.append((key, metric.gain_text(value), f"{metric.better} than FedAvg: what grouping gained"))
+        elif isinstance(value, float):
+            rows.append((key, f"{value:.4g}", ""))
+        else:
+            rows.append((key, "-" if value is None else str(value), ""))
+    return rows
+
+
+def _condition_rows(table: str, found: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
+    """Return the rows of clients that attack, or of differential privacy: without them the others are misread."""
+    if table == "privacy":
+        delta = found.get("delta")
+        return [("privacy.epsilon", brief(found.get("epsilon")), f"for any one client, at delta {brief(delta)}")]
+    attackers = found.get("clients", [])
+    texts = {"acc_honest": "mean over clients that do not attack", "acc_honest_worst": "worst of these clients"}
+    rows = [("attack.clients", ranges(attackers), "these attack; all rows but attack.* are about all clients")]
+    return rows + [
+        (f"attack.{key}", metric.text(found[key]), f"{metric.name}, {text}")
+        for key, text in texts.items()
+        if found.get(key) is not None
+    ]
+
+
+def warnings(summary: Mapping[str, Any]) -> list[str]:
+    """Return what the reader of a run's results must know: divergence, and rejected answers."""
+    rounds = (summary.get("diverged") or {}).get("rounds", [])
+    rejected = summary.get("rejected", 0)
+    found = []
+    if rounds:
+        several = "rounds" if len(rounds) > 1 else "round"
+        share = f"{len(rounds)} of {summary.get('rounds')} rounds ({several} {ranges(rounds)})"
+        found.append(f"training diverged in {share}; lower local.lr")
+    if rejected:
+        answers = "1 answer was" if rejected == 1 else f"{rejected} answers were"
+        found.append(f"{answers} rejected; the events of the rounds say whose and why")
+    return found
