@@ -13,7 +13,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import algorithm_from
 from fedstrata.files import read_file, replace_file
 from fedstrata.flower.payload import encode
-from fedstrata.flower.protocol import request_for, write_request
+from fedstrata.flower.requests import request_for, write_request
 from pulled import LAYOUT, Pulled, pulled_problem
 from test_every_algorithm import EAGER
 

@@ -20,7 +20,7 @@ from fedstrata.flower.client_work import Device, add_up, register, work
 from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.runner.build import RunSetup, build_run
 from fedstrata.runner.problem import objective_of
 

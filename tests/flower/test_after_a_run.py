@@ -12,7 +12,7 @@ from pyarrow import csv
 from fedstrata.config import load_experiment
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.protocol import Samples
+from fedstrata.flower.run_config import Samples
 from fedstrata.flower.server import drive
 from fedstrata.runner.assign import assign
 from fedstrata.runner.result import Run, load

@@ -19,7 +19,7 @@ from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.flower.server import run_config
 from fedstrata.objective import Objective
 from fedstrata.runner.build import build_run

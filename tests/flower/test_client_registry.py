@@ -7,7 +7,7 @@ from in_process import Peer
 
 from fedstrata.errors import InputError, RecordError
 from fedstrata.flower.client_registry import NEVER, NO_NODE, ClientRegistry, load_registry, save_registry
-from fedstrata.flower.protocol import ClientInfo
+from fedstrata.flower.registration import ClientInfo
 
 EMPTY = ClientRegistry(("a", "b"), 3)
 

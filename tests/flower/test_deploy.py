@@ -33,7 +33,7 @@ from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.credentials import certify, hand_over_signature, read_public_keys
 from fedstrata.flower.federation import Federation, read_federation, write_federation
-from fedstrata.flower.protocol import Samples
+from fedstrata.flower.run_config import Samples
 from fedstrata.flower.scaffold import node_keys
 from fedstrata.runner.run import run_experiment
 

@@ -28,22 +28,9 @@ from fedstrata.core import (
 from fedstrata.data import ReadOptions
 from fedstrata.errors import InputError
 from fedstrata.flower.payload import Payload, Schema, decode, encode
-from fedstrata.flower.protocol import (
-    Reply,
-    ReplyBounds,
-    Request,
-    RunConfig,
-    Samples,
-    expected_reply,
-    needed_tensors,
-    read_reply,
-    read_request,
-    read_run_config,
-    request_for,
-    write_reply,
-    write_request,
-    write_run_config,
-)
+from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply, write_reply
+from fedstrata.flower.requests import Request, needed_tensors, read_request, request_for, write_request
+from fedstrata.flower.run_config import RunConfig, Samples, read_run_config, write_run_config
 from fedstrata.models import layout_of
 from turns import same
 

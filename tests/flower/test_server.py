@@ -20,7 +20,7 @@ from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.protocol import Samples
+from fedstrata.flower.run_config import Samples
 from fedstrata.flower.server import drive, run_config
 from fedstrata.folder_lock import folder_lock
 from fedstrata.runner.result import Run

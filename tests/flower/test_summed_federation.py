@@ -22,7 +22,8 @@ from fedstrata.flower.client_work import Device, work
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.payload import Payload, encode
-from fedstrata.flower.protocol import RunConfig, request_for, write_request, write_run_config
+from fedstrata.flower.requests import request_for, write_request
+from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.server import drive
 from fedstrata.flower.sum_messages import SumRequest, write_sum_request
 from fedstrata.privacy.secure_sum import NOT_FINITE, SumTerms, summed_report

@@ -44,10 +44,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     SplitDecision,
     SplitRules,
 )
-from fedstrata.algorithms.shared.split_guard import (
-    guard_plan,
-    why_no_local_noise,
-)
+from fedstrata.algorithms.shared.split_guard import guard_plan, why_no_local_noise
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (

@@ -55,10 +55,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     norm_threshold,
     norm_trigger,
 )
-from fedstrata.algorithms.shared.split_guard import (
-    guard_plan,
-    why_no_local_noise,
-)
+from fedstrata.algorithms.shared.split_guard import guard_plan, why_no_local_noise
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL

@@ -18,7 +18,7 @@ from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
 from fedstrata.errors import DataError
-from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 

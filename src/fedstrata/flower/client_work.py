@@ -24,20 +24,10 @@ from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
-from fedstrata.flower.protocol import (
-    ANY_CLIENT,
-    CLIENT_INFO,
-    INFO_REQUEST,
-    ClientInfo,
-    Reply,
-    Request,
-    RunConfig,
-    needed_tensors,
-    read_request,
-    read_run_config,
-    without_updates,
-    write_reply,
-)
+from fedstrata.flower.registration import ANY_CLIENT, CLIENT_INFO, INFO_REQUEST, ClientInfo
+from fedstrata.flower.replies import Reply, write_reply
+from fedstrata.flower.requests import Request, needed_tensors, read_request, without_updates
+from fedstrata.flower.run_config import RunConfig, read_run_config
 from fedstrata.flower.sum_client import BadSharesError
 from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares
 from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step

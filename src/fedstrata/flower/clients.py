@@ -19,20 +19,9 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
-from fedstrata.flower.protocol import (
-    WORK,
-    NotFiniteError,
-    Reply,
-    ReplyBounds,
-    Request,
-    RunConfig,
-    expected_reply,
-    read_reply,
-    request_for,
-    without_updates,
-    write_request,
-    write_run_config,
-)
+from fedstrata.flower.replies import NotFiniteError, Reply, ReplyBounds, expected_reply, read_reply
+from fedstrata.flower.requests import WORK, Request, request_for, without_updates, write_request
+from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.sum_messages import SUM
 from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of

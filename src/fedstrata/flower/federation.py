@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedstrata.errors import ExperimentError, check_rules
 from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.protocol import Samples
+from fedstrata.flower.run_config import Samples
 from fedstrata.key_errors import refuse_renamed
 
 

@@ -31,7 +31,7 @@ from fedstrata.flower.federation import Federation, read_federation
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
-from fedstrata.flower.protocol import RunConfig, Samples
+from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.folder_lock import folder_lock
 from fedstrata.limits import MAX_SAMPLES
 from fedstrata.privacy.secure_sum import SumTerms

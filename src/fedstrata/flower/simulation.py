@@ -17,13 +17,7 @@ from typing import Any
 from fedstrata.config import choose
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, FedstrataError, InputError
-from fedstrata.flower.deploy import (
-    FEDERATION_FILE,
-    NETWORK,
-    QUIET_FLOWER,
-    federation_home,
-    node_data,
-)
+from fedstrata.flower.deploy import FEDERATION_FILE, NETWORK, QUIET_FLOWER, federation_home, node_data
 from fedstrata.flower.federation import read_federation
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.on_devices import ON_DEVICES, refuse_unknown_modules

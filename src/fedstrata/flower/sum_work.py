@@ -11,7 +11,8 @@ from fedstrata.errors import InputError, RecordError
 from fedstrata.files import parse_json, read_file, replace_file
 from fedstrata.flower.masking import SEALED_BYTES
 from fedstrata.flower.payload import Payload
-from fedstrata.flower.protocol import Request, RunConfig
+from fedstrata.flower.requests import Request
+from fedstrata.flower.run_config import RunConfig
 from fedstrata.flower.sum_client import SumClient
 from fedstrata.flower.sum_messages import (
     SumRequest,

@@ -29,13 +29,7 @@ from fedstrata.partition import Partition
 from fedstrata.privacy.secure_sum import Summed, summed_report
 from fedstrata.quoting import shown
 from fedstrata.records import require
-from fedstrata.runner.attacks import (
-    attack_warnings,
-    byzantine_clients,
-    check_attack,
-    with_flipped_labels,
-    with_trigger,
-)
+from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_group_probes

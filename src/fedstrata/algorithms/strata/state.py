@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.directions import DirectionHistory
 from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
-from fedstrata.algorithms.shared.model_stability import (
-    UpdateWindow,
-    add_updates,
-    stability_threshold,
-)
+from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, stability_threshold
 from fedstrata.algorithms.shared.norms import NormHistory
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.algorithms.strata.holdout import HoldoutComparison

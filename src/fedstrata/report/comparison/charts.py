@@ -11,18 +11,7 @@ from numpy.typing import NDArray
 from fedstrata.metric_info import MetricInfo
 from fedstrata.records.schema import Round
 from fedstrata.report.comparison.folder import RunRounds
-from fedstrata.report.drawing import (
-    Chart,
-    Figure,
-    axis,
-    band,
-    clean,
-    figure,
-    line,
-    metric_axis,
-    round_axis,
-    rounded,
-)
+from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.words import capital, slug
 
 SHARED_SECONDS = (

@@ -22,10 +22,7 @@ from fedstrata.report.comparison.words import (
     same_curves,
     titles,
 )
-from fedstrata.report.drawing import (
-    dash_of,
-    palette,
-)
+from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
 from fedstrata.report.words import capital, data_name, plural
 

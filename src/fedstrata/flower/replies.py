@@ -1,0 +1,274 @@
+"""What one client replies in a round, as a message, and what an honest one keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite, isnan
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fedstrata.compression import Compression, Packed
+from fedstrata.core import Layout, LocalTask, Mask, Report, Result, Rows, Score
+from fedstrata.engine import RESIDUAL
+from fedstrata.engine.loop import empty_result
+from fedstrata.errors import InputError
+from fedstrata.flower.payload import (
+    ONE_DOUBLE,
+    ONE_FLOAT,
+    ONE_INT,
+    ArrayForm,
+    ExpectedReply,
+    Payload,
+    Schema,
+    ValueRecord,
+    row_of_tensors,
+    tensors_of_row,
+)
+from fedstrata.flower.requests import Request
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client replies.
+
+    Attributes:
+        report: The report of it alone. Its chosen candidates are models of the plan for everyone.
+        stored: The tensors that this round left on its device.
+        spoilt: Whether these are not finite, so that the device has none at all.
+    """
+
+    report: Report
+    stored: tuple[int, ...] = ()
+    spoilt: bool = False
+
+
+class NotFiniteError(InputError):
+    """An update holds a number that is not finite: the training of this client diverged, or it is malicious."""
+
+
+@dataclass(frozen=True)
+class ReplyBounds:
+    """What the replies of one client have to keep to.
+
+    Attributes:
+        run: The name of the run.
+        train: The number of training samples that the client registered with.
+        test: The number of test samples that it registered with.
+        metric: The least and the largest value of the metric.
+        unknown: Whether the metric need not be a number.
+        least_loss: The least value of the loss.
+    """
+
+    run: str
+    train: int
+    test: int
+    metric: tuple[float, float] = (0.0, 1.0)
+    unknown: bool = False
+    least_loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class _ReplyHead:
+    """The plain values of a reply. `stored` has the numbers of tensors."""
+
+    run: str
+    round: int
+    client: int
+    stored: tuple[int, ...]
+    spoilt: bool
+
+
+@dataclass(frozen=True)
+class _ResultRecord:
+    """A result beside its update: the chosen model of the request, the samples, and the loss of each candidate."""
+
+    chosen: int
+    size: int
+    losses: tuple[float, ...]
+
+
+NOTHING_PACKED: Mapping[str, Packed] = MappingProxyType({})
+"""The compressed updates of a client that does not compress them."""
+
+
+_REPLY_HEAD = Schema(_ReplyHead)
+
+
+_RESULT = Schema(_ResultRecord)
+
+
+_SCORE = Schema(Score, clients=ONE_INT, correct=ONE_DOUBLE, samples=ONE_INT, loss=ONE_FLOAT)
+
+
+def write_reply(
+    reply: Reply,
+    request: Request,
+    layout: Layout,
+    run: str,
+    compression: Compression | None = None,
+    packed: Mapping[str, Packed] = NOTHING_PACKED,
+) -> Payload:
+    """Write a reply, whose chosen candidates are models of the request.
+
+    Args:
+        reply: The reply.
+        request: The request.
+        layout: The layout of the network.
+        run: The name of the run.
+        compression: How the client compresses its updates; None where it does not.
+        packed: The compressed updates, by task.
+    """
+    head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.spoilt)
+    records: dict[str, ValueRecord] = {"reply": _REPLY_HEAD.write(head)}
+    arrays = dict[str, Mapping[str, Tensor]]()
+    for name, result in reply.report.results.items():
+        upload = _sent_as_they_are(request.plan.tasks[name], compression)
+        if len(result.sizes):
+            losses = tuple(result.losses[0].tolist())
+            records[f"result-{name}"] = _RESULT.write(_ResultRecord(int(result.chosen), int(result.sizes), losses))
+            if any(upload):
+                arrays[f"update-{name}"] = tensors_of_row(result.updates.values[0], upload, layout)
+            if name in packed:
+                arrays[f"compressed-{name}"] = packed[name]
+    records |= {f"score-{name}": _SCORE.write(score) for name, score in reply.report.scores.items()}
+    if reply.report.client_stats:
+        arrays["client_stats"] = {name: rows.values[0] for name, rows in reply.report.client_stats.items()}
+    return Payload(records, arrays)
+
+
+def _sent_as_they_are(task: LocalTask, compression: Compression | None) -> Mask:
+    """The tensors whose updates travel in their own shapes, (l,)."""
+    return task.upload if compression is None else compression.plain(task)
+
+
+def expected_reply(
+    request: Request, layout: Layout, stat_sizes: Mapping[str, int], compression: Compression | None = None
+) -> ExpectedReply:
+    """Say what the reply to a request may hold, with the size of each statistic that it asks for."""
+    plan = request.plan
+    arrays: dict[str, dict[str, ArrayForm]] = {}
+    for name, task in plan.tasks.items():
+        sent = zip(layout.tensors, _sent_as_they_are(task, compression), strict=True)
+        arrays[f"update-{name}"] = {spec.name: ArrayForm(spec.shape) for spec, inside in sent if inside}
+        if compression is not None:
+            forms = compression.forms(task).items()
+            arrays[f"compressed-{name}"] = {part: ArrayForm(*form) for part, form in forms}
+    arrays["client_stats"] = {name: ArrayForm((stat_sizes[name],)) for name in plan.client_stats}
+    records = {"reply", "missing", "failed"}
+    records |= {f"result-{name}" for name in plan.tasks}
+    records |= {f"score-{name}" for name in plan.evaluations}
+    # Beside its tensors, a device keeps what compression leaves out.
+    kept = len(layout.tensors) + (compression is not None)
+    longest = max(kept, *(task.candidates.shape[1] for task in plan.tasks.values()), 0)
+    return ExpectedReply(frozenset(records), arrays, longest)
+
+
+def read_reply(
+    payload: Payload,
+    request: Request,
+    layout: Layout,
+    bounds: ReplyBounds,
+    compression: Compression | None = None,
+) -> Reply:
+    """Read the reply in a payload that was decoded as `expected_reply` says, in terms of the plan for everyone.
+
+    Raises:
+        InputError: When it does not answer this request, or holds anything that no honest reply would.
+    """
+    plan = request.plan
+    head = _REPLY_HEAD.read(payload.record("reply"))
+    for name, found, expected in (
+        ("run", head.run, bounds.run),
+        ("round", head.round, plan.round),
+        ("client", head.client, request.client),
+    ):
+        if found != expected:
+            raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
+    count = len(layout.tensors)
+    if not all(0 <= tensor < count or (compression and tensor == RESIDUAL) for tensor in head.stored):
+        raise InputError(f"expected stored to name tensors 0 to {count - 1}, found {list(head.stored)}")
+    results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
+    scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
+    return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.spoilt)
+
+
+def _read_result(
+    payload: Payload,
+    name: str,
+    request: Request,
+    layout: Layout,
+    bounds: ReplyBounds,
+    compression: Compression | None,
+) -> Result:
+    task = request.plan.tasks[name]
+    if f"result-{name}" not in payload.records:
+        # A client without a sample in the fold that it was to train on has nothing to say.
+        return empty_result(task, layout.p)
+    found = _RESULT.read(payload.record(f"result-{name}"))
+    width = task.candidates.shape[1]
+    if found.chosen < 0 or found.chosen not in task.candidates[0].tolist():
+        raise InputError(f"expected result {name} to be trained from an offered model, found {found.chosen}")
+    # A fold that seems larger than all others would keep their clients out of a test.
+    largest = bounds.train if task.max_samples is None else min(bounds.train, int(task.max_samples[0]))
+    if not 1 <= found.size <= largest:
+        raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
+    least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.least_loss, inf)
+    if len(found.losses) != width or any(not (isnan(loss) or least <= loss <= most) for loss in found.losses):
+        raise InputError(
+            f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
+            f"found {list(found.losses)}"
+        )
+    row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), _sent_as_they_are(task, compression), layout)
+    if compression is not None and any(compression.mask(task)):
+        row[layout.columns(compression.mask(task))] = _unpacked(payload, name, task, compression)
+    for spec, span in zip(layout.tensors, layout.spans, strict=True):
+        if not bool(row[span].isfinite().all()):
+            raise NotFiniteError(f"expected finite numbers in {spec.name}, found others")
+    return Result(
+        updates=Rows(torch.tensor([request.client]), row[None]),
+        chosen=torch.tensor([request.models[found.chosen]]),
+        sizes=torch.tensor([found.size]),
+        losses=torch.tensor([found.losses]),
+    )
+
+
+def _unpacked(payload: Payload, name: str, task: LocalTask, compression: Compression) -> Tensor:
+    """The compressed part of an update as the server has it, in the columns that the task compresses, (d,)."""
+    packed = payload.arrays.get(f"compressed-{name}", {})
+    if missing := sorted(compression.forms(task).keys() - packed):
+        raise InputError(f"expected the array {missing[0]}, found none of that name")
+    compression.check(task, packed)
+    return compression.unpack(task, packed)
+
+
+def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBounds) -> Score:
+    score = _SCORE.read(payload.record(f"score-{name}"))
+    client = int(score.clients)
+    correct = float(score.correct)
+    samples = int(score.samples)
+    if client != request.client:
+        raise InputError(f"expected a score of client {request.client}, found one of client {client}")
+    least, most = bounds.metric
+    known = isfinite(correct) and least * samples <= correct <= most * samples
+    if samples != bounds.test or not (known or (bounds.unknown and not isfinite(correct))):
+        raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
+    if float(score.loss) < bounds.least_loss:
+        raise InputError(f"expected a loss of at least {bounds.least_loss:g}, found {float(score.loss):g}")
+    return score
+
+
+def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) -> dict[str, Rows]:
+    asked = request.plan.client_stats
+    found = payload.arrays.get("client_stats", {})
+    if set(found) != set(asked):
+        raise InputError(f"expected the client statistics {sorted(asked)}, found {sorted(found)}")
+    for name, values in found.items():
+        if not bool(values.isfinite().all()):
+            raise InputError(f"expected finite numbers in the statistic {name}, found others")
+        # A client that claims more samples than it has could make any two clients look different.
+        if name == "units" and not 0 <= float(values) <= bounds.train:
+            raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
+    return {name: Rows(torch.tensor([request.client]), found[name][None]) for name in asked}

@@ -1,0 +1,185 @@
+"""What one client is asked in a round, as a message.
+
+The fields of a dataclass are written and read by its schema. So a new field of a task or of its training travels by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan
+from fedstrata.errors import ContractError, InputError
+from fedstrata.flower.payload import (
+    ID_ROW,
+    MASK,
+    ONE_INT,
+    OPTIONAL_FLOAT_ROW,
+    OPTIONAL_IDS,
+    Payload,
+    Schema,
+    ValueRecord,
+    row_of_tensors,
+    tensors_of_row,
+)
+from fedstrata.privacy.secure_sum import without_update
+
+WORK = "train"
+"""The type of the message that asks a client to score and train; `client_app` has a function for it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one client is asked in a round.
+
+    Attributes:
+        client: Its id.
+        plan: The plan for it alone. Its models are only those that it is offered, zero in the tensors that are not
+            sent. Its evaluations are those that the client takes part in.
+        models: The index in the plan for everyone of each model of `plan`, (k',) ascending.
+        sent: The tensors of each model that the client does not have itself, (k', l).
+        counted: The rounds whose tensors the server expects on the device, ascending. The device may have others, of
+            a reply that came late. With these, the client would be another one than the server knows.
+    """
+
+    client: int
+    plan: Plan
+    models: tuple[int, ...]
+    sent: tuple[Mask, ...]
+    counted: tuple[int, ...] = ()
+
+
+def request_for(
+    plan: Plan, client: int, layout: Layout, own: Collection[int], counted: Collection[int] = ()
+) -> Request:
+    """Cut what one client is asked out of the plan for everyone.
+
+    Args:
+        plan: The plan for everyone.
+        client: The id of the client.
+        layout: The layout of the network.
+        own: The tensors that are on its device.
+        counted: The rounds that these are of.
+    """
+    mine = plan.only(plan.cohort == client)
+    evaluations = {name: each.only(each.clients == client) for name, each in plan.evaluations.items()}
+    mine = replace(
+        mine,
+        tasks=mine.tasks if len(mine.cohort) else {},
+        evaluations={name: each for name, each in evaluations.items() if len(each.clients)},
+        client_stats={name: asked for name, asked in mine.client_stats.items() if bool(asked.any())},
+    )
+    wanted = needed_tensors(mine, layout, own)
+    models = tuple(sorted(wanted))
+    places = torch.full((len(plan.models) + 1,), -1)  # the last one is where a candidate of -1 looks
+    places[list(models)] = torch.arange(len(models))
+    rows = plan.models.new_zeros(len(models), layout.p)
+    for row, model in zip(rows, models, strict=True):
+        columns = layout.columns(wanted[model])
+        row[columns] = plan.models[model, columns]
+    tasks = {name: replace(task, candidates=places[task.candidates]) for name, task in mine.tasks.items()}
+    evaluations = {name: replace(each, candidates=places[each.candidates]) for name, each in mine.evaluations.items()}
+    mine = replace(mine, models=rows, tasks=tasks, evaluations=evaluations)
+    return Request(client, mine, models, tuple(wanted[model] for model in models), tuple(sorted(counted)))
+
+
+def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int, Mask]:
+    """Find the tensors of each model that a client has to be sent: model -> mask (l,)."""
+    wanted: dict[int, Mask] = {}
+    pieces: tuple[LocalTask | Evaluation, ...] = (*plan.tasks.values(), *plan.evaluations.values())
+    for piece in pieces:
+        # The proximal term pulls towards the received values, so that they are needed beside a client's own.
+        pulled = piece.trainable if isinstance(piece, LocalTask) and piece.prox_weight else layout.nothing
+        mask = tuple(
+            not (load and tensor in own) or pull
+            for tensor, (load, pull) in enumerate(zip(piece.load_local, pulled, strict=True))
+        )
+        for model in set(piece.candidates.flatten().tolist()) - {-1}:
+            before = wanted.get(model, layout.nothing)
+            wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
+    return wanted
+
+
+def without_updates(request: Request) -> Request:
+    """The request as its reply is read with secure aggregation: no update is sent in clear."""
+    tasks = {name: without_update(task) for name, task in request.plan.tasks.items()}
+    return replace(request, plan=replace(request.plan, tasks=tasks))
+
+
+_TASK = Schema(LocalTask, candidates=ID_ROW, max_samples=OPTIONAL_IDS, shares=OPTIONAL_FLOAT_ROW)
+
+
+_EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
+
+
+@dataclass(frozen=True)
+class _RequestHead:
+    """The plain values of a request and its plan, with the names of its parts."""
+
+    client: int
+    round: int
+    seed: int
+    in_cohort: bool
+    tasks: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    client_stats: tuple[str, ...]
+    models: tuple[int, ...]
+    counted: tuple[int, ...]
+
+
+_REQUEST_HEAD = Schema(_RequestHead)
+
+
+def write_request(request: Request, layout: Layout) -> Payload:
+    """Write a request."""
+    plan = request.plan
+    head = _RequestHead(
+        client=request.client,
+        round=plan.round,
+        seed=plan.seed,
+        in_cohort=bool(len(plan.cohort)),
+        tasks=tuple(plan.tasks),
+        evaluations=tuple(plan.evaluations),
+        client_stats=tuple(plan.client_stats),
+        models=request.models,
+        counted=request.counted,
+    )
+    records: dict[str, ValueRecord] = {"request": _REQUEST_HEAD.write(head)}
+    records |= {f"task-{name}": _TASK.write(task) for name, task in plan.tasks.items()}
+    records |= {f"evaluation-{name}": _EVALUATION.write(each) for name, each in plan.evaluations.items()}
+    arrays = dict[str, Mapping[str, Tensor]]()
+    for place, (row, sent) in enumerate(zip(plan.models, request.sent, strict=True)):
+        records[f"model-{place}"] = {"sent": list(sent)}
+        arrays[f"model-{place}"] = tensors_of_row(row, sent, layout)
+    return Payload(records, arrays)
+
+
+def read_request(payload: Payload, layout: Layout) -> Request:
+    """Read the request in a payload.
+
+    Raises:
+        InputError: When it is none.
+    """
+    head = _REQUEST_HEAD.read(payload.record("request"))
+    sent = list[Mask]()
+    rows = torch.zeros(len(head.models), layout.p)
+    for place in range(len(head.models)):
+        sent.append(MASK.read("sent", payload.record(f"model-{place}").get("sent")))
+        rows[place] = row_of_tensors(payload.arrays.get(f"model-{place}", {}), sent[place], layout)
+    try:
+        plan = Plan(
+            round=head.round,
+            seed=head.seed,
+            cohort=torch.tensor([head.client] if head.in_cohort else [], dtype=torch.int64),
+            models=rows,
+            tasks={name: _TASK.read(payload.record(f"task-{name}")) for name in head.tasks},
+            evaluations={name: _EVALUATION.read(payload.record(f"evaluation-{name}")) for name in head.evaluations},
+            client_stats={name: torch.tensor([True]) for name in head.client_stats},
+        )
+    except ContractError as error:
+        raise InputError(str(error)) from None
+    return Request(head.client, plan, head.models, tuple(sent), head.counted)
