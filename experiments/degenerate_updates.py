@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.rounds import one_thread
 from pulled import LAYOUT, Pulled, pulled_problem

@@ -21,7 +21,7 @@ import torch
 
 import fedstrata
 from fedstrata.config import load_experiment
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.runner.build import build_run

@@ -15,7 +15,7 @@ from outcomes import MISSING, Result, counted, difference, lower_than, results, 
 from scipy.stats import binomtest
 
 from fedstrata.algorithms.shared.split_half import is_split_half_round
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 
 DATA = (
     ("strata_mnist", "MNIST"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedstrata.config.tables import algorithm_from, personal_from
+from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import RunSetup

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.files import read_file, replace_file
 from fedstrata.flower.payload import encode
 from fedstrata.flower.requests import request_for, write_request

@@ -9,8 +9,8 @@ import fedstrata
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.config import dumps, load_experiment
+from fedstrata.config.hyperparameters import keys_of_algorithm
 from fedstrata.config.objects import algorithm_table
-from fedstrata.config.tables import keys_of_algorithm
 from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.models import make
 from fedstrata.models.factories import called_with_shape

@@ -15,8 +15,8 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.config import Experiment, load_experiment
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.config.reading import _as_in_file
-from fedstrata.config.tables import algorithm_from
 from fedstrata.data import DATASETS, Location
 from fedstrata.errors import DataError, ExperimentError, InputError
 from fedstrata.key_errors import RENAMED, explain
@@ -179,7 +179,7 @@ def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         k: int
         name: str | None = None
 
-    monkeypatch.setattr("fedstrata.config.tables.ALGORITHMS", {"needy": Needy})
+    monkeypatch.setattr("fedstrata.config.hyperparameters.ALGORITHMS", {"needy": Needy})
     assert message(lambda: algorithm_from("needy", {})) == "algorithm.k: expected a value, found none"
     assert read("algorithm = {name = 'needy', k = 3}").algorithm.options == {"k": 3}
 

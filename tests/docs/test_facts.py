@@ -15,7 +15,7 @@ import torch
 from descriptions import facts, title_of
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Plan, Report, State, make_pending
 from fedstrata.runner.traffic import Traffic, traffic
 from pulled import Pulled, pulled_problem

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.records.schema import finite, to_indented_json, to_json
+from fedstrata.records.json_text import finite, to_indented_json, to_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 VALUES = st.recursive(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.config.tables import algorithm_from
+from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Plan, Report, Rows, State
 from fedstrata.runner.validation import decide, validate
 from pulled import LAYOUT, Pulled, pulled_problem

@@ -87,7 +87,7 @@ def short(value: Any) -> str:
 
 def say_json(value: Any) -> None:
     """Print a result as JSON."""
-    from fedstrata.records.schema import finite
+    from fedstrata.records.json_text import finite
 
     say(json.dumps(finite(value), indent=1, allow_nan=False))
 

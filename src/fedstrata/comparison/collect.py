@@ -18,8 +18,8 @@ from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKe
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import next_run_folder, require_new_folder
+from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
-from fedstrata.config.tables import NO_METHOD
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config.tables import ALGORITHM_METHODS, keys_of_algorithm
+from fedstrata.config.hyperparameters import ALGORITHM_METHODS, keys_of_algorithm
 from fedstrata.errors import ExperimentError
 from fedstrata.objective.named import KINDS
 from fedstrata.registry import name_of_object

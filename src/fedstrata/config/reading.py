@@ -10,20 +10,10 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from fedstrata.config.hyperparameters import NO_METHOD, algorithm_from, keys_of_algorithm, personal_from, too_large
 from fedstrata.config.local_keys import resolve_local, resolve_server
 from fedstrata.config.objects import with_named_objects
-from fedstrata.config.tables import (
-    NO_METHOD,
-    OWN_TEST,
-    AlgorithmTable,
-    Experiment,
-    ModelTable,
-    PersonalTable,
-    algorithm_from,
-    keys_of_algorithm,
-    personal_from,
-    too_large,
-)
+from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
 from fedstrata.errors import DataError, ExperimentError, FedstrataError, PartitionError
 from fedstrata.files import parse_toml

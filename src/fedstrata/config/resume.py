@@ -11,7 +11,7 @@ from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.quoting import dotted, shown
-from fedstrata.records.schema import flatten_keys, may_differ
+from fedstrata.records.changed_keys import flatten_keys, may_differ
 
 
 def begun_experiment(given: Experiment, folder: Path) -> Experiment:

@@ -21,7 +21,7 @@ from fedstrata.core import State
 from fedstrata.core.state import StateT
 from fedstrata.errors import FedstrataError, RecordError
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
-from fedstrata.records.schema import to_json
+from fedstrata.records.json_text import to_json
 
 _logger = logging.getLogger(__name__)
 

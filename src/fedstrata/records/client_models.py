@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fedstrata.errors import RecordError
 from fedstrata.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record, to_indented_json
+from fedstrata.records.json_text import to_indented_json
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
 
 _FOLDER = "models"
 _CLIENTS = "clients.json"

@@ -36,6 +36,7 @@ from fedstrata.files import (
 )
 from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.changed_labels import Membership, shortened
+from fedstrata.records.json_text import to_indented_json, to_json
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
@@ -51,8 +52,6 @@ from fedstrata.records.schema import (
     Summary,
     parse_record,
     parse_rounds,
-    to_indented_json,
-    to_json,
 )
 
 _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")

@@ -12,9 +12,10 @@ import torch
 from fedstrata.core import State
 from fedstrata.core.state import StateT
 from fedstrata.errors import RecordError
+from fedstrata.records.changed_keys import flatten_keys, may_differ
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import UnscoredRound, flatten_keys, may_differ, parse_record
+from fedstrata.records.schema import UnscoredRound, parse_record
 
 _ROUNDS = ("rounds",)
 _EPSILON = ("privacy", "epsilon")

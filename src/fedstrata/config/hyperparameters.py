@@ -1,0 +1,142 @@
+"""Algorithms and personal methods, made with the hyper-parameters that an experiment gives them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.core import Algorithm
+from fedstrata.errors import ExperimentError
+from fedstrata.key_errors import explain, unknown
+from fedstrata.limits import ALGORITHM_KEYS, MAX_COUNT, MAX_LIST_ENTRIES, MAX_NUMBER
+from fedstrata.personal import PERSONAL, PersonalMethod
+from fedstrata.quoting import dotted, shown
+from fedstrata.registry import load_users_object
+
+NO_METHOD = "none"
+"""The value of ``personal.method`` that stands for no models of the clients' own."""
+
+ALGORITHM_METHODS = ("init", "plan", "update", "assign", "evaluations")
+"""The methods of an algorithm, as `fedstrata.core.Algorithm` describes them."""
+
+
+def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") -> Algorithm[Any]:
+    """Make an algorithm with its hyper-parameters.
+
+    Args:
+        name: The name of a registered algorithm, or ``"package.module:Class"``.
+        keys: Its hyper-parameters.
+        place: The place of these keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When there is no such algorithm, or its keys do not fit.
+    """
+    made: Algorithm[Any] = _with_keys(_algorithm_class(name, place), name, keys, place)
+    return made
+
+
+def personal_from(method: str, keys: dict[str, Any], place: str = "personal") -> PersonalMethod | None:
+    """Make a personal method with its keys; None for "none".
+
+    Args:
+        method: The name of a registered method, or "none".
+        keys: Its keys.
+        place: The place of these keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When there is no such method, or its keys do not fit.
+    """
+    if method == NO_METHOD:
+        if keys:
+            found = dotted([next(iter(keys))])
+            raise ExperimentError(f"{place}.{found}: expected no key beside {place}.method = 'none'; name a method")
+        return None
+    if method not in PERSONAL:
+        raise ExperimentError(unknown(f"{place}.method", method, "method", [NO_METHOD, *PERSONAL]))
+    made: PersonalMethod = _with_keys(PERSONAL[method], method, keys, place)
+    return made
+
+
+def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str) -> Any:
+    """Make an object of a dataclass whose fields are the keys of a table.
+
+    Args:
+        kind: The dataclass.
+        name: The name of it in the experiment.
+        keys: The keys.
+        place: The place of the keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When the keys do not fit.
+    """
+    for key, value in keys.items():
+        largest = ALGORITHM_KEYS.get(key, MAX_COUNT) if isinstance(value, int) else MAX_NUMBER
+        if problem := too_large(value, largest):
+            raise ExperimentError(f"{place}.{dotted([key])} = {shown(value)}: {problem}")
+    known = [field.name for field in fields(kind)]
+    wrong = [key for key in keys if key not in known]
+    # A class of pydantic says itself what is wrong with a key.
+    if wrong and not is_pydantic_dataclass(kind):
+        raise ExperimentError(unknown(f"{place}.{dotted([wrong[0]])}", wrong[0], "key", known))
+    try:
+        return kind(**keys)
+    except ValidationError as failure:
+        raise ExperimentError(explain(failure, keys, kind, place)) from None
+    # What a user's own class raises about its keys.
+    except (TypeError, ValueError) as error:
+        raise ExperimentError(f"{place}: {name} refuses its keys: {' '.join(str(error).split())}") from error
+
+
+def keys_of_algorithm(algorithm: Algorithm[Any] | PersonalMethod) -> dict[str, Any]:
+    """Return the keys of an algorithm or method as an experiment file has them; keys that are None are left out."""
+    kind = type(algorithm)
+    names = {field.name: field.name for field in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
+    if is_pydantic_dataclass(kind):
+        names = {name: field.alias or name for name, field in kind.__pydantic_fields__.items()}
+    values = {key: getattr(algorithm, name) for name, key in names.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _algorithm_class(name: str, place: str) -> type[Any]:
+    """Find the class of an algorithm.
+
+    Args:
+        name: The name of a registered algorithm, or ``"package.module:Class"``.
+        place: The place of its keys in the experiment, for the message.
+    """
+    key = "algorithm.name" if place == "algorithm" else place
+    if name not in ALGORITHMS and ":" not in name:
+        raise ExperimentError(unknown(key, name, "algorithm", [*ALGORITHMS, "'package.module:Class'"]))
+    try:
+        kind = load_users_object(name) if name not in ALGORITHMS else ALGORITHMS[name]
+    # An entry point may lead to a module that is gone.
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ExperimentError(f"{key} = {shown(name)} names no algorithm: {error}") from error
+    missing = [method for method in ALGORITHM_METHODS if not callable(getattr(kind, method, None))]
+    if not isinstance(kind, type) or not is_dataclass(kind) or missing:
+        lacks = f" without {', '.join(missing)}" if missing else ""
+        raise ExperimentError(
+            f"{key} = {shown(name)}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found "
+            f"{kind!r:.60}{lacks}; see docs/adding.md"
+        )
+    return kind
+
+
+def too_large(value: object, largest: float) -> str:
+    """Say that a number, or a list of numbers or texts, is too large for an option; empty when it is not.
+
+    Args:
+        value: The value of a key whose meaning is not known here.
+        largest: The largest number that is allowed.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    if len(items) > MAX_LIST_ENTRIES:
+        return f"expected a list of at most {MAX_LIST_ENTRIES:,} entries, found {len(items):,}"
+    numbers = [item for item in items if isinstance(item, int | float)]
+    if any(not -largest <= number <= largest for number in numbers):
+        return f"expected a finite number of at most {largest:,.15g}"
+    return ""
