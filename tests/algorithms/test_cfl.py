@@ -6,8 +6,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from fedstrata.algorithms.cfl import CFL
-from fedstrata.algorithms.shared.bipartition_round import RecursiveState
+from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
 from fedstrata.records import find_checkpoint, save
@@ -95,7 +94,7 @@ def test_automatic_thresholds_are_shares_of_the_longest_update_of_the_cluster() 
 
 def test_a_new_cluster_starts_with_a_peak_of_its_own() -> None:
     state, _ = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
-    assert isinstance(state, RecursiveState) and state.bipartition.max_norms.tolist() == [0.0, 0.0]
+    assert isinstance(state, CFLState) and state.bipartition.max_norms.tolist() == [0.0, 0.0]
 
 
 def test_nothing_is_split_before_the_first_round_that_is_allowed() -> None:
@@ -224,9 +223,7 @@ def test_epsilon_and_xi_are_by_themselves_shares_of_the_step_size(
 def test_a_new_cluster_starts_with_windows_of_its_own() -> None:
     state, diagnostics = play(CFL(trigger="stability", epsilon=0.05, min_split=2), toy_problem(4, PLANE), [TORN] * 5)
     assert [len(note.events) for note in diagnostics] == [0, 0, 1, 0, 0]
-    assert (
-        isinstance(state, RecursiveState) and state.window is not None and state.window.counts.tolist() == [2, 2, 2, 2]
-    )
+    assert isinstance(state, CFLState) and state.window is not None and state.window.counts.tolist() == [2, 2, 2, 2]
     decision = decision_of(state, 1)
     assert decision.kind == "too_few_members" and decision.values["answered"] == decision.values["not_ready"] == 2
 
@@ -234,8 +231,8 @@ def test_a_new_cluster_starts_with_windows_of_its_own() -> None:
 def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(trigger="stability"), toy_problem(4, PLANE), [TORN, 2 * TORN])
     save(tmp_path, state, {}, {})
-    found = find_checkpoint(tmp_path, RecursiveState)
-    assert found is not None and isinstance(state, RecursiveState)
+    found = find_checkpoint(tmp_path, CFLState)
+    assert found is not None and isinstance(state, CFLState)
     assert torch.equal(found.state.bipartition.max_norms, state.bipartition.max_norms)
     assert found.state.window is not None and state.window is not None
     for name, tensor in vars(state.window).items():
@@ -245,7 +242,7 @@ def test_windows_come_back_to_the_last_bit(tmp_path: Path) -> None:
 def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
     algorithm, problem = CFL(eps1=10.0, eps2=0.5), toy_problem(4, PLANE)
     state, _ = play(algorithm, problem, [TORN], cohorts=[[0, 1, 2]])
-    assert isinstance(state, RecursiveState)
+    assert isinstance(state, CFLState)
     report = Scripted([TORN]).run(algorithm.plan(problem, state, torch.arange(4)))
     assert state.labels.tolist() == [0, 0, 1, -1]
     assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 0]

@@ -5,10 +5,9 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from fedstrata.algorithms.cfl import CFL
+from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import HALVES, LayerCFL, LayerCFLState, measured_gamma, with_halves
-from fedstrata.algorithms.shared.bipartition_round import RecursiveState
 from fedstrata.algorithms.shared.model_stability import UpdateWindow
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
@@ -55,7 +54,7 @@ def sums_of(state: LayerCFLState) -> torch.Tensor:
     return state.accumulated.sums
 
 
-def window_of(state: LayerCFLState | RecursiveState) -> UpdateWindow:
+def window_of(state: LayerCFLState | CFLState) -> UpdateWindow:
     assert state.window is not None
     return state.window
 

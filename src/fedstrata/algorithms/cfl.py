@@ -6,18 +6,13 @@ privacy constraints", IEEE TNNLS 2020, Algorithms 1 to 3. Called FMTL or MTCFL b
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import (
-    RecursiveState,
-    bipartition_round,
-    nothing_remembered,
-    with_stability,
-)
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     AtLeastTwo,
@@ -34,6 +29,9 @@ from fedstrata.algorithms.shared.keys import (
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
+    UpdateWindow,
+    add_updates,
+    empty_window,
     stability_threshold,
     stability_trigger,
 )
@@ -42,6 +40,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     EPS1_SHARE,
     EPS2_SHARE,
     MAY_SPLIT,
+    BipartitionState,
     RoundAnswers,
     SplitDecision,
     SplitRules,
@@ -49,8 +48,15 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     find_cut,
     norm_threshold,
     norm_trigger,
+    one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import guard_plan, why_no_local_noise
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+    why_no_local_noise,
+)
 from fedstrata.clustering import cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -72,6 +78,21 @@ from fedstrata.core import (
 )
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
+
+
+@dataclass(frozen=True)
+class CFLState(State):
+    """What CFL remembers.
+
+    Attributes:
+        bipartition: The norms of the updates so far, and which clusters are final.
+        window: The last uploads of every client; None unless ``trigger = "stability"``.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
+    """
+
+    bipartition: BipartitionState
+    window: UpdateWindow | None
+    guard: GuardState | None
 
 
 @validated_dataclass(frozen=True, config=STRICT)
@@ -131,38 +152,42 @@ class CFL:
     split_guard: SplitGuard = "none"
     alpha: Probability = 0.05
 
-    def init(self, problem: Problem) -> RecursiveState:
+    def init(self, problem: Problem) -> CFLState:
         """Everyone in one cluster."""
         return extend_state(
             initial_state(problem),
-            RecursiveState,
-            **nothing_remembered(
-                problem,
-                window=self.window if self.trigger == "stability" else None,
-                split_guard=self.split_guard,
-            ),
+            CFLState,
+            bipartition=one_cluster(),
+            window=empty_window(problem, self.window) if self.trigger == "stability" else None,
+            guard=initial_guard(problem, self.split_guard),
         )
 
-    def plan(self, problem: Problem, state: RecursiveState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: Problem, state: CFLState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
         return guard_plan(problem, state, state.guard, fedavg_plan(problem, state, cohort), self.alpha)
 
-    def update(self, problem: Problem, state: RecursiveState, report: Report) -> tuple[RecursiveState, Diagnostics]:
+    def update(self, problem: Problem, state: CFLState, report: Report) -> tuple[CFLState, Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
-        state, stability = with_stability(problem, state, report, self.xi)
-        return bipartition_round(
+        window = state.window
+        stability = None
+        if window is not None:
+            window, stability = add_updates(problem, state, window, report, self.xi)
+        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+        moved, bipartition, diagnostics = bipartition_round(
             problem,
             state,
             report,
-            problem.layout.columns(problem.layout.select("all")),
-            SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
-            partial(self._examine, problem, state, stability),
+            state.bipartition,
+            guard,
+            compared=problem.layout.columns(problem.layout.select("all")),
+            rules=SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
+            examine=partial(self._examine, problem, state, stability),
             stability=stability,
-            alpha=self.alpha,
         )
+        return replace(moved, bipartition=bipartition, window=window, guard=guard), diagnostics
 
     def _examine(
-        self, problem: Problem, state: RecursiveState, stability: Stability | None, answers: RoundAnswers, cluster: int
+        self, problem: Problem, state: CFLState, stability: Stability | None, answers: RoundAnswers, cluster: int
     ) -> SplitDecision:
         """Split a cluster in two when the trigger and Theorem 1 allow it."""
         trigger = self._trigger(problem, state, stability, answers, cluster)
@@ -174,7 +199,7 @@ class CFL:
         return apply_theorem_1(matrix, find_cut(matrix, self.linkage), cosines, self.gamma, trigger.values)
 
     def _trigger(
-        self, problem: Problem, state: RecursiveState, stability: Stability | None, answers: RoundAnswers, cluster: int
+        self, problem: Problem, state: CFLState, stability: Stability | None, answers: RoundAnswers, cluster: int
     ) -> Decision:
         """Whether a cluster may be split now, by its norms or by its stability."""
         conv_and_linear = problem.layout.select("all")
@@ -200,7 +225,7 @@ class CFL:
         """Single updates decide about clusters."""
         return Disclosure(server_needs="updates", no_local_noise=why_no_local_noise(self.split_guard))
 
-    def proposed_split(self, problem: Problem, state: RecursiveState, report: Report) -> tuple[ProposedSplit, ...]:
+    def proposed_split(self, problem: Problem, state: CFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""
         at_once = replace(self, eps1=ALWAYS, eps2=0.0, gamma=0.0)
         return proposed_splits(problem, state, report, partial(at_once._examine, problem, state, None))

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import RecursiveState, bipartition_round, nothing_remembered
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     AtLeastTwo,
@@ -33,6 +33,7 @@ from fedstrata.algorithms.shared.model_stability import (
     UpdateWindow,
     add_updates,
     compared_stability,
+    empty_window,
     stability_threshold,
     stability_trigger,
 )
@@ -43,8 +44,15 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     RoundAnswers,
     SplitDecision,
     SplitRules,
+    one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import guard_plan, why_no_local_noise
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+    why_no_local_noise,
+)
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
@@ -81,15 +89,20 @@ _AGREEING_COSINE = 0.5
 
 
 @dataclass(frozen=True)
-class HiCFLState(RecursiveState):
-    """What HiCFL remembers beside its clusters.
+class HiCFLState(State):
+    """What HiCFL remembers.
 
     Attributes:
+        bipartition: The norms of the updates so far, and which clusters are final.
+        window: The last uploads of every client.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
         rounds_without_split: The rounds since the last split; before the first, since every layer was stable.
         ending_round: The round in which the ending began; 0 before it.
     """
 
+    bipartition: BipartitionState
     window: UpdateWindow
+    guard: GuardState | None
     rounds_without_split: int
     ending_round: int
 
@@ -163,7 +176,9 @@ class HiCFL:
         return extend_state(
             initial_state(problem),
             HiCFLState,
-            **nothing_remembered(problem, window=self.window, split_guard=self.split_guard),
+            bipartition=one_cluster(),
+            window=empty_window(problem, self.window),
+            guard=initial_guard(problem, self.split_guard),
             rounds_without_split=0,
             ending_round=0,
         )
@@ -180,18 +195,20 @@ class HiCFL:
         if self.ending != "none" and not ending_round and state.rounds_without_split >= self.patience:
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
-        moved, diagnostics = bipartition_round(
+        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+        first = 1 if round % self.stride == 0 else round + 1
+        moved, bipartition, diagnostics = bipartition_round(
             problem,
             state,
             report,
-            problem.layout.columns(problem.layout.select("all")),
-            SplitRules(
-                first=1 if round % self.stride == 0 else round + 1, quorum=self.quorum, min_split=self.min_split
-            ),
-            partial(self._examine, problem, state, stability),
+            state.bipartition,
+            guard,
+            compared=problem.layout.columns(problem.layout.select("all")),
+            rules=SplitRules(first=first, quorum=self.quorum, min_split=self.min_split),
+            examine=partial(self._examine, problem, state, stability),
             stability=stability,
-            alpha=self.alpha,
         )
+        moved = replace(moved, bipartition=bipartition, guard=guard)
         if self.ending == "reorganise" and ending_round == round:
             moved, merges = reorganise(problem, state, moved, report)
             diagnostics = replace(diagnostics, events=(*diagnostics.events, *merges))

@@ -13,12 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import (
-    RecursiveState,
-    bipartition_round,
-    nothing_remembered,
-    with_stability,
-)
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.keys import (
     STRICT,
     AtLeastTwo,
@@ -38,6 +33,9 @@ from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, s
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
+    UpdateWindow,
+    add_updates,
+    empty_window,
     stability_threshold,
     stability_trigger,
 )
@@ -46,6 +44,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     EPS1_SHARE,
     EPS2_SHARE,
     MAY_SPLIT,
+    BipartitionState,
     RoundAnswers,
     SplitDecision,
     SplitRules,
@@ -54,8 +53,15 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     max_norm,
     norm_threshold,
     norm_trigger,
+    one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import guard_plan, why_no_local_noise
+from fedstrata.algorithms.shared.split_guard import (
+    GuardState,
+    guard_plan,
+    initial_guard,
+    run_split_half_tests,
+    why_no_local_noise,
+)
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL
@@ -100,18 +106,24 @@ class AccumulatedUpdates:
 
 
 @dataclass(frozen=True)
-class LayerCFLState(RecursiveState):
-    """What LayerCFL remembers beside its clusters.
+class LayerCFLState(State):
+    """What LayerCFL remembers.
 
     Attributes:
+        bipartition: The norms of the updates so far, and which clusters are final.
         selectors: The selectors of the compared layers; None while a layer scan is going on.
         evidence: What the layer scan has seen; None unless it is going on.
         accumulated: The sums of the updates; None unless ``delta = "accumulated"``.
+        window: The last uploads of every client; None unless ``trigger = "stability"``.
+        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
     """
 
+    bipartition: BipartitionState
     selectors: tuple[str, ...] | None
     evidence: LayerEvidence | None
     accumulated: AccumulatedUpdates | None
+    window: UpdateWindow | None
+    guard: GuardState | None
 
 
 @validated_dataclass(frozen=True, config=STRICT)
@@ -213,14 +225,12 @@ class LayerCFL:
         return extend_state(
             initial_state(problem),
             LayerCFLState,
-            **nothing_remembered(
-                problem,
-                window=self.window if self.trigger == "stability" else None,
-                split_guard=self.split_guard,
-            ),
+            bipartition=one_cluster(),
             selectors=selectors,
             evidence=no_evidence(problem.layout, n) if selectors is None else None,
             accumulated=accumulated,
+            window=empty_window(problem, self.window) if self.trigger == "stability" else None,
+            guard=initial_guard(problem, self.split_guard),
         )
 
     def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
@@ -239,18 +249,24 @@ class LayerCFL:
             state, events = self._scan(problem, state, state.evidence, report)
         if state.accumulated is not None:
             state = replace(state, accumulated=self._accumulate(problem, state, state.accumulated, report))
-        state, stability = with_stability(problem, state, report, self.xi)
-        moved, diagnostics = bipartition_round(
+        window = state.window
+        stability = None
+        if window is not None:
+            window, stability = add_updates(problem, state, window, report, self.xi)
+        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
+        moved, bipartition, diagnostics = bipartition_round(
             problem,
             state,
             report,
-            problem.layout.columns(compared_tensors(problem, state.selectors)),
-            SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
-            partial(self._examine, problem, state, report, stability),
+            state.bipartition,
+            guard,
+            compared=problem.layout.columns(compared_tensors(problem, state.selectors)),
+            rules=SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
+            examine=partial(self._examine, problem, state, report, stability),
             stability=stability,
-            alpha=self.alpha,
         )
-        return moved, replace(diagnostics, events=(*events, *diagnostics.events))
+        diagnostics = replace(diagnostics, events=(*events, *diagnostics.events))
+        return replace(moved, bipartition=bipartition, window=window, guard=guard), diagnostics
 
     def _examine(
         self,

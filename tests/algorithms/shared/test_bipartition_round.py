@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
-from fedstrata.algorithms.shared.bipartition_round import (
-    RecursiveState,
-    bipartition_round,
-    nothing_remembered,
-    with_stability,
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
+from fedstrata.algorithms.shared.model_stability import add_updates, empty_window
+from fedstrata.algorithms.shared.recursive_bipartition import (
+    BipartitionState,
+    RoundAnswers,
+    SplitDecision,
+    SplitRules,
+    one_cluster,
 )
-from fedstrata.algorithms.shared.recursive_bipartition import RoundAnswers, SplitDecision, SplitRules
-from fedstrata.core import TRAIN, Decision, Report, Result, Rows, extend_state, initial_state
+from fedstrata.algorithms.shared.split_guard import GuardState, initial_guard
+from fedstrata.core import TRAIN, Decision, Report, Result, Rows, State, initial_state
 from fedstrata.testing import toy_problem
 from recorded import decision_of
 
@@ -28,44 +30,51 @@ TRAINED = Result(
 REPORT = Report({TRAIN: TRAINED}, cohort=torch.arange(4))
 
 
-def first_state(split_guard: str = "none", window: int | None = None) -> RecursiveState:
-    memory = nothing_remembered(PROBLEM, window=window, split_guard=split_guard)
-    return extend_state(initial_state(PROBLEM), RecursiveState, **memory)
-
-
 def in_two(answers: RoundAnswers, cluster: int) -> SplitDecision:
     clients = answers.usable[cluster].updates.clients
     return SplitDecision(Decision(kind="split"), (clients[:2], clients[2:]))
 
 
-def played(state: RecursiveState, rules: SplitRules = RULES) -> RecursiveState:
+def played(
+    rules: SplitRules = RULES, guard: GuardState | None = None, *, by_stability: bool = False
+) -> tuple[State, BipartitionState]:
+    """The first round of four clients in one cluster."""
+    state = initial_state(PROBLEM)
+    stability = add_updates(PROBLEM, state, empty_window(PROBLEM, 3), REPORT, None)[1] if by_stability else None
     columns = torch.arange(PROBLEM.layout.p)
-    state, stability = with_stability(PROBLEM, state, REPORT, None)
-    return bipartition_round(PROBLEM, state, REPORT, columns, rules, in_two, stability=stability, alpha=0.05)[0]
+    moved, bipartition, _ = bipartition_round(
+        PROBLEM,
+        state,
+        REPORT,
+        one_cluster(),
+        guard,
+        compared=columns,
+        rules=rules,
+        examine=in_two,
+        stability=stability,
+    )
+    return moved, bipartition
 
 
 def test_a_cluster_that_is_split_is_averaged_in_its_parts() -> None:
     """Equal samples: the models move by (1 + 2) / 2 = 1.5 and (3 + 6) / 2 = 4.5 in every number."""
-    before = first_state()
-    after = played(before)
+    after, bipartition = played()
     assert after.labels.tolist() == [0, 0, 1, 1]
-    moves = after.models - before.models[0]
+    moves = after.models - initial_state(PROBLEM).models[0]
     assert torch.allclose(moves, torch.tensor([[1.5], [4.5]]).expand_as(moves))
-    assert after.bipartition.max_norms.tolist() == [0.0, 0.0]  # New clusters begin with norms of their own.
+    assert bipartition.max_norms.tolist() == [0.0, 0.0]  # New clusters begin with norms of their own.
 
 
 def test_a_guard_refuses_what_no_test_has_confirmed() -> None:
-    after = played(first_state("split_half"))
+    after, _ = played(guard=initial_guard(PROBLEM, "split_half"))
     assert after.labels.tolist() == [0, 0, 0, 0]
     assert decision_of(after).kind == "split_awaits_test"
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_with_model_stability_only_full_windows_are_examined(window: int | None) -> None:
+def test_with_model_stability_only_full_windows_are_examined() -> None:
     """After one round nobody has three uploads."""
-    after = played(first_state(window=window))
-    assert len(after.models) == (2 if window is None else 1)
+    assert len(played(by_stability=True)[0].models) == 1
 
 
 def test_nothing_is_split_before_the_first_round_of_the_rules() -> None:
-    assert len(played(first_state(), replace(RULES, first=2)).models) == 1
+    assert len(played(replace(RULES, first=2))[0].models) == 1

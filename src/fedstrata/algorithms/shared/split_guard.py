@@ -104,16 +104,23 @@ def guard_plan(problem: Problem, state: State, guard: GuardState | None, plan: P
     return add_fold_tasks(plan, _participants(problem, state, guard, alpha, plan.cohort), guard.sizes)
 
 
-def run_split_half_tests(problem: Problem, state: State, guard: GuardState, report: Report, alpha: float) -> GuardState:
+def run_split_half_tests(
+    problem: Problem, state: State, guard: GuardState | None, report: Report, alpha: float
+) -> GuardState | None:
     """Test clusters by what their members sent.
 
     Args:
         problem: What is fixed for the run.
         state: The state before the round.
-        guard: What the guard remembers of it.
+        guard: What the guard remembers of it; None where splits need no confirmation.
         report: The report of the plan that `guard_plan` made.
         alpha: The probability that the tests of one cluster ever confirm groups although its members do not differ.
+
+    Returns:
+        What the guard remembers after the round; None where splits need no confirmation.
     """
+    if guard is None:
+        return None
     round = state.round + 1
     tests = _tests(state, guard)
     participants = _participants(problem, state, guard, alpha, selected_clients(report))
