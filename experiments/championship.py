@@ -40,10 +40,11 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import InputError
 from fedstrata.records import Folder
 from fedstrata.report.paired import RightSamples, read_right_samples
-from fedstrata.runner.build import RunSetup, build_run, on_same_clients
+from fedstrata.runner.build import build_run, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, right_samples
 from fedstrata.runner.result import Run, load
 from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import RunSteps, run_steps
 from fedstrata.runner.used_models import ModelInUse
 

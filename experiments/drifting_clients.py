@@ -27,8 +27,9 @@ import pyarrow.parquet as pq
 from federations import run_study
 
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import run_steps
 
 ROUNDS = 50

@@ -9,10 +9,10 @@ import torch
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.personal import PersonalModels, make_personal
 from fedstrata.runner.rounds import PlanReply, answer_plans
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.server_setup import with_personal_stage
 from fedstrata.runner.used_models import Choice
 from test_every_algorithm import EAGER

@@ -20,11 +20,12 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Report, State
 from fedstrata.engine import Parallel, Processes
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
 from fedstrata.runner.run import run_experiment
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal

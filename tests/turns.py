@@ -9,8 +9,9 @@ import torch
 
 from fedstrata.config import load_experiment
 from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.run_setup import RunSetup
 
 CLIENTS = 12
 NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1

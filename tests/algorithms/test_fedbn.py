@@ -12,7 +12,8 @@ from fedstrata.algorithms.fedbn import batch_norms
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, TensorSpec
 from fedstrata.models import layout_of
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
 
 NETWORK = """
 from torch import nn

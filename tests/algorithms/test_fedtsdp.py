@@ -34,8 +34,9 @@ from fedstrata.core import (
 from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import play, toy_problem
 

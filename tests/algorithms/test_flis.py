@@ -14,7 +14,8 @@ from fedstrata.clustering import natural_cut
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, Problem, Report, TensorSpec
 from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))

@@ -26,8 +26,9 @@ from fedstrata.core import (
 )
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import find_checkpoint, save
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from recorded import decision_of, metric

@@ -23,9 +23,10 @@ from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import BATCH_BYTES
 from fedstrata.errors import InputError, PartitionError
 from fedstrata.records import Folder, save
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.progress import ComparisonProgress
+from fedstrata.runner.run_setup import RunSetup
 
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 

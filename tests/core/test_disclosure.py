@@ -36,8 +36,24 @@ def test_a_class_does_not_inherit_what_another_one_declares() -> None:
         ({"server_needs": "update"}, "server_needs = 'update': expected one of 'nothing', 'sums', 'updates', 'data'"),
         ({"server_needs": "updates", "given_clusters": True}, "given_clusters: expected server_needs = 'sums'"),
         ({"server_needs": "sums", "comparisons": 2}, "comparisons: expected server_needs = 'updates'"),
+        ({"server_needs": "updates", "further_uploads": -1}, "further_uploads = -1, .* expected at least 0"),
+        ({"server_needs": "updates", "comparisons": -2}, "comparisons = -2: expected at least 0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError, match=message):
         Disclosure(**declared)
+
+
+@dataclass(frozen=True)
+class Confused(FedAvg):
+    """A FedAvg that says it in a word."""
+
+    def disclosure(self, rounds: int) -> Any:
+        """No `Disclosure`."""
+        return "sums"
+
+
+def test_a_word_is_no_disclosure() -> None:
+    with pytest.raises(ContractError, match=r"Confused\.disclosure: expected a Disclosure, found 'sums'"):
+        disclosure_of(Confused(), 3)

@@ -16,7 +16,8 @@ from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.errors import ModelError
 from fedstrata.models import layout_of, row_of
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
 from turns import play
 
 SIZES = [12, 9, 16, 11, 3]

@@ -346,7 +346,7 @@ def test_a_wrong_key_of_a_federation_is_named(old: str, new: str, message: str, 
 def test_public_samples_that_do_not_fit_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "public.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        server.public_samples(tmp_path, Federation(("a",), SAMPLES, public="public.npz"))
+        server.read_public_samples(tmp_path, Federation(("a",), SAMPLES, public="public.npz"))
 
 
 def test_nodes_trust_the_key_that_signed_the_app_and_nobody_keeps_it(made: Path) -> None:

@@ -14,7 +14,8 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Clients, Report
 from fedstrata.engine import Parallel
 from fedstrata.flower.client_data import no_client_data
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
 from turns import same
 
 NETWORK = """

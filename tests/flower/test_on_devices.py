@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fedstrata.errors import ExperimentError
-from fedstrata.flower.deploy import FEDERATION_FILE, init, run_on_federation
+from fedstrata.flower.deploy import init, run_on_federation
+from fedstrata.flower.federation_files import FEDERATION_FILE
 
 pytest.importorskip("flwr")
 
@@ -25,6 +26,10 @@ ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
     (
         {"privacy": {"secure_aggregation": True}, "cohort": {"dropout": 0.3}},
         r"cohort\.dropout = 0\.3: expected 0 with privacy\.secure_aggregation",
+    ),
+    (
+        {"privacy": {"kind": "central", "noise_multiplier": 1.0}, "cohort": {"fraction": 0.5}},
+        r"cohort\.sampling = 'uniform': expected 'poisson' with privacy\.kind = 'central' on real devices",
     ),
     ({"report": {"baseline": True}}, r"report\.baseline = true: expected false on real devices"),
 ]

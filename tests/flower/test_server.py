@@ -322,6 +322,7 @@ def test_too_few_clients_end_the_run_before_its_first_round(here: Here, tmp_path
             r"cohort\.dropout = 0\.3: expected 0 with privacy\.secure_aggregation",
         ),
         ({"report": {"baseline": True}}, r"report\.baseline = true: expected false on real devices"),
+        ({"probe": {"gap": ["dcos"]}}, r"probe\.gap: expected the federation's file to name the true group"),
         ({"data": {**KEYS["data"], "clients": 9}}, "expected a group for each of data.clients = 9"),
         ({"data": {**KEYS["data"], "public": 32}}, r"data\.public = 32: expected the federation's file"),
         ({"data": {**KEYS["data"], "clients": 5}}, "expected at most 5 different keys"),
@@ -331,7 +332,7 @@ def test_what_a_network_cannot_do_is_said_before_anything_is_sent(
     here: Here, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     grid, members = here
-    if "clients" in changes.get("data", {}) and changes["data"]["clients"] == 5:
+    if "probe" in changes or changes.get("data", {}).get("clients") == 5:
         members = replace(members, truth=())
     with pytest.raises(InputError, match=message):
         driven(grid, members, tmp_path / "run", **changes)

@@ -10,7 +10,8 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.core import CLIENT, SHARED
 from fedstrata.personal import PERSONAL
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
 from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same
 

@@ -39,6 +39,11 @@ def test_the_choice_of_a_client_without_a_given_cluster_is_not_covered() -> None
         assert not covered(declared, kind, plan_of(0, 1, -1)).decisions
 
 
+def test_a_choice_among_models_is_not_covered_although_sums_are_declared() -> None:
+    for kind in ("central", "local"):
+        assert not covered(Disclosure(server_needs="sums"), kind, plan_of(0, 1, -1)).decisions
+
+
 def test_a_declared_reason_is_why_there_is_no_epsilon() -> None:
     declared = Disclosure(server_needs="updates", no_local_noise="clients send as they like")
     assert coverage_of("local", declared, plan_of(0, 1), rounds=5) == "clients send as they like"

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Report, Result, Rows, TensorSpec
-from fedstrata.privacy.secure_sum import OpenedSum, SumTerms, groups_of, summed_report, without_sizes
+from fedstrata.errors import ContractError
+from fedstrata.privacy.secure_sum import (
+    OpenedSum,
+    SumTerms,
+    groups_of,
+    require_sums_alone,
+    summed_report,
+    without_sizes,
+)
 
 TERMS = SumTerms(secure=True, limit=1.0, bits=16)
 LAYOUT = Layout((TensorSpec("a", "a", "linear", (3,)), TensorSpec("b", "b", "linear", (2,))))
@@ -129,3 +137,19 @@ def test_a_sum_that_no_honest_clients_have_is_not_used(total: list[int]) -> None
 def test_numbers_of_samples_are_in_the_sum_alone() -> None:
     report = without_sizes(report_of(torch.zeros(2, LAYOUT.p), [30, 40], [0, 0]))
     assert report.results[TRAIN].sizes.tolist() == [1, 1]
+
+
+def test_a_plan_that_asks_for_more_than_sums_is_refused() -> None:
+    plan = plan_of([[0], [1]])
+    require_sums_alone(plan)
+    task = plan.tasks[TRAIN]
+    silent = replace(task, upload=(False, False))
+    for changed, message in (
+        ({TRAIN: task, "second": task}, "updates in 'second'"),
+        ({TRAIN: replace(task, upload_values=(True, False))}, "values of layers"),
+        ({TRAIN: replace(task, candidates=torch.tensor([[0, 1], [1, -1]]))}, "updates of clients that choose"),
+    ):
+        with pytest.raises(ContractError, match=f"of round 1 asks for {message}.*: expected updates in 'train'"):
+            require_sums_alone(replace(plan, tasks=changed))
+    # Who sends nothing may compare models.
+    require_sums_alone(replace(plan, tasks={TRAIN: replace(silent, candidates=torch.tensor([[0, 1], [1, -1]]))}))

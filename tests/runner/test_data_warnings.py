@@ -13,8 +13,9 @@ from fedstrata.config import load_experiment
 from fedstrata.errors import DataError, PartitionError
 from fedstrata.report import build
 from fedstrata.report.references import last_scores
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.run import run_experiment
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.scan import scan_experiment
 
 

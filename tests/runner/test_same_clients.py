@@ -35,6 +35,7 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
     ("changes", "message"),
     [
         ({"probe": {"layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
+        ({"probe": {"gap": ["dcos"]}}, r"^probe\.gap = \['dcos'\]: needs a partition with true groups"),
         ({"probe": {"unstable_weights": True}}, r"^probe\.unstable_weights = true: needs an algorithm that keeps"),
         ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),
         (
@@ -44,8 +45,9 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
     ],
 )
 def test_a_run_on_the_clients_of_another_is_refused_as_it_is_alone(changes: dict[str, Any], message: str) -> None:
-    other = load_experiment({**KEYS, **changes})
+    keys = {**KEYS, "partition": {"scheme": "dirichlet", "alpha": 10.0}}
+    other = load_experiment({**keys, **changes})
     with pytest.raises(ExperimentError, match=message):
         build_run(other)
     with pytest.raises(ExperimentError, match=message):
-        on_same_clients(build_run(load_experiment(KEYS)), other)
+        on_same_clients(build_run(load_experiment(keys)), other)

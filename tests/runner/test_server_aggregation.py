@@ -12,8 +12,9 @@ from fedstrata.config import load_experiment
 from fedstrata.core import AGGREGATIONS, Rows, aggregation
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.runner.run_setup import RunSetup
 from test_every_algorithm import EAGER
 
 

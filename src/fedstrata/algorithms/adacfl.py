@@ -185,8 +185,10 @@ class AdaCFL:
 
     def disclosure(self, rounds: int) -> Disclosure:
         """Single updates and statistics decide about clusters, and one update may become a model."""
-        no_noise = "the cluster of a newcomer starts from what this client sent, without noise"
-        return Disclosure(server_needs="updates", no_central_noise=no_noise, no_local_noise=no_noise)
+        return Disclosure(
+            server_needs="updates",
+            no_central_noise="the cluster of a newcomer starts from what this client sent, without noise",
+        )
 
     def cluster(self, clients: torch.Tensor, weights: torch.Tensor, client_stats: torch.Tensor) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and in each of them agglomerative clustering.

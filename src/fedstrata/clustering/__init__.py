@@ -13,11 +13,19 @@ from fedstrata.clustering.error_rates import error_rate_test
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
 from fedstrata.clustering.many import cluster_many, sketch
 from fedstrata.clustering.newcomers import newcomer_test
-from fedstrata.clustering.patterns import centred, likeness, unusable_updates
+from fedstrata.clustering.patterns import centred, likeness
 from fedstrata.clustering.permutations import PermutationResult, not_tested, smallest_sure_p
 from fedstrata.clustering.replication import Replication, replication
 from fedstrata.clustering.separation import gap, intra_bound, reference_split, separable
-from fedstrata.clustering.similarity import cosine, euclidean, jensen_shannon, manhattan, norms, stability
+from fedstrata.clustering.similarity import (
+    cosine,
+    euclidean,
+    jensen_shannon,
+    manhattan,
+    norms,
+    stability,
+    unusable_updates,
+)
 from fedstrata.clustering.split_half import contrast, fold_test, propose, split_half_test
 from fedstrata.clustering.subspaces import principal_angles
 

@@ -7,9 +7,15 @@ from functools import partial
 from math import comb, sqrt
 
 from fedstrata.clustering.arrays import Array
-from fedstrata.clustering.patterns import centre, patterns_of, permuted_products, unit
-from fedstrata.clustering.permutations import PermutationResult, not_tested, permutations_for, random_p
-from fedstrata.clustering.split_half import clients_of_folds, reason_for_no_test, view_name
+from fedstrata.clustering.patterns import centre, clients_of_folds, patterns_of, permuted_products, unit
+from fedstrata.clustering.permutations import (
+    PermutationResult,
+    not_tested,
+    permutations_for,
+    random_p,
+    reason_for_no_test,
+    view_name,
+)
 from fedstrata.lazy_torch import torch
 
 

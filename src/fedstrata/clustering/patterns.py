@@ -15,7 +15,7 @@ several views can be compared. A *view* is a layer, or all layers together.
 from __future__ import annotations
 
 from fedstrata.clustering.arrays import Array, require_finite, square
-from fedstrata.clustering.similarity import STILL, Views, norms, products, squares, summed
+from fedstrata.clustering.similarity import Views, products, squares, summed
 from fedstrata.lazy_torch import torch
 
 MIN_TEST_CLIENTS = 4
@@ -29,22 +29,6 @@ _ENTRIES_PERMUTED = 2**20
 
 _ROUNDING_SHARE = 1e-6
 """Updates whose differences are less than this share of their norm differ by rounding, in single precision."""
-
-
-def unusable_updates(updates: Array, views: Views) -> str:
-    """Say why updates say nothing about their clients in one of the views.
-
-    Args:
-        updates: The updates, (m, p).
-        views: The columns of each view, such as those of every layer.
-
-    Returns:
-        ``"updates_not_finite"``, ``"updates_are_zero"``, or empty where all updates can be compared.
-    """
-    lengths = norms(updates, views)
-    if not bool(lengths.isfinite().all()):
-        return "updates_not_finite"
-    return "" if bool((lengths > STILL).all()) else "updates_are_zero"
 
 
 def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
@@ -156,3 +140,11 @@ def permuted_products(one: torch.Tensor, other: torch.Tensor, orders: torch.Tens
     return torch.cat(
         [torch.einsum("vp,vqp->qv", pairs, flat[:, some[:, left] * m + some[:, right]]) for some in orders.split(rows)]
     )
+
+
+def clients_of_folds(similarity: Array, folds: int) -> int:
+    """The number of clients of similarities (v, f m, f m)."""
+    shape = tuple(similarity.shape)
+    if folds < 2 or len(shape) != 3 or not shape[0] or shape[1] != shape[2] or shape[1] % folds:
+        raise ValueError(f"expected (v, f m, f m) of at least 2 folds, found {shape} and f = {folds}")
+    return int(shape[1]) // folds

@@ -6,12 +6,13 @@ Permutations are drawn until the decision is certain: Besag and Clifford, "Seque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 from math import ceil, comb, factorial, inf
 from typing import TypeAlias
 
+from fedstrata.clustering.arrays import Array, tensor
 from fedstrata.lazy_torch import torch
 
 _MIN_PERMUTATIONS = 999
@@ -163,3 +164,16 @@ def smallest_sure_p(m: int) -> float:
         The share of permutations of the clients that keep the two groups.
     """
     return (1 if m % 2 else 2) / comb(m, m // 2)  # two groups of one size may change places
+
+
+def reason_for_no_test(similarities: Sequence[Array], floor: float, level: float) -> str:
+    """Why similarities cannot be tested, as a name; empty if they can."""
+    if floor > level:
+        return "level_out_of_reach"
+    finite = all(bool(tensor(similarity).isfinite().all()) for similarity in similarities)
+    return "" if finite else "similarities_not_finite"
+
+
+def view_name(names: Sequence[str] | None, view: int) -> str:
+    """The name of a view, or its number where views have no names."""
+    return str(view) if names is None else names[view]

@@ -305,3 +305,19 @@ def _slices(block: torch.Tensor) -> list[torch.Tensor]:
         block = block - part
         last = last / 2**_SLICE_BITS
     return slices
+
+
+def unusable_updates(updates: Array, views: Views) -> str:
+    """Say why updates say nothing about their clients in one of the views.
+
+    Args:
+        updates: The updates, (m, p).
+        views: The columns of each view, such as those of every layer.
+
+    Returns:
+        ``"updates_not_finite"``, ``"updates_are_zero"``, or empty where all updates can be compared.
+    """
+    lengths = norms(updates, views)
+    if not bool(lengths.isfinite().all()):
+        return "updates_not_finite"
+    return "" if bool((lengths > STILL).all()) else "updates_are_zero"

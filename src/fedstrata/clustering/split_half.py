@@ -23,6 +23,7 @@ from fedstrata.clustering.patterns import (
     agreement,
     centre,
     centred,
+    clients_of_folds,
     patterns_of,
     permuted_products,
     scale,
@@ -36,7 +37,9 @@ from fedstrata.clustering.permutations import (
     not_tested,
     permutations_for,
     random_p,
+    reason_for_no_test,
     smallest_sure_p,
+    view_name,
 )
 from fedstrata.lazy_torch import torch
 
@@ -226,24 +229,3 @@ def contrast(similarity: Array, sides: torch.Tensor) -> float:
     within = sides[left] == sides[right]
     values = tensor(similarity)[left, right].double()
     return float(values[within].mean() - values[~within].mean())
-
-
-def clients_of_folds(similarity: Array, folds: int) -> int:
-    """The number of clients of similarities (v, f m, f m)."""
-    shape = tuple(similarity.shape)
-    if folds < 2 or len(shape) != 3 or not shape[0] or shape[1] != shape[2] or shape[1] % folds:
-        raise ValueError(f"expected (v, f m, f m) of at least 2 folds, found {shape} and f = {folds}")
-    return int(shape[1]) // folds
-
-
-def reason_for_no_test(similarities: Sequence[Array], floor: float, level: float) -> str:
-    """Why similarities cannot be tested, as a name; empty if they can."""
-    if floor > level:
-        return "level_out_of_reach"
-    finite = all(bool(tensor(similarity).isfinite().all()) for similarity in similarities)
-    return "" if finite else "similarities_not_finite"
-
-
-def view_name(names: Sequence[str] | None, view: int) -> str:
-    """The name of a view, or its number where views have no names."""
-    return str(view) if names is None else names[view]

@@ -25,12 +25,13 @@ from fedstrata.errors import InputError
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
-from fedstrata.runner.build import RunSetup, build_run, on_same_clients
+from fedstrata.runner.build import build_run, on_same_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
 from fedstrata.runner.membership import membership
 from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
 from fedstrata.runner.rounds import one_thread
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.server_setup import server_setup
 from fedstrata.runner.steps import run_steps
 
@@ -206,8 +207,8 @@ class _RunQueue:
                 raise type(error)(f"{name}: {error}") from None
         if not self._engines:
             self._check_others(first, setup)
-        if setup.why:
-            self._line.keep(f"engine: {setup.why}")
+        for choice in setup.choices:
+            self._line.keep(choice)
         self._engines[group] = setup.engine
         return setup
 
@@ -222,7 +223,9 @@ class _RunQueue:
             InputError: When a network or a key of an algorithm does not fit.
         """
         form = setup.client_data.sample_format
-        for experiment in (each for federation in self.waiting for each in self._experiments[federation]):
+        others = (each for federation in self.waiting for each in self._experiments[federation])
+        # The seed changes nothing here.
+        for experiment in {(_group_key(each), each.title): each for each in others}.values():
             same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
             # What else has another shape is tried when its data are read.
             if not same_shape or objective_of(experiment) != setup.objective:

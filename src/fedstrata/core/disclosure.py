@@ -26,10 +26,11 @@ class Disclosure:
             in one place, which only a simulation has.
         given_clusters: Whether several clusters are given before round 1. A client that has none, such as one that
             comes later, takes the one with the lowest loss on its data.
-        comparisons: The number of rounds, at most, in which clients compare models of proposed groups. With central
-            noise, each is one more sum that a client adds to. None if clients never compare such models.
-        further_uploads: The number of updates, at most, that a client sends in the run beside those of the tasks of
-            the first plan, which it sends in every round.
+        comparisons: With central noise, the number of further sums, of the models of proposed groups, that a client
+            adds to in the run, at most. None if clients never compare such models.
+        further_uploads: With local noise (``Problem.local_noise``), the number of updates, at most, that a client sends
+            in the run beside those of the tasks of the first plan, which it sends in every round. It is not read where
+            `no_local_noise` says why there is none.
         no_central_noise: Why there is no central differential privacy, as the end of a sentence; "" if there is.
             There is one only if every model that leaves the server moves by ``Problem.released_means`` alone, as with
             `aggregate`.
@@ -49,6 +50,10 @@ class Disclosure:
         if self.server_needs not in get_args(ServerNeeds):
             expected = ", ".join(map(repr, get_args(ServerNeeds)))
             raise ContractError(f"server_needs = {self.server_needs!r}: expected one of {expected}")
+        if min(self.further_uploads, self.comparisons or 0) < 0:
+            raise ContractError(
+                f"further_uploads = {self.further_uploads}, comparisons = {self.comparisons}: expected at least 0"
+            )
         if self.given_clusters and self.server_needs != "sums":
             raise ContractError(f"given_clusters: expected server_needs = 'sums', found {self.server_needs!r}")
         if self.comparisons is not None and self.server_needs != "updates":
@@ -71,10 +76,16 @@ def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
     Args:
         algorithm: The algorithm, without a personal stage.
         rounds: The number of rounds of the run.
+
+    Raises:
+        ContractError: When it returns something else.
     """
     if "disclosure" not in vars(type(algorithm)) or not isinstance(algorithm, DeclaresDisclosure):
         return None
-    return algorithm.disclosure(rounds)
+    found = algorithm.disclosure(rounds)
+    if not isinstance(found, Disclosure):
+        raise ContractError(f"{type(algorithm).__name__}.disclosure: expected a Disclosure, found {found!r:.60}")
+    return found
 
 
 def needs_all_data(algorithm: Algorithm[Any], rounds: int) -> bool:

@@ -23,7 +23,7 @@ from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 
 if TYPE_CHECKING:
-    from fedstrata.runner.build import RunSetup
+    from fedstrata.runner.run_setup import RunSetup
 
 _logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.sum_messages import SUM
 from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of
-from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed
+from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alone
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
@@ -216,6 +216,8 @@ class FlowerClients:
         """Send a plan until there are enough replies or time is up."""
         end = self._clock.now() + self._rules.deadline
         attempt = _Attempt()
+        if self._config.sums.secure:
+            require_sums_alone(plan)
         if self._config.sums.secure and is_summed(plan):
             attempt.sums = self._begin_sums(plan, attempt)
             working = attempt.sums.ready | attempt.sums.without_sum

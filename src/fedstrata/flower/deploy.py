@@ -16,19 +16,14 @@ from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
+from fedstrata.flower.federation_files import FEDERATION_FILE, node_data
 from fedstrata.flower.on_devices import ON_DEVICES, copy_modules, refuse_on_devices, refuse_unknown_modules
-
-FEDERATION_FILE = "federation.toml"
-"""The name of a federation's own file, in its folder."""
 
 _SAMPLES_MARGIN = 2
 """How many times the samples of its largest client a client of a new federation may claim: data may grow."""
 
 QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """The variables by which Flower does not report that it is used, nor ask for a newer version."""
-
-NETWORK = "network"
-"""The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
 
 
 def init(
@@ -156,11 +151,6 @@ def _fit_proxy(home: Path, experiment: Experiment) -> None:
     if (home / PROXY_FOLDER).is_dir():
         config = run_config(experiment, read_federation(home / FEDERATION_FILE), "")
         fit_proxy(home, layout_of(config.network()), config)
-
-
-def node_data(home: Path, client: str) -> Path:
-    """The file with the data of a client of a test federation, in the folder of its node."""
-    return home / "nodes" / client / "data.npz"
 
 
 def federation_home(federation: Path | str) -> Path:

@@ -44,11 +44,29 @@ def refuse_on_devices(experiment: Experiment) -> None:
             "devices: a sum opens if two thirds of those that are asked stay, and who drops out by this key is not "
             "asked; devices drop out by themselves"
         )
+    cohort = experiment.cohort
+    if experiment.privacy.kind == "central" and cohort.fraction < 1 and cohort.sampling != "poisson":
+        raise ExperimentError(
+            f"cohort.sampling = {cohort.sampling!r}: expected 'poisson' with privacy.kind = 'central' on real devices, "
+            "as it is not known from how many clients a cohort will be drawn"
+        )
     if experiment.report.baseline:
         raise ExperimentError(
             "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
             "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
         )
+
+
+def _named_objects(experiment: Experiment) -> dict[str, str]:
+    """What an experiment may name as an object of the user's own, by its key."""
+    local = experiment.local
+    return {
+        "algorithm.name": experiment.algorithm.name,
+        "model.name": experiment.model.name,
+        "local.loss": local.loss,
+        "local.metric": local.metric or "",
+        "local.transform": local.transform,
+    }
 
 
 def _refuse_local_names(experiment: Experiment) -> None:
@@ -57,10 +75,7 @@ def _refuse_local_names(experiment: Experiment) -> None:
     Raises:
         ExperimentError: When there is one.
     """
-    local = experiment.local
-    names = {"algorithm.name": experiment.algorithm.name, "model.name": experiment.model.name}
-    names |= {"local.loss": local.loss, "local.metric": local.metric or "", "local.transform": local.transform}
-    for key, name in names.items():
+    for key, name in _named_objects(experiment).items():
         if name.startswith((ONLY_HERE, OBJECT)):
             raise ExperimentError(
                 f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
@@ -69,16 +84,8 @@ def _refuse_local_names(experiment: Experiment) -> None:
 
 
 def _own_objects(experiment: Experiment) -> dict[str, str]:
-    """Return what an experiment names as ``"module:attribute"``, by its key."""
-    local = experiment.local
-    names = {
-        "algorithm.name": experiment.algorithm.name,
-        "model.name": experiment.model.name,
-        "local.loss": local.loss,
-        "local.metric": local.metric or "",
-        "local.transform": local.transform,
-    }
-    return {key: name for key, name in names.items() if ":" in name}
+    """What an experiment names as ``"module:attribute"``, by its key."""
+    return {key: name for key, name in _named_objects(experiment).items() if ":" in name}
 
 
 def copy_modules(experiment: Experiment, folder: Path) -> None:

@@ -20,14 +20,14 @@ from fedstrata.core import Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
-from fedstrata.errors import DataError, ExperimentError, RecordError
+from fedstrata.errors import ContractError, DataError, ExperimentError, RecordError
 from fedstrata.files import append_line, read_file, refuse_links, replace_file
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.deploy import NETWORK
 from fedstrata.flower.federation import Federation, read_federation
+from fedstrata.flower.federation_files import NETWORK
 from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
@@ -40,12 +40,12 @@ from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.membership import membership, sampling_weights
 from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.samples import spreads_units
 from fedstrata.runner.server_setup import server_setup
 from fedstrata.runner.steps import run_steps
@@ -77,7 +77,7 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     source = None if resume else Path(str(config["experiment"]))
     experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
     federation = read_federation(path)
-    public = public_samples(path.parent, federation)
+    public = read_public_samples(path.parent, federation)
     public_keys = read_public_keys(path.parent)
     hand_over_signature(path.parent)
     return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
@@ -200,7 +200,7 @@ def _run_setup(
     config: RunConfig,
     clients: FlowerClients,
     public: torch.Tensor | None,
-    secret: int | None = None,
+    secret: int | None,
 ) -> tuple[RunSetup, dict[int, int]]:
     """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on.
 
@@ -228,6 +228,11 @@ def _run_setup(
         members = replace(members, seed=secret)
         noise_seed = NoiseSeed(secret, config.run)
     server = server_setup(experiment, problem, members, noise_seed=noise_seed, members_known=False)
+    if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
+        raise ContractError(
+            f"algorithm.name = {experiment.algorithm.name!r}: expected a first plan that does not depend on which "
+            "clients are there, as devices were told how much noise to add before"
+        )
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
         # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
@@ -285,6 +290,12 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
     truth = federation.truth
     if truth and len(truth) != n:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
+    for key, wanted in (("gap", experiment.probe.gap), ("bipartition", experiment.probe.bipartition)):
+        if wanted and not truth:
+            raise ExperimentError(
+                f"probe.{key}: expected the federation's file to name the true group of each client (truth), found "
+                f"none; add it, or leave probe.{key} out"
+            )
     if experiment.data.public and public is None:
         raise ExperimentError(
             f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
@@ -325,7 +336,7 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     return warnings
 
 
-def public_samples(home: Path, federation: Federation) -> torch.Tensor | None:
+def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | None:
     """Read the unlabelled samples of the server, normalised as all others; None where it has none.
 
     Args:

@@ -17,12 +17,13 @@ from typing import Any
 from fedstrata.config import choose
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, FedstrataError, InputError
-from fedstrata.flower.deploy import FEDERATION_FILE, NETWORK, QUIET_FLOWER, federation_home, node_data
+from fedstrata.flower.deploy import QUIET_FLOWER, federation_home
 from fedstrata.flower.federation import read_federation
+from fedstrata.flower.federation_files import FEDERATION_FILE, NETWORK, node_data
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.on_devices import ON_DEVICES, refuse_unknown_modules
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.server import drive, public_samples, refuse_unfit
+from fedstrata.flower.server import drive, read_public_samples, refuse_unfit
 
 
 def simulate_federation(
@@ -61,7 +62,7 @@ def simulate_federation(
             raise InputError(
                 f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
             )
-    public = public_samples(home, known)
+    public = read_public_samples(home, known)
     refuse_unfit(experiment, known, public)
     count = min(workers or os.cpu_count() or 1, len(known.clients))
 

@@ -11,6 +11,12 @@ _MODELS = "the models of the clusters in every round"
 
 _LOSSES = "which model a client chooses where it has a choice, and the losses of these models"
 
+UNDECLARED = (
+    "what an algorithm of your own sends and gives away is not known; say it in a method `disclosure` of its own "
+    "class, see docs/adding.md"
+)
+"""Why an algorithm that says nothing about what it discloses has no privacy."""
+
 _NO_UPDATES = {"nothing": "no client sends anything", "data": "the union of all data is no client"}
 """Why an algorithm whose server needs no updates has no differential privacy, by what the server needs."""
 
@@ -50,7 +56,7 @@ def coverage_of(
         newcomers: Whether clients may have to be placed after the first round.
     """
     if disclosure is None:
-        return "what an algorithm of your own sends and gives away is not known"
+        return UNDECLARED
     if disclosure.server_needs in _NO_UPDATES:
         return _NO_UPDATES[disclosure.server_needs]
     no_noise = disclosure.no_central_noise if kind == "central" else disclosure.no_local_noise
@@ -59,8 +65,8 @@ def coverage_of(
     if any(any(task.upload_values) for task in plan.tasks.values()):
         return "clients send values of layers, which no small norm clips"
     found = _central(disclosure) if kind == "central" else _local(disclosure, plan, rounds)
-    chooses = newcomers or any(bool(((task.candidates >= 0).sum(dim=1) > 1).any()) for task in plan.tasks.values())
-    if chooses and disclosure.given_clusters:
+    offered = any(bool(((task.candidates >= 0).sum(dim=1) > 1).any()) for task in plan.tasks.values())
+    if disclosure.server_needs == "sums" and (offered or (newcomers and disclosure.given_clusters)):
         return replace(found, not_covered=(_LOSSES, *found.not_covered), decisions=False)
     return found
 

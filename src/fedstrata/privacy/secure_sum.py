@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Rows
+from fedstrata.errors import ContractError
 from fedstrata.lazy_torch import torch
 
 EXTRA = 2
@@ -111,6 +112,30 @@ class Summed:
     events: Sequence[Mapping[str, Any]] = ()
 
 
+def require_sums_alone(plan: Plan) -> None:
+    """Refuse a plan by which the server would see something of a single client beside its part of a sum.
+
+    Raises:
+        ContractError: When an algorithm that says that its server needs sums alone asks for more.
+    """
+    uploading = {name: task for name, task in plan.tasks.items() if any((*task.upload, *task.upload_values))}
+    further = [repr(name) for name in uploading if name != TRAIN]
+    found = {
+        f"updates in {', '.join(further)}": bool(further),
+        "values of layers": any(any(task.upload_values) for task in uploading.values()),
+        "statistics of clients' data": bool(plan.client_stats),
+        "updates of clients that choose among models": any(
+            bool(((task.candidates >= 0).sum(dim=1) > 1).any()) for task in uploading.values()
+        ),
+    }
+    asked = [text for text, there in found.items() if there]
+    if asked:
+        raise ContractError(
+            f"the plan of round {plan.round} asks for {' and '.join(asked)}: expected updates in {TRAIN!r} alone, as "
+            "the algorithm says that its server needs nothing but their sums; change its Disclosure, or the plan"
+        )
+
+
 def is_summed(plan: Plan) -> bool:
     """Whether clients send updates that have to be summed."""
     return TRAIN in plan.tasks and any(plan.tasks[TRAIN].upload)
@@ -149,7 +174,11 @@ def summed_report(terms: SumTerms, layout: Layout, plan: Plan, report: Report) -
         layout: The tensors of the network.
         plan: The plan for the whole cohort. Clients of it that are not in the report dropped out.
         report: The report.
+
+    Raises:
+        ContractError: When the plan asks for more than sums.
     """
+    require_sums_alone(plan)
     if not is_summed(plan):
         return Summed(report)
     result = report.results[TRAIN]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from fedstrata.core import State
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.classified import classify_test_samples
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.used_models import ModelInUse
 
 

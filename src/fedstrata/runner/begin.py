@@ -17,10 +17,10 @@ from fedstrata.files import refuse_links, remove_file
 from fedstrata.quoting import shown
 from fedstrata.records import Folder
 from fedstrata.records.resume import find_resumable
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, ClientEntry, DataRecord
-from fedstrata.runner.build import RunSetup
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.runner.client_descriptions import describe_clients, digest_clients
 from fedstrata.runner.machine import origin
+from fedstrata.runner.run_setup import RunSetup
 
 _logger = logging.getLogger(__name__)
 
@@ -98,14 +98,3 @@ def _refuse_changed_data(experiment: Experiment, setup: RunSetup, folder: Folder
                 f"{folder.path}: expected the data that the run began with, found others of client {name}; "
                 f"put the old data back in {shown(experiment.data.name)}, or start a run without --resume"
             )
-
-
-def data_record(setup: RunSetup) -> DataRecord:
-    """Who the clients are, and what looks wrong with their data."""
-    held = setup.client_data
-    clients = [
-        # On a network, only the clients know how many samples they have.
-        ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
-        for id, name in enumerate(setup.names)
-    ]
-    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)

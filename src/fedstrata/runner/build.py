@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from fedstrata import data
-from fedstrata.attacks import ByzantineClients, Trigger
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import LocalTraining, Plan, Report
+from fedstrata.core import LocalTraining
 from fedstrata.engine import (
     ENGINES,
     ClientData,
-    Engine,
     SimulationSpec,
     choose_engine,
     engine_candidates,
@@ -26,7 +24,6 @@ from fedstrata.errors import ExperimentError
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.forward_order import order_warning
 from fedstrata.partition import Partition
-from fedstrata.privacy.secure_sum import Summed, summed_report
 from fedstrata.quoting import shown
 from fedstrata.records import require
 from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
@@ -34,6 +31,7 @@ from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_group_probes
 from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.samples import (
     inputs_line,
     normalised_by_training,
@@ -42,79 +40,13 @@ from fedstrata.runner.samples import (
     read_samples,
     with_targets,
 )
-from fedstrata.runner.server_setup import ServerSetup, server_setup
+from fedstrata.runner.server_setup import server_setup
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSetup(ServerSetup):
-    """What a run needs: its server, and the clients.
-
-    Attributes:
-        clients: The engine, or the devices, that hold the data.
-        client_data: The data of all clients.
-        engine: The engine of the experiment, with the choice that "auto" led to.
-        why: The reason for this choice in one line; empty when the experiment names the engine.
-        names: The name of each client, (n,). Clients without names have their numbers.
-        warnings: What looks wrong with the data, in a line each.
-        public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
-        inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
-        byzantine: The clients that send something else than they have trained; None where all are honest.
-        trigger: The trigger of their backdoor; None where they have none.
-        uploads_are_decoded: Whether the reports of the clients are decompressed already, as those of real devices are.
-    """
-
-    clients: Engine
-    client_data: ClientData
-    engine: EngineTable
-    why: str = ""
-    names: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    public: torch.Tensor | None = None
-    inputs: str = ""
-    byzantine: ByzantineClients | None = None
-    trigger: Trigger | None = None
-    uploads_are_decoded: bool = False
-
-    @property
-    def everyone(self) -> torch.Tensor:
-        """All client ids, (n,)."""
-        return torch.arange(self.problem.clients)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """What was chosen for the experiment where it does not say, in a line each."""
-        lines = {"engine": self.why, "inputs": self.inputs}
-        return tuple(f"{name}: {text}" for name, text in lines.items() if text)
-
-    def simulate_upload(self, plan: Plan, report: Report) -> Report:
-        """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
-        if self.client_noise is not None:
-            report = self.client_noise.of_report(plan, report)
-        if self.byzantine is not None:
-            report = self.byzantine.corrupt(plan, report)
-        if self.compression is not None and not self.uploads_are_decoded:
-            # Nothing else fits into what travels, whoever sends it.
-            report = self.compression.of_report(plan, report, self.clients.store)
-        return report
-
-    def summed(self, plan: Plan, report: Report) -> Summed:
-        """What the server sees of that, with secure aggregation."""
-        return summed_report(self.sums, self.problem.layout, plan, report) if self.sums.secure else Summed(report)
-
-    def truth(self, round: int) -> torch.Tensor | None:
-        """The true group of each client in a round, (n,). It changes with the data of a client."""
-        if self.problem.truth is None:
-            return None
-        truth = self.problem.truth.clone()
-        for client, (since, other) in self.members.handovers.items():
-            truth[client] = truth[other if round >= since else client]
-        return truth
-
-
 def build_run(experiment: Experiment) -> RunSetup:
-    """Make the network, check the first plan of the algorithm, then read and partition the data.
+    """Everything that a run needs. What can be checked without data is checked first.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit.
@@ -127,7 +59,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), members)
     layout = server.problem.layout
     partition = partition_of(experiment, dataset, own_test)
-    check_group_probes(experiment, partition.truth)
+    check_group_probes(experiment, truth_known=partition.truth is not None)
     dataset = normalised_by_training(experiment, dataset, partition)
     warnings = (
         *data_warnings(experiment, dataset, partition, own_test),
@@ -184,7 +116,8 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
 
     Args:
         setup: What was built from the first experiment.
-        experiment: One that differs in algorithm, personal models, local training, server and cohort at most.
+        experiment: One that differs in algorithm, personal models, local training, server, cohort, network, privacy and
+            probes at most.
 
     Raises:
         ExperimentError: When its networks learn something else, which the clients of the first do not compute.
@@ -200,6 +133,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     form = setup.client_data.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.problem
+    check_group_probes(experiment, truth_known=own.truth is not None)
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     members = _weighted(membership(experiment), experiment, setup.client_data)
     return replace(setup, **vars(server_setup(experiment, problem, members)))

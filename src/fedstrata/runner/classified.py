@@ -13,7 +13,7 @@ from fedstrata.core import State
 from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, with_local_tensors
 from fedstrata.records.schema import Confusion
-from fedstrata.runner.build import RunSetup
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.used_models import ModelInUse
 
 MOST_ROWS = 2_000_000

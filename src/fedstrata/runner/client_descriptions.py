@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.engine import ClientData
-from fedstrata.records.schema import ClientDescriptions
+from fedstrata.records.schema import ClientDescriptions, ClientEntry, DataRecord
+from fedstrata.runner.run_setup import RunSetup
 
 MOST_SAMPLES = 200
 """Samples of a client that its mean input is computed from. More would not change what a picture shows."""
@@ -99,3 +100,14 @@ def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | N
     elif mean.ndim == 2:  # a signal: its level in each channel
         mean = mean.mean(dim=1)
     return None if mean.numel() > MOST_VALUES else np.asarray(mean.numpy(), dtype=np.float32)
+
+
+def data_record(setup: RunSetup) -> DataRecord:
+    """Who the clients are, and what looks wrong with their data."""
+    held = setup.client_data
+    clients = [
+        # On a network, only the clients know how many samples they have.
+        ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
+        for id, name in enumerate(setup.names)
+    ]
+    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)

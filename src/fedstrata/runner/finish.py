@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedstrata.config import Experiment
@@ -14,18 +15,18 @@ from fedstrata.records import Folder, summarise
 from fedstrata.report.references import last_scores
 from fedstrata.runner.attacks import honest_summary
 from fedstrata.runner.backdoor import backdoor_summary
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples
 from fedstrata.runner.machine import machine, versions
 from fedstrata.runner.personal import make_personal, personal_summary
 from fedstrata.runner.recorder import Recorder
 from fedstrata.runner.result import Run, network_factory
 from fedstrata.runner.rounds import PlanReply
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
 
 
 @dataclass(frozen=True)
-class LastModels:
+class ModelsAtEnd:
     """What the clients use when a run is over.
 
     Attributes:
@@ -41,7 +42,7 @@ class LastModels:
     summary: Mapping[str, Any]
 
 
-def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Generator[Plan, PlanReply, LastModels]:
+def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Generator[Plan, PlanReply, ModelsAtEnd]:
     """Complete the record of the last round by a plan without training.
 
     When the last round of the run is over, the personal stage follows, where there is one.
@@ -50,14 +51,14 @@ def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Gene
     evaluations = recorder.evaluations(state)
     before = state.round + 1
     if not evaluations:
-        return LastModels(uses, {}, before, {})
+        return ModelsAtEnd(uses, {}, before, {})
     choice = Choice.among(setup.problem, uses)
     reply = yield Plan(before, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
     chosen = choice.answers(reply.report)
     scores = reply.report.scores
     if setup.personal is None or state.round < recorder.experiment.rounds:
         recorder.complete(state, scores)
-        return LastModels(uses, chosen, before, {})
+        return ModelsAtEnd(uses, chosen, before, {})
     made = yield from make_personal(setup, state, uses, chosen, before + 1)
     if made is not None:
         uses = made.uses
@@ -65,16 +66,19 @@ def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Gene
         scores = {**scores, SHARED: scores[CLIENT], **made.scores}
     recorder.complete(state, scores)
     summary = personal_summary(recorder.experiment.personal.method, scores, made)
-    return LastModels(uses, chosen, before, {"personal": summary})
+    return ModelsAtEnd(uses, chosen, before, {"personal": summary})
 
 
-def finish_run(experiment: Experiment, setup: RunSetup, folder: Folder, state: State, last: LastModels) -> Run:
+def finish_run(
+    experiment: Experiment, setup: RunSetup, folder: Folder, out: Path, state: State, last: ModelsAtEnd
+) -> Run:
     """Write what a run came to: its summary, its models, and which test samples they get right.
 
     Args:
         experiment: The experiment.
         setup: What was built from it.
         folder: The run folder, which has the records of all rounds.
+        out: The path by which the user names it.
         state: The state after the last round.
         last: What the clients use now.
     """
@@ -97,7 +101,7 @@ def finish_run(experiment: Experiment, setup: RunSetup, folder: Folder, state: S
     folder.finish(setup.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
-    return Run(folder.path, summary, rounds, state.tree, setup.names, setup.warnings, network)
+    return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 
 def _names(experiment: Experiment) -> dict[str, Any]:

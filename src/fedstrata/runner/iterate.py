@@ -13,11 +13,12 @@ from fedstrata.core import Plan, State, Tree
 from fedstrata.errors import InputError
 from fedstrata.models import load_row
 from fedstrata.models.trained import TrainedModel
-from fedstrata.runner.build import RunSetup, build_run
+from fedstrata.runner.build import build_run
 from fedstrata.runner.progress import StatusLine
 from fedstrata.runner.result import Run, labels_by_name, network_factory
 from fedstrata.runner.rounds import PlanReply, one_thread, timed_reply
 from fedstrata.runner.run import with_baseline
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import RunSteps, run_steps
 
 

@@ -11,8 +11,8 @@ import torch
 
 from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Plan, Score, State
 from fedstrata.personal import LastModels, PersonalChoice
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.rounds import PlanReply
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import torch
-
 from fedstrata.config import Experiment
 from fedstrata.config.tables import PrivacyTable
-from fedstrata.core import Algorithm, Disclosure, Layout, Mask, Plan, Problem, disclosure_of
+from fedstrata.core import Disclosure, Layout, Mask, Plan, Problem
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed
 from fedstrata.errors import ExperimentError
@@ -96,7 +94,8 @@ class NoiseAmount(NamedTuple):
 def private_run(
     experiment: Experiment,
     problem: Problem,
-    algorithm: Algorithm[Any],
+    disclosure: Disclosure | None,
+    plan: Plan,
     members: Membership,
     *,
     noise_seed: NoiseSeed | None = None,
@@ -107,7 +106,8 @@ def private_run(
     Args:
         experiment: The experiment.
         problem: What is fixed for the run.
-        algorithm: The algorithm without the personal stage, which stays on the clients.
+        disclosure: What its algorithm says that it discloses; None if it says nothing.
+        plan: The first plan of the algorithm, for all clients.
         members: Who takes part, by chance.
         noise_seed: The seed of the noise; by default that of the run, which is no secret.
         members_known: Whether it is known before the run who can take part in each round.
@@ -116,12 +116,10 @@ def private_run(
         ExperimentError: When something in the experiment has no differential privacy.
     """
     table = experiment.privacy
-    disclosure = disclosure_of(algorithm, experiment.rounds)
     _refuse_unreachable_size(experiment, disclosure)
     if table.kind == "none":
         return None
-    _refuse_unfit(experiment, members_known=members_known)
-    plan = first_plan(problem, algorithm)
+    _refuse_unfit(experiment)
     coverage = covered_by_epsilon(experiment, disclosure, plan, members_known=members_known)
     sent = _sent_tensors(experiment, problem.layout, plan)
     exposure = _exposure(table, coverage, experiment.rounds, members)
@@ -157,16 +155,6 @@ def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
     if private is None or not isinstance(private.mechanism, LocalPrivacy):
         return None
     return private.mechanism
-
-
-def first_plan(problem: Problem, algorithm: Algorithm[Any]) -> Plan:
-    """The first plan of an algorithm, with a cohort of all clients.
-
-    As in `check_first_plan`, nothing depends on the true groups.
-    """
-    n = problem.clients
-    first = problem if problem.truth is not None else replace(problem, truth=torch.zeros(n, dtype=torch.int64))
-    return algorithm.plan(first, algorithm.init(first), torch.arange(n))
 
 
 def covered_by_epsilon(
@@ -265,7 +253,7 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
         )
 
 
-def _refuse_unfit(experiment: Experiment, *, members_known: bool) -> None:
+def _refuse_unfit(experiment: Experiment) -> None:
     """Refuse what the accounting does not hold for."""
     if experiment.privacy.kind == "local":
         return
@@ -285,11 +273,6 @@ def _refuse_unfit(experiment: Experiment, *, members_known: bool) -> None:
         found = "cohort.weights" if cohort.weights else "cohort.sampling = 'size'"
         raise ExperimentError(
             f"{found}: expected clients of equal chance with privacy.kind = 'central'; use cohort.sampling = 'poisson'"
-        )
-    if cohort.fraction < 1 and cohort.sampling != "poisson" and not members_known:
-        raise ExperimentError(
-            f"cohort.sampling = {cohort.sampling!r}: expected 'poisson' with privacy.kind = 'central' on real devices, "
-            "as it is not known from how many clients a cohort will be drawn"
         )
 
 

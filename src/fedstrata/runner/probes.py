@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil, isnan
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedstrata.algorithms.shared.model_stability import UpdateWindow
@@ -52,19 +51,19 @@ def check_probes(experiment: Experiment, algorithm: Algorithm[Any], problem: Pro
         )
 
 
-def check_group_probes(experiment: Experiment, truth: np.ndarray[Any, Any] | None) -> None:
+def check_group_probes(experiment: Experiment, *, truth_known: bool) -> None:
     """Refuse probes that compare with true groups where there are none.
 
     Args:
         experiment: The experiment.
-        truth: The true group of each client, (n,); None where there are none.
+        truth_known: Whether the true group of each client is known.
 
     Raises:
-        ExperimentError: When there are none.
+        ExperimentError: When it is not.
     """
     probe = experiment.probe
     for key, value in (("gap", list(probe.gap)), ("bipartition", probe.bipartition)):
-        if value and truth is None:
+        if value and not truth_known:
             raise ExperimentError(
                 f"probe.{key} = {shown(value)}: needs a partition with true groups, but "
                 f"partition.scheme = {experiment.partition['scheme']!r} has none; use another, or leave probe.{key} out"

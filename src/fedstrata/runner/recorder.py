@@ -17,12 +17,11 @@ from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, Propose
 from fedstrata.records import Folder, complete, save
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.resources import disk_error
-from fedstrata.runner.build import RunSetup
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import origin
 from fedstrata.runner.probes import bipartition_metrics, unstable_weights
-from fedstrata.runner.problem import objective_of
 from fedstrata.runner.rounds import PlayedRound
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
 from fedstrata.runner.validation import divergence_of_loss
 
@@ -34,7 +33,18 @@ OnRound: TypeAlias = "Callable[[Mapping[str, Any], State], None]"
 
 @dataclass
 class Recorder:
-    """Writes down the rounds of a run. The scores of a round's models come with the reply of the next round."""
+    """Writes down the rounds of a run. The scores of a round's models come with the reply of the next round.
+
+    Attributes:
+        experiment: The experiment, with what was chosen for it.
+        setup: What was built from it.
+        folder: The run folder.
+        record: The record of the last round, still without scores; None before the first round.
+        on_round: Is given the complete record of a round, and the state after it.
+        tell: Is called with a line for the user when something is unusual.
+        trains_on: Whether the run trains on where the disk refuses a checkpoint and an older one is there.
+        unsaved: The first round since the last checkpoint whose own could not be written; 0 where there is none.
+    """
 
     experiment: Experiment
     setup: RunSetup
@@ -43,7 +53,7 @@ class Recorder:
     on_round: OnRound
     tell: Callable[[str], object]
     trains_on: bool
-    unsaved: int = 0  # the first round of which the checkpoint could not be written, since the last one that could
+    unsaved: int = 0
 
     def evaluations(self, state: State) -> Mapping[str, Evaluation]:
         """The evaluations that the record of the last round waits for."""
@@ -59,7 +69,7 @@ class Recorder:
         """Write the record of the last round with the scores of its models."""
         if self.record is None:
             return
-        objective = objective_of(self.experiment)
+        objective = self.setup.objective
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
         classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
         diverging = divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss, classifies)

@@ -13,12 +13,12 @@ from fedstrata.core import State
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.records.schema import BASELINE
 from fedstrata.runner.baseline import add_baseline, baseline_of, gain_text
-from fedstrata.runner.build import RunSetup, build_run, on_same_clients
+from fedstrata.runner.build import build_run, on_same_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
-from fedstrata.runner.problem import objective_of
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import run_steps
 
 
@@ -49,7 +49,7 @@ def run_experiment(
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line, setup.names, objective_of(experiment).metric_info)
+        progress = Progress(experiment.rounds, line, setup.names, setup.objective.metric_info)
         for choice in setup.choices:
             line.keep(choice)
 

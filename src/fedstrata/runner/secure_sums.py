@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-import torch
-
+from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment
-from fedstrata.core import TRAIN, Algorithm, Disclosure, Problem, disclosure_of
+from fedstrata.core import TRAIN, Disclosure, Layout, Plan, disclosure_of
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
-from fedstrata.privacy.secure_sum import SumTerms
+from fedstrata.privacy.coverage import UNDECLARED
+from fedstrata.privacy.secure_sum import SumTerms, require_sums_alone
 
 _ON = "with privacy.secure_aggregation = true"
 
-_NAMES = "fedavg, finetune, fedprox, ditto, fedbn, fedper, fedrep, lg_fedavg, oracle, random_groups"
-"""The algorithms of the library whose server needs sums alone, for a message. What counts is what each declares."""
 
-
-def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any]) -> SumTerms:
+def sum_terms(experiment: Experiment, layout: Layout, disclosure: Disclosure | None, plan: Plan) -> SumTerms:
     """The terms of the sums that the server sees in place of updates, if it sees sums.
 
     Args:
         experiment: The experiment.
-        problem: What is fixed for the run.
-        algorithm: The algorithm without the personal stage, which stays on the clients.
+        layout: The tensors of the network.
+        disclosure: What the algorithm says that it discloses; None if it says nothing.
+        plan: The first plan of the algorithm, for all clients.
 
     Raises:
         ExperimentError: When something in the experiment needs single updates.
+        ContractError: When the plan asks for more than the algorithm says.
     """
     table = experiment.privacy
     if not table.secure_aggregation:
         return SumTerms()
-    _refuse_algorithm(experiment, disclosure_of(algorithm, experiment.rounds))
+    _refuse_algorithm(experiment, disclosure)
     rule = experiment.server.aggregation
     if rule not in MEANS:
         raise ExperimentError(
@@ -50,7 +46,8 @@ def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any
     for key, found in (("gap", probe.gap), ("matrices", probe.matrices), ("unstable_weights", probe.unstable_weights)):
         if found:
             raise ExperimentError(f"probe.{key}: expected none {_ON}, as it is of single updates; leave it out")
-    _refuse_buffers(problem, algorithm)
+    require_sums_alone(plan)
+    _refuse_buffers(layout, plan)
     return SumTerms(
         secure=True,
         limit=table.sum_limit,
@@ -63,9 +60,12 @@ def sum_terms(experiment: Experiment, problem: Problem, algorithm: Algorithm[Any
 def _refuse_algorithm(experiment: Experiment, disclosure: Disclosure | None) -> None:
     """Refuse algorithms that look at single updates, and newcomers that would have to choose a cluster."""
     name = experiment.algorithm.name
-    if disclosure is None or disclosure.server_needs != "sums":
+    if disclosure is None:
+        raise ExperimentError(f"algorithm.name = {name!r}: expected another one {_ON}: {UNDECLARED}")
+    if disclosure.server_needs != "sums":
+        expected = ", ".join(_summing_algorithms(experiment.rounds))
         raise ExperimentError(
-            f"algorithm.name = {name!r}: expected one of {_NAMES} {_ON}, as the server sees no "
+            f"algorithm.name = {name!r}: expected one of {expected} {_ON}, as the server sees no "
             "single update, by which others decide about clusters; take one of them, or leave secure_aggregation out"
         )
     if disclosure.given_clusters and experiment.events.join:
@@ -75,12 +75,16 @@ def _refuse_algorithm(experiment: Experiment, disclosure: Disclosure | None) -> 
         )
 
 
-def _refuse_buffers(problem: Problem, algorithm: Algorithm[Any]) -> None:
+def _summing_algorithms(rounds: int) -> list[str]:
+    """The algorithms of the library whose server needs sums alone."""
+    own = {name: kind for name, kind in ALGORITHMS.items() if kind.__module__.startswith("fedstrata.")}
+    found = {name: disclosure_of(kind(), rounds) for name, kind in own.items()}
+    return [name for name, each in found.items() if each is not None and each.server_needs == "sums"]
+
+
+def _refuse_buffers(layout: Layout, plan: Plan) -> None:
     """Refuse to send running statistics, which have no common range."""
-    # As in `check_first_plan`, nothing depends on the true groups.
-    first = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-    plan = algorithm.plan(first, algorithm.init(first), torch.arange(problem.clients))
-    for tensor, sent in zip(problem.layout.tensors, plan.tasks[TRAIN].upload, strict=True):
+    for tensor, sent in zip(layout.tensors, plan.tasks[TRAIN].upload, strict=True):
         if sent and tensor.kind == "buffer":
             raise ExperimentError(
                 f"privacy.secure_aggregation = true: expected a network without running statistics, found "

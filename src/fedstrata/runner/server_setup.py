@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from fedstrata.compression import Compression
 from fedstrata.config import Experiment
-from fedstrata.core import Algorithm, Layout, Problem, needs_all_data
+from fedstrata.core import Algorithm, Disclosure, Layout, Plan, Problem, disclosure_of
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.objective import Objective
@@ -37,20 +37,21 @@ class ServerSetup:
         objective: What the networks learn.
         personal: How clients make models of their own; None where they do not.
         private: The differential privacy of the run; None where there is none.
-        client_noise: What clients do with updates before they send them, where that is simulated.
-        sums: The terms of the sums that the server sees in place of updates, where these are simulated.
+        client_noise: What clients do with updates before they send them, if they do. A run on devices takes it out of
+            its setup, as the devices do it.
+        sums: The terms of the sums that the server sees in place of updates. A run on devices takes them out, likewise.
         compression: How clients compress their updates; None where they do not.
     """
 
     problem: Problem
     algorithm: Algorithm[Any]
     members: Membership
-    objective: Objective = field(default_factory=Objective)
-    personal: PersonalMethod | None = None
-    private: PrivateRun | None = None
-    client_noise: LocalPrivacy | None = None
-    sums: SumTerms = field(default_factory=SumTerms)
-    compression: Compression | None = None
+    objective: Objective
+    personal: PersonalMethod | None
+    private: PrivateRun | None
+    client_noise: LocalPrivacy | None
+    sums: SumTerms
+    compression: Compression | None
 
 
 def server_setup(
@@ -73,53 +74,65 @@ def server_setup(
     Raises:
         ExperimentError: When something in the experiment does not fit the network, or does not go together.
     """
-    algorithm = experiment.algorithm_of()
     personal = experiment.personal_of()
-    check_first_plan(algorithm, problem, personal)
-    private = private_run(experiment, problem, algorithm, members, noise_seed=noise_seed, members_known=members_known)
-    sums = sum_terms(experiment, problem, algorithm)
+    algorithm = _before_personal_stage(experiment.algorithm_of(), personal)
+    plan = first_plan(algorithm, problem)
+    if personal is not None:
+        personal.check(problem, algorithm)
+    disclosure = disclosure_of(algorithm, experiment.rounds)
+    private = private_run(
+        experiment, problem, disclosure, plan, members, noise_seed=noise_seed, members_known=members_known
+    )
+    sums = sum_terms(experiment, problem.layout, disclosure, plan)
     check_probes(experiment, algorithm, problem)
     return ServerSetup(
         problem=with_central_privacy(problem, private),
-        algorithm=with_personal_stage(algorithm, personal),
+        algorithm=algorithm if personal is None else personal.around(algorithm),
         members=members,
         objective=objective_of(experiment),
         personal=personal,
         private=private,
         client_noise=client_noise(private),
         sums=sums,
-        compression=compression_of(experiment, problem.layout),
+        compression=compression_of(experiment, problem.layout, disclosure),
     )
 
 
 def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
     """The algorithm of a run with a personal method; None is a run without one."""
-    if method is None:
-        return algorithm
-    return method.around(algorithm.with_personal_models() if isinstance(algorithm, KnowsPersonalModels) else algorithm)
+    algorithm = _before_personal_stage(algorithm, method)
+    return algorithm if method is None else method.around(algorithm)
 
 
-def compression_of(experiment: Experiment, layout: Layout) -> Compression | None:
+def _before_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
+    """The algorithm that decides in a run with a personal method: it may know that personal models follow."""
+    if method is not None and isinstance(algorithm, KnowsPersonalModels):
+        return algorithm.with_personal_models()
+    return algorithm
+
+
+def compression_of(experiment: Experiment, layout: Layout, disclosure: Disclosure | None) -> Compression | None:
     """How clients compress their updates; None where they do not, or no updates travel."""
     table = experiment.network
-    if table.compression == "none" or needs_all_data(experiment.algorithm_of(), experiment.rounds):
+    all_data_in_one_place = disclosure is not None and disclosure.server_needs == "data"
+    if table.compression == "none" or all_data_in_one_place:
         return None
     return Compression(layout, table.compression, table.share, experiment.seed)
 
 
-def check_first_plan(algorithm: Algorithm[Any], problem: Problem, personal: PersonalMethod | None = None) -> None:
-    """Ask for a first plan as if all clients were in one group, so that wrong layers are found before data is read.
+def first_plan(algorithm: Algorithm[Any], problem: Problem) -> Plan:
+    """The first plan of an algorithm, for all clients, as if they were in one true group.
+
+    No data are needed for it, so that wrong layers are found before any are read.
 
     Raises:
-        ExperimentError: When a key of the algorithm does not fit the network, or the personal method does not fit.
+        ExperimentError: When a key of the algorithm does not fit the network.
     """
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
     try:
-        algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))
+        return algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))
     except LayoutError as error:
         raise ExperimentError(f"algorithm.{_key_of(algorithm, problem.layout)} = {error}") from None
-    if personal is not None:
-        personal.check(problem, algorithm)
 
 
 def _key_of(algorithm: Algorithm[Any], layout: Layout) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, track
 from fedstrata.report.client_names import ClientNames
-from fedstrata.runner.begin import begin_run, data_record
-from fedstrata.runner.build import RunSetup
+from fedstrata.runner.begin import begin_run
+from fedstrata.runner.client_descriptions import data_record
 from fedstrata.runner.finish import finish_run, score_last_models
 from fedstrata.runner.interrupt import Stopped
 from fedstrata.runner.recorder import OnRound, Recorder
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, play_rounds
+from fedstrata.runner.run_setup import RunSetup
 
 _logger = logging.getLogger(__name__)
 
@@ -100,6 +100,6 @@ def run_steps(
             last = yield from score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
-        run = finish_run(experiment, setup, folder, state, last)
+        run = finish_run(resolved, setup, folder, out, state, last)
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
-        return replace(run, folder=out)
+        return run

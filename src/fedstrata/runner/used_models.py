@@ -11,7 +11,7 @@ import torch
 
 from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
-from fedstrata.runner.build import RunSetup
+from fedstrata.runner.run_setup import RunSetup
 
 _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""

@@ -235,7 +235,7 @@ class Strata:
         folds = 2 if self.folds == 2 else 4
         return Disclosure(
             server_needs="updates",
-            # A test of the last round is followed by no comparison.
+            # With central noise no comparison takes several rounds. A test of the last round is followed by none.
             comparisons=split_half_rounds(rounds - 1),
             further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
             no_central_noise=no_noise,

@@ -1,0 +1,80 @@
+"""What a run needs: its server, and its clients, who are simulated or devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstrata.attacks import ByzantineClients, Trigger
+from fedstrata.config.tables import EngineTable
+from fedstrata.core import Plan, Report
+from fedstrata.engine import ClientData, Engine
+from fedstrata.privacy.secure_sum import Summed, summed_report
+from fedstrata.runner.server_setup import ServerSetup
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSetup(ServerSetup):
+    """What a run needs: its server, and the clients.
+
+    Attributes:
+        clients: The engine, or the devices, that hold the data.
+        client_data: The data of all clients.
+        engine: The engine of the experiment, with the choice that "auto" led to.
+        why: The reason for this choice in one line; empty when the experiment names the engine.
+        names: The name of each client, (n,). Clients without names have their numbers.
+        warnings: What looks wrong with the data, in a line each.
+        public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
+        inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
+        byzantine: The clients that send something else than they have trained; None where all are honest.
+        trigger: The trigger of their backdoor; None where they have none.
+        uploads_are_decoded: Whether the reports of the clients are decompressed already, as those of real devices are.
+    """
+
+    clients: Engine
+    client_data: ClientData
+    engine: EngineTable
+    why: str = ""
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    public: torch.Tensor | None = None
+    inputs: str = ""
+    byzantine: ByzantineClients | None = None
+    trigger: Trigger | None = None
+    uploads_are_decoded: bool = False
+
+    @property
+    def everyone(self) -> torch.Tensor:
+        """All client ids, (n,)."""
+        return torch.arange(self.problem.clients)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What was chosen for the experiment where it does not say, in a line each."""
+        lines = {"engine": self.why, "inputs": self.inputs}
+        return tuple(f"{name}: {text}" for name, text in lines.items() if text)
+
+    def simulate_upload(self, plan: Plan, report: Report) -> Report:
+        """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
+        if self.client_noise is not None:
+            report = self.client_noise.of_report(plan, report)
+        if self.byzantine is not None:
+            report = self.byzantine.corrupt(plan, report)
+        if self.compression is not None and not self.uploads_are_decoded:
+            # Nothing else fits into what travels, whoever sends it.
+            report = self.compression.of_report(plan, report, self.clients.store)
+        return report
+
+    def summed(self, plan: Plan, report: Report) -> Summed:
+        """What the server sees of that, with secure aggregation."""
+        return summed_report(self.sums, self.problem.layout, plan, report) if self.sums.secure else Summed(report)
+
+    def truth(self, round: int) -> torch.Tensor | None:
+        """The true group of each client in a round, (n,). It changes with the data of a client."""
+        if self.problem.truth is None:
+            return None
+        truth = self.problem.truth.clone()
+        for client, (since, other) in self.members.handovers.items():
+            truth[client] = truth[other if round >= since else client]
+        return truth
