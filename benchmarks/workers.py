@@ -208,7 +208,7 @@ def bare_turns(module: torch.nn.Module, setup: RunSetup) -> Callable[[], object]
 
 def turns(setup: RunSetup) -> Callable[[], object]:
     """Rounds of FedAvg, each from where the last one ended; everyone is scored first."""
-    problem, algorithm = setup.problem, setup.algorithm
+    problem, algorithm = setup.server.problem, setup.server.algorithm
     state = algorithm.init(problem)
 
     def turn() -> None:

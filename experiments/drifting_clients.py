@@ -69,8 +69,9 @@ def keys(changes: bool) -> dict[str, Any]:
 
 def without_givers(setup: RunSetup, told: bool) -> RunSetup:
     """A run in which givers never take part, and that knows of changes or does not."""
-    members = replace(setup.members, joins=dict.fromkeys(GIVERS, ROUNDS + 1))
-    return replace(setup, members=members if told else replace(members, handovers={}))
+    members = replace(setup.server.members, joins=dict.fromkeys(GIVERS, ROUNDS + 1))
+    members = members if told else replace(members, handovers={})
+    return replace(setup, server=replace(setup.server, members=members))
 
 
 def right(labels: Sequence[int], truth: Sequence[int], client: int) -> bool:

@@ -70,7 +70,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
     experiment = load_experiment({**keys, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}})
     with one_thread():
         setup = build_run(experiment)
-        problem = setup.problem
+        problem = setup.server.problem
         running: dict[str, Generator[Plan, PlanReply, State]] = {}
         played: dict[str, PlayedRound[Any]] = {}
         for called, table in algorithms.items():
@@ -79,7 +79,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
                 algorithm,
                 problem,
                 algorithm.init(problem),
-                setup.members.sample,
+                setup.server.members.sample,
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),
             )

@@ -135,7 +135,7 @@ class Server:
         """Play the rounds before, and record what everybody answers."""
         self._here = here
         setup = here.setup
-        self.states = [setup.algorithm.init(setup.problem)]
+        self.states = [setup.server.algorithm.init(setup.server.problem)]
         self.plans = list[Plan]()
         self.replies = list[dict[int, Recorded]]()
         for round in (1, ROUND, ROUND + 1):
@@ -147,9 +147,9 @@ class Server:
 
     def _plan(self, state: State) -> Plan:
         setup = self._here.setup
-        plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
+        plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
         asked = {"entropy": torch.ones(len(plan.cohort), dtype=torch.bool)}
-        evaluations = setup.algorithm.evaluations(setup.problem, state, setup.everyone)
+        evaluations = setup.server.algorithm.evaluations(setup.server.problem, state, setup.everyone)
         return replace(plan, evaluations=evaluations, client_stats=asked)
 
     def _recorded(self, plan: Plan, run: str) -> dict[int, Recorded]:
@@ -180,9 +180,9 @@ class Server:
     def decided(self, report: Report, round: int = ROUND) -> State:
         """The state that follows from a report."""
         setup, plan = self._here.setup, self.plans[round - 1]
-        checked = validate(setup.problem.layout, plan, report)
+        checked = validate(setup.server.problem.layout, plan, report)
         sound = replace(checked.report, cohort=plan.cohort)
-        state, _, _ = decide(setup.algorithm, setup.problem, self.states[round - 1], sound)
+        state, _, _ = decide(setup.server.algorithm, setup.server.problem, self.states[round - 1], sound)
         assert isinstance(state, State)
         return state
 

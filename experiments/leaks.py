@@ -225,13 +225,14 @@ def _by_shadows(keys: Mapping[str, Any], size: int, seed: int) -> tuple[dict[str
 def _cost(setup: RunSetup, models: Tensor, options: Mapping[str, Any] = LINEAR["model"]) -> dict[str, Any]:
     """The mean accuracy of the clients with a model each (n, p), and the epsilon of the run; None without noise."""
     accuracy = mean(_accuracy(setup, model, client, options) for client, model in enumerate(models))
-    return {"accuracy": accuracy, "epsilon": None if setup.private is None else setup.private.amount.epsilon}
+    private = setup.server.private
+    return {"accuracy": accuracy, "epsilon": None if private is None else private.amount.epsilon}
 
 
 def _accuracy(setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]) -> float:
     """The accuracy of a model (p,) on a client's test samples."""
     network = _network(setup, options)
-    load_row(network, setup.problem.layout, model)
+    load_row(network, setup.server.problem.layout, model)
     inputs, labels = setup.client_data.samples(setup.client_data.test(client))
     with torch.no_grad():
         return float((network(inputs).argmax(dim=1) == labels).double().mean())
@@ -251,10 +252,10 @@ def _play(keys: Mapping[str, Any], rounds: int | None = None) -> tuple[RunSetup,
     with one_thread():
         setup = build_run(experiment)
         steps = play_rounds(
-            setup.algorithm,
-            setup.problem,
-            setup.algorithm.init(setup.problem),
-            setup.members.sample,
+            setup.server.algorithm,
+            setup.server.problem,
+            setup.server.algorithm.init(setup.server.problem),
+            setup.server.members.sample,
             stop=lambda state: state.round >= last,
             observe=lambda done: played.__setitem__(slice(None), [done]),
             upload=setup.simulate_upload,
@@ -268,7 +269,7 @@ def _confidence(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The scaled confidence of a model (p,) on a client's training samples, and on its test samples."""
     network = _network(setup, options)
-    load_row(network, setup.problem.layout, model)
+    load_row(network, setup.server.problem.layout, model)
     data = setup.client_data
     return _of_network(network, data, data.train(client)), _of_network(network, data, data.test(client))
 
@@ -315,7 +316,7 @@ def membership_by_method(seed: int) -> dict[str, Any]:
         networks = []
         for client in range(20):
             network = _network(setup)
-            load_row(network, setup.problem.layout, sent[int((result.updates.clients == client).nonzero())])
+            load_row(network, setup.server.problem.layout, sent[int((result.updates.clients == client).nonzero())])
             networks.append(network)
         found[f"{name}, sent"] = asdict(_of_clients(networks, setup.client_data))
     return found
@@ -335,10 +336,10 @@ def membership_by_least_size(seed: int) -> dict[str, Any]:
         for least in LEAST_SIZES:
             keys = {**UNEVEN, "seed": seed, "algorithm": algorithm, "privacy": {"min_cluster": least}}
             setup, played = _play(keys)
-            assert setup.problem.truth is not None
+            assert setup.server.problem.truth is not None
             models = played.state.models[played.state.labels]
             seen = [_confidence(setup, models[client], client) for client in range(20)]
-            sizes = setup.problem.truth.bincount()[setup.problem.truth]
+            sizes = setup.server.problem.truth.bincount()[setup.server.problem.truth]
             outcome: dict[str, Any] = {"clusters": len(played.state.models)}
             for which, chosen in (("small", sizes < max(LEAST_SIZES)), ("large", sizes >= max(LEAST_SIZES))):
                 clients = chosen.nonzero().flatten().tolist()
@@ -365,7 +366,7 @@ def label_mix_with_noise(seed: int) -> dict[str, Any]:
             truth = (counts / counts.sum(dim=1, keepdim=True)).double().numpy()
             updates = played.report.results[TRAIN].updates.of(torch.arange(KNOWN + ASKED))
             clean = updates if clean is None else clean
-            head = setup.problem.layout.spans[-1]
+            head = setup.server.problem.layout.spans[-1]
             attacks = [
                 _regressed(torch.cat([known[:KNOWN, columns], updates[KNOWN:, columns]]), truth)
                 for columns in (slice(None), head)
@@ -387,7 +388,7 @@ def label_mix(seed: int) -> dict[str, Any]:
         for sender, table in SENDERS.items():
             setup, played = _play({**MIXED, "seed": seed, "algorithm": table}, round)
             data = setup.client_data
-            layout = setup.problem.layout
+            layout = setup.server.problem.layout
             result = played.report.results[TRAIN]
             counts = torch.stack([data.labels(data.train(c)).bincount(minlength=10) for c in range(KNOWN + ASKED)])
             truth = (counts / counts.sum(dim=1, keepdim=True)).double().numpy()

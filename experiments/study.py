@@ -195,7 +195,7 @@ def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequenc
         runs = dict[RunKey, ActiveRun]()
         for variant, each in experiments.items():
             devices = LocalStores(setup.clients)
-            own = replace(setup, algorithm=each.algorithm_of(), clients=devices)
+            own = replace(setup, server=replace(setup.server, algorithm=each.algorithm_of()), clients=devices)
             steps = run_steps(each, own, folders[variant])
             runs[RunKey(seed, variant)] = ActiveRun(steps, devices, setup.clients)
         lockstep = Lockstep(runs)

@@ -64,8 +64,9 @@ def with_stage(setup: RunSetup, name: str, method: str = "none") -> RunSetup:
     algorithm = algorithm_from(name, EAGER.get(name, {}))
     personal = personal_from(method, METHODS.get(method, {}))
     if personal is not None:
-        personal.check(setup.problem, algorithm)
-    return replace(setup, algorithm=with_personal_stage(algorithm, personal), personal=personal)
+        personal.check(setup.server.problem, algorithm)
+    server = replace(setup.server, algorithm=with_personal_stage(algorithm, personal), personal=personal)
+    return replace(setup, server=server)
 
 
 def refused(setup: RunSetup, name: str, method: str) -> bool:
@@ -79,7 +80,7 @@ def refused(setup: RunSetup, name: str, method: str) -> bool:
 
 def play(setup: RunSetup, ask: Ask | None = None, rounds: int = 3) -> Played:
     """A few rounds in which some clients are not asked, then the stage with everyone."""
-    problem, algorithm = setup.problem, setup.algorithm
+    problem, algorithm = setup.server.problem, setup.server.algorithm
     setup.clients.store.restore({})
     reports = list[Report]()
     plans = list[Plan]()

@@ -18,6 +18,7 @@ from fedstrata.runner.build import build_run
 from fedstrata.runner.run import run_experiment
 from fedstrata.runner.traffic import traffic
 from test_every_algorithm import EAGER
+from turns import first_plan_of
 
 LAYOUT = Layout(
     (
@@ -230,17 +231,17 @@ def test_local_noise_is_added_before_the_compression(tmp_path: Path) -> None:
     """So that epsilon holds: whatever is made of a noisy update is as private."""
     privacy = {"kind": "local", "noise_multiplier": 0.5}
     setup = build_run(load_experiment({**KEYS, "privacy": privacy, "network": KINDS["top_k"]}))
-    plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
+    plan = first_plan_of(setup)
     sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
-    assert bool(((sent != 0).sum(dim=1) == -(-setup.problem.layout.p // 10)).all())
+    assert bool(((sent != 0).sum(dim=1) == -(-setup.server.problem.layout.p // 10)).all())
 
 
 def test_byzantine_clients_send_what_fits_into_the_form(tmp_path: Path) -> None:
     attack = {"kind": "noise", "share": 0.25}
     setup = build_run(load_experiment({**KEYS, "attack": attack, "network": KINDS["top_k"]}))
-    plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
+    plan = first_plan_of(setup)
     sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
-    assert int((sent != 0).sum(dim=1).max()) == -(-setup.problem.layout.p // 10)
+    assert int((sent != 0).sum(dim=1).max()) == -(-setup.server.problem.layout.p // 10)
 
 
 def test_a_memory_and_central_noise_exclude_each_other(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_few_rounds_move_the_models_or_what_devices_keep(case: Case) -> None:
 
 
 def test_only_what_is_uploaded_comes_back(case: Case) -> None:
-    layout = case.plain.problem.layout
+    layout = case.plain.server.problem.layout
     for turn in case.scarce + case.eventful:
         assert turn.report.results.keys() == turn.plan.tasks.keys()
         for name, result in turn.report.results.items():
@@ -179,12 +179,12 @@ def test_the_same_seed_gives_the_same_bits(case: Case) -> None:
 def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
     """Nothing but the state and the report decides, and neither is changed: all may be told again."""
     setting = case.busy
-    state = setting.algorithm.init(setting.problem)
+    state = setting.server.algorithm.init(setting.server.problem)
     for turn in case.eventful:
-        state, _ = setting.members.apply_events(state, state.round + 1)
-        plan = setting.algorithm.plan(setting.problem, state, turn.cohort)
+        state, _ = setting.server.members.apply_events(state, state.round + 1)
+        plan = setting.server.algorithm.plan(setting.server.problem, state, turn.cohort)
         assert same(state, turn.before) and same(plan, turn.plan)
-        state, notes = setting.algorithm.update(setting.problem, state, turn.report)
+        state, notes = setting.server.algorithm.update(setting.server.problem, state, turn.report)
         assert same(state, turn.after) and same(notes, turn.diagnostics)
 
 
@@ -203,7 +203,7 @@ def test_an_empty_report_changes_no_model_and_no_label(case: Case) -> None:
     nobody = torch.empty(0, dtype=torch.int64)
     setting = case.busy
     for turn in case.eventful:
-        after, _ = setting.algorithm.update(setting.problem, turn.before, only(turn.report, nobody))
+        after, _ = setting.server.algorithm.update(setting.server.problem, turn.before, only(turn.report, nobody))
         assert torch.equal(after.models, turn.before.models) and torch.equal(after.nodes, turn.before.nodes)
         placed = turn.before.labels >= 0
         assert torch.equal(after.labels[placed], turn.before.labels[placed])
@@ -212,9 +212,9 @@ def test_an_empty_report_changes_no_model_and_no_label(case: Case) -> None:
 def test_nobody_honest_is_rejected_and_no_decision_is_taken_back(case: Case) -> None:
     for turns, setting in ((case.scarce, case.plain), (case.eventful, case.busy)):
         for turn in turns:
-            checked = validate(setting.problem.layout, turn.plan, turn.report)
+            checked = validate(setting.server.problem.layout, turn.plan, turn.report)
             assert checked.rejected == () and checked.report is turn.report
-            after, _, events = decide(setting.algorithm, setting.problem, turn.before, turn.report)
+            after, _, events = decide(setting.server.algorithm, setting.server.problem, turn.before, turn.report)
             assert same(after, turn.after) and events == []
 
 
@@ -222,7 +222,7 @@ def test_a_report_may_come_in_any_order(case: Case) -> None:
     setting = case.busy
     order = torch.randperm(CLIENTS + 1, generator=torch.Generator().manual_seed(1))
     for turn in case.eventful:
-        again, _ = setting.algorithm.update(setting.problem, turn.before, only(turn.report, order))
+        again, _ = setting.server.algorithm.update(setting.server.problem, turn.before, only(turn.report, order))
         assert same(again, turn.after)
 
 
@@ -249,7 +249,7 @@ def test_newcomers_are_placed_and_whoever_left_trains_no_more(case: Case) -> Non
 
 
 def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
-    problem, devices = case.plain.problem, case.plain.clients.store
+    problem, devices = case.plain.server.problem, case.plain.clients.store
     width = [4 * (span.stop - span.start) for span in problem.layout.spans]
     facts = {"classes": 1, "entropy": 1, "subspaces": 10 * SINGULAR_VECTORS * 64, "units": 1}
     for turn in case.scarce + case.eventful:
@@ -273,7 +273,7 @@ def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
 
 def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
     """Whatever the bytes do not count is spoilt, and every client still answers the same."""
-    setting, layout = case.busy, case.busy.problem.layout
+    setting, layout = case.busy, case.busy.server.problem.layout
     for turn in (case.eventful[3], case.eventful[5]):
         for row, client in enumerate(turn.plan.cohort.tolist()):
             setting.clients.store.restore(turn.devices)
@@ -290,7 +290,7 @@ def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
 
 def declared(case: Case, rounds: int) -> Disclosure:
     """What the algorithm says that it discloses in so many rounds."""
-    found = disclosure_of(case.plain.algorithm, rounds)
+    found = disclosure_of(case.plain.server.algorithm, rounds)
     assert found is not None, "an algorithm without a method disclosure has no secure aggregation and no privacy"
     return found
 
@@ -312,10 +312,10 @@ def test_whoever_is_declared_to_need_sums_alone_decides_the_same_whatever_single
     if declaration.server_needs != "sums":
         pytest.skip("single updates decide, or none are sent")
     setting = case.plain
-    assert declaration.given_clusters == (len(setting.algorithm.init(setting.problem).models) > 1)
+    assert declaration.given_clusters == (len(setting.server.algorithm.init(setting.server.problem).models) > 1)
     for turn in case.scarce:
         report = with_means(turn.report)
-        after, _ = setting.algorithm.update(setting.problem, turn.before, report)
+        after, _ = setting.server.algorithm.update(setting.server.problem, turn.before, report)
         torch.testing.assert_close(after.models, turn.after.models, rtol=1e-4, atol=1e-5)
         assert same(replace(after, models=turn.after.models), turn.after)
 
@@ -359,7 +359,7 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
     if label in DRAWN or case.name in DRAWN:
         pytest.skip(DRAWN.get(label) or DRAWN[case.name])
     order = torch.randperm(CLIENTS, generator=torch.Generator().manual_seed(7))
-    clusters, algorithm = 0, case.plain.algorithm
+    clusters, algorithm = 0, case.plain.server.algorithm
     for plain, permuted in zip(*(pulled(algorithm, who) for who in (torch.arange(CLIENTS), order)), strict=True):
         labels, placed = plain.labels[order], permuted.labels >= 0
         assert torch.equal(labels >= 0, placed)
@@ -373,8 +373,8 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
 def test_no_model_is_moved_by_fewer_clients_than_the_least_size(name: str) -> None:
     """With a least size that nothing reaches, devices receive initial models only."""
     busy = CASES[name].busy
-    problem = replace(busy.problem, min_cluster=CLIENTS + 1)
-    turns = play(replace(busy, problem=problem), 6)
+    problem = replace(busy.server.problem, min_cluster=CLIENTS + 1)
+    turns = play(replace(busy, server=replace(busy.server, problem=problem)), 6)
     first = turns[0].plan.models
     initial = [*first, *(problem.fresh(draw) for draw in range(len(first), 4 * len(first)))]
     for turn in turns:

@@ -12,7 +12,7 @@ from fedstrata.flower.scaffold import node_keys
 from fedstrata.report.live import Pages
 from fedstrata.runner.export import _file_name
 
-EXAMPLES = 4_000
+EXAMPLES = 1_000
 HOSTILE = ("..", ".", "/", "\\", "\0", "%2e%2e", "%2f", "%00", "~", "$HOME", "`id`", ";", "|", "\n", "-rf", "*", "CON")
 """What names of files are made of by those who want to get out of a folder."""
 

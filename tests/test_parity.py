@@ -59,7 +59,7 @@ def play(setup: RunSetup, name: str, between: Callable[[], None] = lambda: None)
         between: done after every round.
     """
     algorithm = load_experiment({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
-    problem, clients, rates = setup.problem, setup.clients, load_experiment(KEYS).cohort
+    problem, clients, rates = setup.server.problem, setup.clients, load_experiment(KEYS).cohort
     clients.store.restore({})
     state, turns = algorithm.init(problem), list[tuple[Report, State]]()
     for round in range(1, KEYS["rounds"] + 1):

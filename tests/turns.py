@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedstrata.config import load_experiment
-from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
+from fedstrata.core import Algorithm, Diagnostics, Plan, Report, Rows, State, descends
 from fedstrata.runner.build import build_run
 from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
@@ -58,12 +58,12 @@ class Case:
     @cached_property
     def plain(self) -> RunSetup:
         """The federation as it is, all clients there from the beginning."""
-        return replace(_federation(eventful=False), algorithm=self.setting().algorithm)
+        return _with_algorithm(_federation(eventful=False), self.setting().server.algorithm)
 
     @cached_property
     def busy(self) -> RunSetup:
         """The federation in which something happens to the clients."""
-        return replace(_federation(eventful=True), algorithm=self.plain.algorithm)
+        return _with_algorithm(_federation(eventful=True), self.plain.server.algorithm)
 
     def setting(self, eventful: bool = False) -> RunSetup:
         """A new one."""
@@ -89,6 +89,17 @@ class Case:
         return play(self.busy, 9)
 
 
+def first_plan_of(setup: RunSetup, cohort: torch.Tensor | None = None) -> Plan:
+    """The first plan of a run, for some clients or for all."""
+    algorithm = setup.server.algorithm
+    problem = setup.server.problem
+    return algorithm.plan(problem, algorithm.init(problem), setup.everyone if cohort is None else cohort)
+
+
+def _with_algorithm(setup: RunSetup, algorithm: Algorithm[Any]) -> RunSetup:
+    return replace(setup, server=replace(setup.server, algorithm=algorithm))
+
+
 @cache
 def _federation(eventful: bool) -> RunSetup:
     """Data, network and engine are the same for every algorithm."""
@@ -99,7 +110,7 @@ def play(
     setup: RunSetup, rounds: int, fraction: float = 1.0, dropout: float = 0.0, start: State | None = None
 ) -> list[Turn]:
     """The turns of some rounds, from the beginning or from a state whose devices the setting has."""
-    problem, algorithm, members = setup.problem, setup.algorithm, setup.members
+    problem, algorithm, members = setup.server.problem, setup.server.algorithm, setup.server.members
     if start is None:
         setup.clients.store.restore({})
     state, turns = algorithm.init(problem) if start is None else start, list[Turn]()
@@ -137,7 +148,7 @@ def places(state: State) -> list[int]:
 def check(setup: RunSetup, state: State) -> None:
     """What holds after every round: finite models, labels that partition the clients, a tree that says the same."""
     tree, pending = state.tree, state.labels < 0
-    assert state.models.shape[1] == setup.problem.layout.p and bool(state.models.isfinite().all())
+    assert state.models.shape[1] == setup.server.problem.layout.p and bool(state.models.isfinite().all())
     assert torch.equal(pending, state.waiting >= 0), "a client is neither in a cluster nor pending, or both"
     assert [node.id for node in tree] == list(range(len(tree)))
     leaves = [node for node in tree if node.split is None]
@@ -152,8 +163,8 @@ def check(setup: RunSetup, state: State) -> None:
     for client in pending.nonzero().flatten().tolist():
         waits = int(state.waiting[client])
         assert any(descends(tree, leaf.id, waits) for leaf in leaves), f"client {client} waits where no leaf is left"
-    clients = setup.members.active(state.round)
-    evaluations = setup.algorithm.evaluations(setup.problem, state, clients)
+    clients = setup.server.members.active(state.round)
+    evaluations = setup.server.algorithm.evaluations(setup.server.problem, state, clients)
     assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations.values())
     assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations.values()), (
         "a client would use no model"

@@ -38,19 +38,19 @@ def train(
     setup: RunSetup, rounds: int = 3, fraction: float = 1.0
 ) -> tuple[State, list[Diagnostics], Mapping[str, Score]]:
     """The last state, the notes of all rounds, and the scores of the last models by evaluation."""
-    state, diagnostics = setup.algorithm.init(setup.problem), list[Diagnostics]()
+    state, diagnostics = setup.server.algorithm.init(setup.server.problem), list[Diagnostics]()
     for _ in range(rounds):
         cohort, _absent = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
-        report = setup.clients.run(setup.algorithm.plan(setup.problem, state, cohort))
-        state, note = setup.algorithm.update(setup.problem, state, report)
+        report = setup.clients.run(setup.server.algorithm.plan(setup.server.problem, state, cohort))
+        state, note = setup.server.algorithm.update(setup.server.problem, state, report)
         diagnostics.append(note)
     return state, diagnostics, score(setup, state)
 
 
 def score(setup: RunSetup, state: State) -> Mapping[str, Score]:
-    plan = setup.algorithm.plan(setup.problem, state, setup.everyone[:0])
+    plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone[:0])
     nobody = torch.zeros(len(plan.cohort), dtype=torch.bool)
-    evaluations = setup.algorithm.evaluations(setup.problem, state, setup.everyone)
+    evaluations = setup.server.algorithm.evaluations(setup.server.problem, state, setup.everyone)
     return setup.clients.run(replace(plan.only(nobody), tasks={}, evaluations=evaluations)).scores
 
 

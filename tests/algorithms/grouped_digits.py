@@ -20,6 +20,6 @@ def agreement(name: str, partition: dict[str, Any], local: dict[str, Any], round
     algorithm = {"name": name, **keys}
     setup = build_run(load_experiment({"data": data, "partition": partition, "local": local, "algorithm": algorithm}))
     state, _, _ = train(setup, rounds)
-    truth = setup.problem.truth
+    truth = setup.server.problem.truth
     assert truth is not None
     return ari(state.labels, truth)

@@ -12,25 +12,26 @@ from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import make_pending
 from fedstrata.errors import ExperimentError
 from fedstrata.testing import Scripted, play, toy_problem
+from turns import first_plan_of
 
 
 def test_a_client_alone_is_a_federation_of_one() -> None:
     """Client 3 trained alone equals FedAvg whose cohort is client 3 in every round."""
     alone, shared = federation("local"), federation("fedavg")
     train(alone)
-    state = shared.algorithm.init(shared.problem)
+    state = shared.server.algorithm.init(shared.server.problem)
     for _ in range(3):
-        report = shared.clients.run(shared.algorithm.plan(shared.problem, state, torch.tensor([3])))
-        state, _ = shared.algorithm.update(shared.problem, state, report)
+        report = shared.clients.run(shared.server.algorithm.plan(shared.server.problem, state, torch.tensor([3])))
+        state, _ = shared.server.algorithm.update(shared.server.problem, state, report)
     assert torch.allclose(device(alone, 3), state.models[0], atol=1e-6)
 
 
 def test_nothing_reaches_the_server() -> None:
     setting = federation("local")
-    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
+    plan = first_plan_of(setting)
     assert not setting.clients.run(plan).results["train"].updates.values.any()
     state, _, _ = train(setting)
-    assert torch.equal(state.models[0], setting.problem.fresh(0)) and state.round == 3
+    assert torch.equal(state.models[0], setting.server.problem.fresh(0)) and state.round == 3
 
 
 def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
@@ -38,9 +39,9 @@ def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
     state, _, _ = train(setting, rounds=1, fraction=0.5)
     rested = [client for client in range(CLIENTS) if not len(device(setting, client))]
     assert len(rested) == 3
-    own = setting.algorithm.evaluations(setting.problem, state, torch.tensor(rested))["client"]
-    plan = setting.algorithm.plan(setting.problem, state, setting.everyone[:0])
-    shared = replace(own, load_local=setting.problem.layout.nothing)
+    own = setting.server.algorithm.evaluations(setting.server.problem, state, torch.tensor(rested))["client"]
+    plan = setting.server.algorithm.plan(setting.server.problem, state, setting.everyone[:0])
+    shared = replace(own, load_local=setting.server.problem.layout.nothing)
     asked = replace(plan, tasks={}, evaluations={"own": own, "start": shared})
     scores = setting.clients.run(asked).scores
     assert torch.equal(scores["own"].loss, scores["start"].loss)
@@ -60,7 +61,7 @@ def test_a_probe_finds_nothing_to_measure(tmp_path: Path) -> None:
 
 def test_the_union_of_the_training_data_trains_one_model() -> None:
     setting = federation("centralized")
-    problem, algorithm = setting.problem, setting.algorithm
+    problem, algorithm = setting.server.problem, setting.server.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
     assert plan.cohort.tolist() == [CLIENTS] and plan.tasks["train"].candidates.tolist() == [[0]]
     report = setting.clients.run(plan)
@@ -86,7 +87,7 @@ def test_the_cohort_does_not_matter() -> None:
 @pytest.mark.parametrize(("steps", "batch"), [("epoch", 10), ("equal", 10 * CLIENTS)])
 def test_a_round_is_an_epoch_over_the_union_or_as_many_steps_as_one_client_makes(steps: str, batch: int) -> None:
     setting = federation("centralized", steps=steps)
-    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
+    plan = first_plan_of(setting)
     assert plan.tasks["train"].training.batch == batch
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 import torch
 from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
 
+from turns import first_plan_of
+
 
 def test_without_the_pull_a_personal_model_is_the_one_of_training_alone_bit_for_bit() -> None:
     ours, alone = federation("ditto", lam=0.0), federation("local")
@@ -15,7 +17,7 @@ def test_without_the_pull_a_personal_model_is_the_one_of_training_alone_bit_for_
 
 def test_a_personal_model_starts_from_the_first_global_model_that_its_client_receives() -> None:
     setting = federation("ditto", {"lr": 1e-12}, lam=0.0)
-    problem, algorithm = setting.problem, setting.algorithm
+    problem, algorithm = setting.server.problem, setting.server.algorithm
     state = algorithm.init(problem)
     moved = replace(state, models=state.models + 1.0, round=1)
     setting.clients.run(algorithm.plan(problem, state, torch.tensor([0])))
@@ -41,7 +43,7 @@ def test_a_strong_pull_holds_the_personal_models_near_to_the_global_one() -> Non
 
 def test_the_personal_model_may_train_longer() -> None:
     setting = federation("ditto", {"epochs": 2}, epochs=3)
-    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
+    plan = first_plan_of(setting)
     assert [fit.training.epochs for fit in plan.tasks.values()] == [2, 3]
     assert {fit.stream for fit in plan.tasks.values()} == {"train"}
 

@@ -66,9 +66,9 @@ def test_a_layer_with_another_buffer_is_shared() -> None:
 def test_batch_normalisation_stays_on_each_client_and_all_else_is_shared(keys: dict[str, Any]) -> None:
     setup: RunSetup = build_run(load_experiment(keys))
     state, notes, _ = train(setup)
-    layout = setup.problem.layout
+    layout = setup.server.problem.layout
     own = layout.columns(batch_norms(layout))
-    start = setup.problem.fresh(0)
+    start = setup.server.problem.fresh(0)
     assert torch.equal(state.models[0, own], start[own]), "the server never sees it"
     others = ~torch.isin(torch.arange(layout.p), own)
     assert bool((state.models[0, others] != start[others]).any())

@@ -11,6 +11,7 @@ from fedstrata.core import Problem, make_pending
 from fedstrata.errors import LayoutError
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
+from turns import first_plan_of
 
 
 def updates(*heads: float) -> torch.Tensor:
@@ -143,8 +144,8 @@ def test_it_finds_rotated_digits_by_the_head() -> None:
 
 def test_a_real_client_uploads_the_head_alone() -> None:
     setting = federation("fedclust")
-    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone)
+    plan = first_plan_of(setting)
     report = setting.clients.run(plan)
-    sent = traffic(setting.problem.layout, plan, report)
+    sent = traffic(setting.server.problem.layout, plan, report)
     assert (sent.down, sent.up) == (6 * 4 * PARAMETERS, 6 * 4 * HEAD)
     assert not report.results["signature"].updates.values[:, : PARAMETERS - HEAD].any()

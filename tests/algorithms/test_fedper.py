@@ -16,13 +16,16 @@ def test_with_all_layers_personal_it_is_training_alone_bit_for_bit() -> None:
     _, _, expected = train(alone, fraction=0.5)
     assert torch.equal(scores["client"].loss, expected["client"].loss)
     assert [device(ours, c).tolist() for c in range(CLIENTS)] == [device(alone, c).tolist() for c in range(CLIENTS)]
-    assert torch.equal(state.models[0], ours.problem.fresh(0))
+    assert torch.equal(state.models[0], ours.server.problem.fresh(0))
 
 
 def test_the_servers_head_stays_as_it_was_so_that_newcomers_start_from_it() -> None:
     setting = federation("fedper")
     state, _, _ = train(setting)
-    start, head = setting.problem.fresh(0), setting.problem.layout.columns(setting.problem.layout.select("head"))
+    start, head = (
+        setting.server.problem.fresh(0),
+        setting.server.problem.layout.columns(setting.server.problem.layout.select("head")),
+    )
     assert torch.equal(state.models[0, head], start[head]) and not torch.equal(state.models[0], start)
     heads = torch.stack([device(setting, client) for client in range(CLIENTS)])
     assert heads.shape == (CLIENTS, HEAD) and len(heads.unique(dim=0)) == CLIENTS
@@ -32,8 +35,8 @@ def test_an_absent_client_keeps_its_head() -> None:
     setting = federation("fedper")
     train(setting, rounds=1)
     before = device(setting, 0)
-    state = setting.algorithm.init(setting.problem)
-    setting.clients.run(setting.algorithm.plan(setting.problem, state, torch.tensor([1, 2])))
+    state = setting.server.algorithm.init(setting.server.problem)
+    setting.clients.run(setting.server.algorithm.plan(setting.server.problem, state, torch.tensor([1, 2])))
     assert torch.equal(device(setting, 0), before)
 
 

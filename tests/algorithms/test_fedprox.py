@@ -16,7 +16,7 @@ def test_the_pull_keeps_the_model_nearer_to_where_it_was() -> None:
     for mu in (0.0, 1.0, 5.0):
         setting = federation("fedprox", {"epochs": 3, "lr": 0.05}, mu=mu)
         state, _, _ = train(setting, rounds=1)
-        moves.append(float((state.models[0] - setting.problem.fresh(0)).norm()))
+        moves.append(float((state.models[0] - setting.server.problem.fresh(0)).norm()))
     assert moves[0] > moves[1] > moves[2] > 0
 
 

@@ -13,7 +13,7 @@ def test_without_a_head_it_is_fedavg_bit_for_bit() -> None:
 
 def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None:
     setting = federation("fedrep", {"epochs": 2}, head_epochs=3)
-    problem, algorithm = setting.problem, setting.algorithm
+    problem, algorithm = setting.server.problem, setting.server.algorithm
     plan = algorithm.plan(problem, algorithm.init(problem), setting.everyone)
     assert list(plan.tasks) == ["head", "train"]
     first, second = plan.tasks.values()
@@ -32,8 +32,8 @@ def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None
 def test_only_the_body_is_averaged() -> None:
     setting = federation("fedrep")
     state, _, _ = train(setting)
-    assert torch.equal(state.models[0, -HEAD:], setting.problem.fresh(0)[-HEAD:])
-    assert not torch.equal(state.models[0, :-HEAD], setting.problem.fresh(0)[:-HEAD])
+    assert torch.equal(state.models[0, -HEAD:], setting.server.problem.fresh(0)[-HEAD:])
+    assert not torch.equal(state.models[0, :-HEAD], setting.server.problem.fresh(0)[:-HEAD])
 
 
 def test_the_head_travels_once_and_the_body_every_round(tmp_path: Path) -> None:

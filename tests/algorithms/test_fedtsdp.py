@@ -84,11 +84,11 @@ def setting_of(scheme: dict[str, Any], clients: int = 8, server: dict[str, Any] 
 
 
 def rounds_of(setup: RunSetup, rounds: int, fraction: float = 1.0) -> tuple[State, list[Diagnostics]]:
-    state, diagnostics = setup.algorithm.init(setup.problem), list[Diagnostics]()
+    state, diagnostics = setup.server.algorithm.init(setup.server.problem), list[Diagnostics]()
     for round in range(rounds):
         cohort, _ = sample_cohort(0, round + 1, setup.everyone, fraction, 0.0)
-        report = setup.clients.run(setup.algorithm.plan(setup.problem, state, cohort))
-        state, note = setup.algorithm.update(setup.problem, state, report)
+        report = setup.clients.run(setup.server.algorithm.plan(setup.server.problem, state, cohort))
+        state, note = setup.server.algorithm.update(setup.server.problem, state, report)
         diagnostics.append(note)
     return state, diagnostics
 
@@ -411,31 +411,31 @@ def test_clients_of_two_classes_each_are_clustered() -> None:
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: float) -> None:
     setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
-    engine, layout, seen = setup.clients, setup.problem.layout, list[torch.Tensor]()
+    engine, layout, seen = setup.clients, setup.server.problem.layout, list[torch.Tensor]()
     assert isinstance(engine, Loop)
 
     def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         seen.append(models)
         return engine.predict(models, inputs)
 
-    problem, state = replace(setup.problem, predict=predict), setup.algorithm.init(setup.problem)
+    problem, state = replace(setup.server.problem, predict=predict), setup.server.algorithm.init(setup.server.problem)
     for round in range(1, 5):
         cohort, _ = sample_cohort(0, round, setup.everyone, fraction, 0.0)
-        plan = setup.algorithm.plan(problem, state, cohort)
-        state, _ = setup.algorithm.update(problem, state, engine.run(plan))
+        plan = setup.server.algorithm.plan(problem, state, cohort)
+        state, _ = setup.server.algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):
             held = engine.store.read(client, before=round + 1)
             assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks["train"].load_local) if personal}
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
     assert any(plan.tasks["train"].load_local) and any(
-        setup.algorithm.evaluations(problem, state, setup.everyone)["client"].load_local
+        setup.server.algorithm.evaluations(problem, state, setup.everyone)["client"].load_local
     )
 
 
 def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> None:
     setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
-    problem, algorithm, layout = setup.problem, setup.algorithm, setup.problem.layout
+    problem, algorithm, layout = setup.server.problem, setup.server.algorithm, setup.server.problem.layout
     state = algorithm.init(problem)
     first = algorithm.plan(problem, state, setup.everyone)
     report = setup.clients.run(first)
@@ -464,7 +464,7 @@ def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str
         "radius1": 1.0,
     }  # all stay in one cluster
     setup = setting_of({"scheme": "iid"}, server=server, name="fedtsdp", **keys)
-    problem, algorithm, layout = setup.problem, setup.algorithm, setup.problem.layout
+    problem, algorithm, layout = setup.server.problem, setup.server.algorithm, setup.server.problem.layout
     state = algorithm.init(problem)
     for _ in range(4):
         plan = algorithm.plan(problem, state, setup.everyone)

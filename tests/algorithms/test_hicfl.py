@@ -616,16 +616,16 @@ def federation(name: str, **keys: Any) -> RunSetup:
 
 def trained(setup: RunSetup, state: Any, rounds: int) -> Any:
     for _ in range(rounds):
-        plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
-        state, _ = setup.algorithm.update(setup.problem, state, setup.clients.run(plan))
+        plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
+        state, _ = setup.server.algorithm.update(setup.server.problem, state, setup.clients.run(plan))
     return state
 
 
 @pytest.mark.parametrize("keys", [{"name": "hicfl"}, {"name": "cfl", "trigger": "stability"}])
 def test_epsilon_0_is_fedavg_bit_for_bit(keys: dict[str, Any]) -> None:
     setup, plain = federation(**keys, epsilon=0.0, rho=1.0), federation("fedavg")
-    state = trained(setup, setup.algorithm.init(setup.problem), 5)
-    average = trained(plain, FedAvg().init(plain.problem), 5)
+    state = trained(setup, setup.server.algorithm.init(setup.server.problem), 5)
+    average = trained(plain, FedAvg().init(plain.server.problem), 5)
     assert torch.equal(state.models, average.models) and torch.equal(state.labels, average.labels)
 
 
@@ -640,7 +640,7 @@ def test_a_run_that_stops_before_its_ending_goes_on_as_if_unbroken(ending: str, 
         "min_t_statistic": 0.0,
     }
     setup = federation("hicfl", **keys)
-    half = trained(setup, setup.algorithm.init(setup.problem), 5)
+    half = trained(setup, setup.server.algorithm.init(setup.server.problem), 5)
     save(tmp_path, half, {}, {})
     found = find_checkpoint(tmp_path, HiCFLState)
     assert found is not None

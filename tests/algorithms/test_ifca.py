@@ -191,8 +191,8 @@ def test_clients_find_the_true_groups_by_their_training_loss_unless_the_start_co
     for seed in range(3):
         setup = build_run(load_experiment({**experiment("ifca", {"epochs": 3}, k=2), "seed": seed}))
         state, diagnostics, _ = train(setup, rounds=8)
-        assert setup.problem.truth is not None
-        found.append(ari(state.labels, setup.problem.truth))
+        assert setup.server.problem.truth is not None
+        found.append(ari(state.labels, setup.server.problem.truth))
         collapsed = any(event["kind"] == "collapse" for note in diagnostics for event in note.events)
         assert collapsed == (len(state.labels.unique()) == 1)
     assert found.count(1.0) == 2  # the third start led astray, as k-means can be

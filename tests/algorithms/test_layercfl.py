@@ -223,11 +223,11 @@ def federation(scheme: str, **keys: Any) -> RunSetup:
 
 def train(setup: RunSetup, algorithm: Any, rounds: int, state: Any = None, fraction: float = 1.0) -> tuple[Any, Any]:
     """Play some rounds for real; the last state and all events."""
-    state, events = algorithm.init(setup.problem) if state is None else state, []
+    state, events = algorithm.init(setup.server.problem) if state is None else state, []
     for _ in range(rounds):
         cohort, _ = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
-        report = setup.clients.run(algorithm.plan(setup.problem, state, cohort))
-        state, diagnostics = algorithm.update(setup.problem, state, report)
+        report = setup.clients.run(algorithm.plan(setup.server.problem, state, cohort))
+        state, diagnostics = algorithm.update(setup.server.problem, state, report)
         events += [{"round": state.round, **event} for event in diagnostics.events]
     return state, events
 
@@ -270,13 +270,13 @@ def test_folds_are_trained_while_the_layer_is_scouted_and_halves_for_gamma() -> 
     gamma: Any
     for gamma, parts in ((0.5, ["", "AB", "AB", ""]), ("halves", ["AB", "ABAB", "ABAB", "AB"])):
         algorithm = LayerCFL(layers="auto", eps1=10.0, gamma=gamma)
-        state, plans = algorithm.init(setup.problem), []
+        state, plans = algorithm.init(setup.server.problem), []
         for _ in range(4):
-            plans.append(algorithm.plan(setup.problem, state, everyone))
-            state, _ = algorithm.update(setup.problem, state, setup.clients.run(plans[-1]))
+            plans.append(algorithm.plan(setup.server.problem, state, everyone))
+            state, _ = algorithm.update(setup.server.problem, state, setup.clients.run(plans[-1]))
         # In the first round nobody knows yet how many samples folds may have.
         assert ["".join(task.fold for task in list(plan.tasks.values())[1:]) for plan in plans] == parts
-        layout = setup.problem.layout
+        layout = setup.server.problem.layout
         fold = list(plans[1].tasks.values())[-1]
         assert (
             fold.upload == layout.everything and fold.max_samples is not None and fold.max_samples.tolist() == [35] * 12
@@ -309,12 +309,12 @@ def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
 
 def test_an_empty_report_while_scouting_changes_nothing_but_the_round() -> None:
     setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto")
-    state = algorithm.init(setup.problem)
+    state = algorithm.init(setup.server.problem)
     for round in (1, 2, 3):
-        report = setup.clients.run(algorithm.plan(setup.problem, state, torch.arange(0)))
-        state, _ = algorithm.update(setup.problem, state, report)
+        report = setup.clients.run(algorithm.plan(setup.server.problem, state, torch.arange(0)))
+        state, _ = algorithm.update(setup.server.problem, state, report)
         assert state.round == round and state.evidence is not None and state.evidence.by_layer is None
-    assert torch.equal(state.models, algorithm.init(setup.problem).models)
+    assert torch.equal(state.models, algorithm.init(setup.server.problem).models)
 
 
 def test_a_path_of_another_cluster_or_of_old_data_is_not_accumulated() -> None:

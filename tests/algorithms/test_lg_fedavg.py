@@ -24,7 +24,7 @@ def test_by_itself_it_shares_the_two_deepest_layers_and_keeps_at_least_one(depth
 def test_shallow_layers_differ_between_clients_and_deep_ones_are_averaged() -> None:
     setting = federation("lg_fedavg")
     state, _, _ = train(setting)
-    start = setting.problem.fresh(0)
+    start = setting.server.problem.fresh(0)
     assert torch.equal(state.models[0, :FIRST], start[:FIRST])
     assert not torch.equal(state.models[0, FIRST:], start[FIRST:])
     own = torch.stack([device(setting, client) for client in range(CLIENTS)])

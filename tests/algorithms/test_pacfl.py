@@ -123,11 +123,11 @@ def test_the_mean_angle_sees_more_than_where_subspaces_meet() -> None:
 
 def test_vectors_cost_their_bytes_once() -> None:
     setup = federation("pacfl")
-    state = setup.algorithm.init(setup.problem)
-    plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
+    state = setup.server.algorithm.init(setup.server.problem)
+    plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
     report = setup.clients.run(plan)
-    plain = traffic(setup.problem.layout, replace(plan, client_stats={}), replace(report, client_stats={}))
-    assert traffic(setup.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * SINGULAR_VECTORS * 64
+    plain = traffic(setup.server.problem.layout, replace(plan, client_stats={}), replace(report, client_stats={}))
+    assert traffic(setup.server.problem.layout, plan, report).up - plain.up == 6 * 4 * 10 * SINGULAR_VECTORS * 64
 
 
 def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
@@ -148,12 +148,12 @@ def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
 def test_the_angles_are_those_of_the_data_whatever_the_network(keys: dict[str, Any]) -> None:
     """The number of vectors was once read from the last linear layer: then others than those sent were compared."""
     setup = build_run(load_experiment({**experiment("pacfl"), **keys}))
-    state = setup.algorithm.init(setup.problem)
-    plan = setup.algorithm.plan(setup.problem, state, torch.arange(setup.problem.clients))
-    _, note = setup.algorithm.update(setup.problem, state, setup.clients.run(plan))
+    state = setup.server.algorithm.init(setup.server.problem)
+    plan = setup.server.algorithm.plan(setup.server.problem, state, torch.arange(setup.server.problem.clients))
+    _, note = setup.server.algorithm.update(setup.server.problem, state, setup.clients.run(plan))
     data = setup.client_data
     spans = []
-    for client in range(setup.problem.clients):
+    for client in range(setup.server.problem.clients):
         inputs = data.samples(data.train(client))[0].flatten(1)
         labels = data.labels(data.train(client))
         of_classes = [inputs[labels == label].T for label in range(10)]

@@ -482,13 +482,13 @@ def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(
 ) -> None:
     ours = federation("strata", local, alpha=1e-12, folds=4)
     theirs = federation("fedavg", local)
-    one, two = ours.algorithm.init(ours.problem), theirs.algorithm.init(theirs.problem)
+    one, two = ours.server.algorithm.init(ours.server.problem), theirs.server.algorithm.init(theirs.server.problem)
     for round in range(1, 6):
-        plan = ours.algorithm.plan(ours.problem, one, ours.everyone)
+        plan = ours.server.algorithm.plan(ours.server.problem, one, ours.everyone)
         assert len(plan.tasks.keys() - {OUTLIER_TASK}) == (1 if round in (1, 5) else 5)
-        one, _ = ours.algorithm.update(ours.problem, one, ours.clients.run(plan))
-        answer = theirs.clients.run(theirs.algorithm.plan(theirs.problem, two, theirs.everyone))
-        two, _ = theirs.algorithm.update(theirs.problem, two, answer)
+        one, _ = ours.server.algorithm.update(ours.server.problem, one, ours.clients.run(plan))
+        answer = theirs.clients.run(theirs.server.algorithm.plan(theirs.server.problem, two, theirs.everyone))
+        two, _ = theirs.server.algorithm.update(theirs.server.problem, two, answer)
         assert torch.equal(one.models, two.models)
 
 
@@ -497,7 +497,7 @@ def test_rotated_digits_are_told_apart_through_the_engine() -> None:
     keys = {"partition": {"scheme": "rotation", "groups": 2}, "local": {"lr": 0.3, "batch": 20}}
     setting = build_run(load_experiment({"data": data, **keys, "algorithm": {"name": "strata"}}))
     state, _, _ = train(setting, 7)
-    assert setting.problem.truth is not None and ari(state.labels, setting.problem.truth) == 1.0
+    assert setting.server.problem.truth is not None and ari(state.labels, setting.server.problem.truth) == 1.0
 
 
 def test_pending_clients_find_their_place_and_everyone_uses_the_model_of_its_cluster() -> None:
@@ -545,8 +545,8 @@ def test_a_personal_stage_makes_strata_compare_personal_models_unless_a_key_says
     assert Strata().with_personal_models().holdout_models == "personal"
     assert Strata(holdout_models="group").with_personal_models().holdout_models == "group"
     keys = {"data": {"name": "digits", "clients": 4, "samples": 40}, "algorithm": {"name": "strata"}}
-    plain: Any = build_run(load_experiment(keys)).algorithm
-    personal: Any = build_run(load_experiment({**keys, "personal": {"method": "best"}})).algorithm
+    plain: Any = build_run(load_experiment(keys)).server.algorithm
+    personal: Any = build_run(load_experiment({**keys, "personal": {"method": "best"}})).server.algorithm
     assert (plain.holdout_models, personal.holdout_models) == ("auto", "personal")
 
 

@@ -132,8 +132,8 @@ def test_its_statistics_are_those_of_the_clients(outside: Path) -> None:
     from class_shares import ask_for_shares  # type: ignore[import-not-found]  # a file of the page
 
     setup = build_run(load_experiment(outside / "headmeans.toml", ["engine.name=loop"]))
-    algorithm = setup.algorithm
-    plan = algorithm.plan(setup.problem, algorithm.init(setup.problem), torch.arange(4))
+    algorithm = setup.server.algorithm
+    plan = algorithm.plan(setup.server.problem, algorithm.init(setup.server.problem), torch.arange(4))
     rows = setup.clients.run(ask_for_shares(plan)).client_stats["class_shares:shares"]
     assert rows.clients.tolist() == [0, 1, 2, 3]
     _, labels = setup.client_data.samples(setup.client_data.train(2))

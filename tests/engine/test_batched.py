@@ -420,8 +420,9 @@ def setting_of(name: str, **local: Any) -> RunSetup:
 def batched_twin(setup: RunSetup, **options: Any) -> RunSetup:
     """The same federation on the batched engine."""
     assert isinstance(setup.clients, Loop)
-    engine = Vectorized(setup.clients._module, setup.problem.layout, setup.client_data, **options)
-    return replace(setup, clients=engine, problem=replace(setup.problem, predict=engine.predict))
+    engine = Vectorized(setup.clients._module, setup.server.problem.layout, setup.client_data, **options)
+    problem = replace(setup.server.problem, predict=engine.predict)
+    return replace(setup, clients=engine, server=replace(setup.server, problem=problem))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -119,8 +119,9 @@ def test_algorithms_decide_the_same(name: str) -> None:
     setup = setting_of(name)
     with SimulatedGPU():
         assert isinstance(setup.clients, Loop)
-        engine = Vectorized(setup.clients._module, setup.problem.layout, setup.client_data, device="cuda")
-        fast = play(replace(setup, clients=engine, problem=replace(setup.problem, predict=engine.predict)), 2)
+        engine = Vectorized(setup.clients._module, setup.server.problem.layout, setup.client_data, device="cuda")
+        server = replace(setup.server, problem=replace(setup.server.problem, predict=engine.predict))
+        fast = play(replace(setup, clients=engine, server=server), 2)
     slow = play(setup, 2)
     for one, other in zip(fast, slow, strict=True):
         assert torch.equal(one.after.labels, other.after.labels) and type(one.after.models) is Tensor

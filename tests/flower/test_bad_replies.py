@@ -19,7 +19,7 @@ from fedstrata.errors import EngineError
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.payload import Payload, encode
-from turns import same
+from turns import first_plan_of, same
 
 KEYS: dict[str, Any] = {
     "data": {"name": "digits", "clients": 4, "samples": 32, "test": 0.2},
@@ -158,7 +158,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
 def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
     """Two rounds of FedAvg; in the second, clients are scored and asked for a fact as well."""
     setting = here.setup
-    algorithm, problem = setting.algorithm, setting.problem
+    algorithm, problem = setting.server.algorithm, setting.server.problem
     state = algorithm.init(problem)
     for round in (1, 2):
         plan = algorithm.plan(problem, state, setting.everyone)
@@ -331,8 +331,8 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
 def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
     remote, _ = here.remote(RoundRules(min_reply_fraction=0.5))
     setting = here.setup
-    state = setting.algorithm.init(setting.problem)
-    report = remote.run(setting.algorithm.plan(setting.problem, state, setting.everyone))
+    state = setting.server.algorithm.init(setting.server.problem)
+    report = remote.run(setting.server.algorithm.plan(setting.server.problem, state, setting.everyone))
     assert report.results["train"].updates.clients.tolist() == [0, 1]
     assert remote.traffic.absent == dict.fromkeys((2, 3), "the first 2 had answered")
 
@@ -356,7 +356,7 @@ def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federati
 def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -> None:
     remote, grid = here.remote()
     setting = here.setup
-    plan = setting.algorithm.plan(setting.problem, setting.algorithm.init(setting.problem), setting.everyone[:0])
+    plan = first_plan_of(setting, setting.everyone[:0])
     assert same(remote.run(plan), setting.clients.run(plan)) and grid.asked == []
 
 
@@ -393,9 +393,11 @@ def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> No
 def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Federation) -> None:
     """A newcomer is not scored; were it alone, there would be no record of the round before."""
     setting = here.setup
-    state = setting.algorithm.init(setting.problem)
-    evaluations = setting.algorithm.evaluations(setting.problem, state, setting.everyone[:2])
-    plan = replace(setting.algorithm.plan(setting.problem, state, setting.everyone), evaluations=evaluations)
+    state = setting.server.algorithm.init(setting.server.problem)
+    evaluations = setting.server.algorithm.evaluations(setting.server.problem, state, setting.everyone[:2])
+    plan = replace(
+        setting.server.algorithm.plan(setting.server.problem, state, setting.everyone), evaluations=evaluations
+    )
     remote, grid = here.remote(RoundRules(deadline=5.0, max_attempts=2))
     del grid.devices[100], grid.devices[101]
     with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):

@@ -49,7 +49,7 @@ Here = tuple[dict[int, Device], Federation]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Here:
     found = federation(KEYS, tmp_path_factory.mktemp("devices"))
-    truth = found.setup.problem.truth
+    truth = found.setup.server.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in found.devices.values())
     members = Federation(keys, found.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)

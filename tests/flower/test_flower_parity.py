@@ -38,7 +38,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 def play(setup: RunSetup, ask: Ask, name: str) -> Iterator[tuple[Report, State]]:
     """A few rounds in which some clients are not asked and some of those asked do not answer."""
     algorithm = load_experiment({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
-    problem, state = setup.problem, algorithm.init(setup.problem)
+    problem, state = setup.server.problem, algorithm.init(setup.server.problem)
     for round in range(1, ROUNDS + 1):
         evaluations = algorithm.evaluations(problem, state, setup.everyone)
         cohort, absent = sample_cohort(problem.seed, round, setup.everyone, 0.8, 0.2)

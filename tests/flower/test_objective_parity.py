@@ -75,12 +75,12 @@ def keys_of(kind: str) -> dict[str, Any]:
 def play(setup: RunSetup, clients: Clients) -> Iterator[Report]:
     """Two rounds of IFCA, in which clients choose among models by their losses."""
     algorithm = load_experiment({"algorithm": {"name": "ifca", "k": 2}}).algorithm_of()
-    state = algorithm.init(setup.problem)
+    state = algorithm.init(setup.server.problem)
     for _ in range(2):
-        evaluations = algorithm.evaluations(setup.problem, state, setup.everyone) if state.round else {}
-        plan = replace(algorithm.plan(setup.problem, state, setup.everyone), evaluations=evaluations)
+        evaluations = algorithm.evaluations(setup.server.problem, state, setup.everyone) if state.round else {}
+        plan = replace(algorithm.plan(setup.server.problem, state, setup.everyone), evaluations=evaluations)
         report = clients.run(plan)
-        state, _ = algorithm.update(setup.problem, state, replace(report, cohort=plan.cohort))
+        state, _ = algorithm.update(setup.server.problem, state, replace(report, cohort=plan.cohort))
         yield report
 
 

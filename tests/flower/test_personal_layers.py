@@ -44,7 +44,7 @@ def fresh(here: Federation, tmp_path: Path) -> Federation:
 def play(here: Federation, ask: Callable[[Plan], Report], rounds: int = ROUNDS) -> Iterator[Report]:
     """Rounds of an algorithm with personal layers, everyone scored in each."""
     setting = here.setup
-    algorithm, problem, everyone = setting.algorithm, setting.problem, setting.everyone
+    algorithm, problem, everyone = setting.server.algorithm, setting.server.problem, setting.everyone
     state = algorithm.init(problem)
     for _ in range(rounds):
         evaluations = algorithm.evaluations(problem, state, everyone)

@@ -39,7 +39,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device], Federation]:
     made = federation(KEYS, tmp_path_factory.mktemp("devices"))
-    truth = made.setup.problem.truth
+    truth = made.setup.server.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in made.devices.values())
     return made.devices, Federation(keys, made.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)

@@ -29,6 +29,7 @@ from fedstrata.flower.sum_messages import SumRequest, write_sum_request
 from fedstrata.privacy.secure_sum import NOT_FINITE, SumTerms, summed_report
 from fedstrata.runner.result import Run
 from fedstrata.runner.run import run_experiment
+from turns import first_plan_of
 
 KEYS: dict[str, Any] = {
     "seed": 7,
@@ -58,7 +59,7 @@ def here(made: Federation, tmp_path: Path) -> Iterator[Federation]:
 
 
 def driven(here: Federation, out: Path, grid: Loopback | None = None, **changes: Any) -> Run:
-    truth = here.setup.problem.truth
+    truth = here.setup.server.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in here.devices.values())
     members = Members(keys, here.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0, max_samples=100)
@@ -84,7 +85,7 @@ def test_a_federation_has_the_bits_of_the_simulator(case: str, here: Federation,
     simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
     assert torch.equal(real.state.models, simulated.state.models)
     assert [record["events"] for record in real.rounds] == [record["events"] for record in simulated.rounds]
-    assert not torch.equal(real.state.models, here.setup.problem.fresh(0)[None].expand_as(real.state.models))
+    assert not torch.equal(real.state.models, here.setup.server.problem.fresh(0)[None].expand_as(real.state.models))
     if case == "fedavg":
         plain = run_experiment(load_experiment({**KEYS, **changes, "privacy": {}}), tmp_path / "plain", quiet=True)
         # Rounding moves the first mean by half a step, and training from there on moves the second a little more.
@@ -124,8 +125,10 @@ def test_noise_of_the_clients_is_added_before_the_sum(here: Federation, tmp_path
 
 def plan_of(here: Federation, round: int = 1) -> Plan:
     setup = here.setup
-    plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
-    evaluations = setup.algorithm.evaluations(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
+    plan = first_plan_of(setup)
+    evaluations = setup.server.algorithm.evaluations(
+        setup.server.problem, setup.server.algorithm.init(setup.server.problem), setup.everyone
+    )
     return replace(plan, round=round, evaluations=evaluations)
 
 
@@ -142,7 +145,7 @@ def losing(lost: Callable[[str, int], bool]) -> Callable[[Message, Message], lis
 def simulated(here: Federation, plan: Plan, stayed: list[int]) -> Report:
     """What the server should see when only these clients stay to the end."""
     only = plan.only(torch.isin(plan.cohort, torch.tensor(stayed)))
-    return summed_report(TERMS, here.setup.problem.layout, plan, here.setup.clients.run(only)).report
+    return summed_report(TERMS, here.setup.server.problem.layout, plan, here.setup.clients.run(only)).report
 
 
 @pytest.mark.parametrize("lost", [2, 3])
@@ -172,7 +175,7 @@ def test_whoever_is_lost_in_any_step_the_sum_is_that_of_the_others_or_there_is_n
 def test_a_round_without_a_sum_leaves_the_model_as_it_is(here: Federation, tmp_path: Path) -> None:
     grid = Loopback(dict(here.devices), losing(lambda step, client: step == "shares" and client < 3))
     run = driven(here, tmp_path / "real", grid)
-    assert torch.equal(run.state.models, here.setup.problem.fresh(0)[None])
+    assert torch.equal(run.state.models, here.setup.server.problem.fresh(0)[None])
     assert [event["kind"] for event in run.rounds[0]["events"]].count("no_sum") == 1
     assert run.rounds[0]["absent"] == list(range(N))
 
@@ -189,7 +192,7 @@ def test_the_server_gets_no_update_in_clear(here: Federation) -> None:
     clients, _ = here.remote(twist=note)
     counted = clients.run(plan).results[TRAIN].updates.clients.tolist()
     assert counted == [0, 1, 2, 3, 4]
-    columns = here.setup.problem.layout.columns(plan.tasks[TRAIN].upload)
+    columns = here.setup.server.problem.layout.columns(plan.tasks[TRAIN].upload)
     result = here.setup.clients.run(plan).results[TRAIN]
     for (step, client), reply in replies.items():
         arrays = {name: dict(group) for name, group in reply.content.array_records.items()}
@@ -263,10 +266,10 @@ def test_what_a_device_knows_of_a_sum_is_private_and_forgotten_afterwards(here: 
 def asked(here: Federation, config: RunConfig, extra: Payload | None = None, **changes: Any) -> str:
     """What a device says to a request for work."""
     plan = plan_of(here)
-    request = request_for(plan, 0, here.setup.problem.layout, ())
+    request = request_for(plan, 0, here.setup.server.problem.layout, ())
     device: Device = replace(here.devices[100], **changes)
-    payload = write_run_config(config, here.setup.problem.layout) | Payload({"client": {"key": device.key}})
-    payload = payload | write_request(request, here.setup.problem.layout) | (extra or Payload())
+    payload = write_run_config(config, here.setup.server.problem.layout) | Payload({"client": {"key": device.key}})
+    payload = payload | write_request(request, here.setup.server.problem.layout) | (extra or Payload())
     found = work(message_of(encode(payload)), device).content.config_records
     return str(found["failed.settings"]["reason"]) if "failed.settings" in found else ""
 

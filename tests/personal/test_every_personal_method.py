@@ -93,7 +93,9 @@ def test_the_batched_engine_does_the_same_but_for_rounding(method: str) -> None:
 def test_who_keeps_nothing_of_the_tuning_uses_the_model_that_it_had(name: str) -> None:
     """At a learning rate at which nothing moves, no share is better than none."""
     setup = with_stage(federation(), name, "best")
-    still = replace(setup, problem=replace(setup.problem, training=replace(setup.problem.training, lr=1e-30)))
+    problem = setup.server.problem
+    problem = replace(problem, training=replace(problem.training, lr=1e-30))
+    still = replace(setup, server=replace(setup.server, problem=problem))
     done = play(still)
     assert done.made is not None and all(choice.share == 0 and choice.epochs == 0 for choice in done.made.choices)
     last = done.reports[-len(done.plans) - 1].scores

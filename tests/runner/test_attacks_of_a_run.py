@@ -197,10 +197,10 @@ def test_the_success_rate_of_a_backdoor_counts_triggered_samples_of_other_classe
     setup = build_run(load_experiment({**TABLES, "algorithm": {"name": "oracle"}, "attack": attack}))
     assert setup.byzantine is not None
     # Model 0 calls everything class 3, as all but this bias is zero, and model 1 calls everything class 4.
-    models = torch.zeros(2, setup.problem.layout.p)
-    bias = setup.problem.layout.spans[-1]
+    models = torch.zeros(2, setup.server.problem.layout.p)
+    bias = setup.server.problem.layout.spans[-1]
     models[0, bias][3] = models[1, bias][4] = 1.0
-    state = replace(setup.algorithm.init(setup.problem), models=models)
+    state = replace(setup.server.algorithm.init(setup.server.problem), models=models)
     cluster = {client: int(client not in (*setup.byzantine.ids, 0, 9)) for client in range(10)}
     used = [ModelInUse(client, model, {}) for client, model in cluster.items()]
     told = backdoor_summary(setup, state, used, cluster)

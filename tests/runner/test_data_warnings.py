@@ -35,7 +35,7 @@ def built(file: Path, columns: Arrays, **data: object) -> RunSetup:
 def test_natural_has_a_client_for_each_value_unless_told_otherwise(file: Path) -> None:
     many = tuple(f"person {number:02d}" for number in range(30))
     setup = built(file, arrays(sites=many), unit="trial")
-    assert (setup.problem.clients, setup.names, setup.warnings) == (30, many, ())
+    assert (setup.server.problem.clients, setup.names, setup.warnings) == (30, many, ())
 
 
 def test_clients_that_are_left_out_are_named(file: Path) -> None:

@@ -236,11 +236,11 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
         "events": {"change": [{"round": 2, "client": 0, "takes_data_of": 3}]},
     }
     setup = build_run(load_experiment(keys))
-    assert setup.members.weights is not None
+    assert setup.server.members.weights is not None
     sizes = [len(setup.client_data.train(client)) for client in range(4)]
-    assert setup.members.weights(1).tolist() == sizes and len(set(sizes)) > 1
-    assert setup.members.weights(2).tolist() == [sizes[3], *sizes[1:]]
-    assert build_run(load_experiment({"data": {"clients": 4}})).members.weights is None
+    assert setup.server.members.weights(1).tolist() == sizes and len(set(sizes)) > 1
+    assert setup.server.members.weights(2).tolist() == [sizes[3], *sizes[1:]]
+    assert build_run(load_experiment({"data": {"clients": 4}})).server.members.weights is None
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def built(privacy: dict[str, Any], **tables: Any) -> RunSetup:
 
 def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
     steps = play_rounds(
-        setup.algorithm,
-        setup.problem,
-        setup.algorithm.init(setup.problem),
-        setup.members.sample,
+        setup.server.algorithm,
+        setup.server.problem,
+        setup.server.algorithm.init(setup.server.problem),
+        setup.server.members.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
         upload=setup.simulate_upload,
@@ -70,7 +70,10 @@ def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
 
 
 def test_delta_is_small_beside_the_number_of_clients() -> None:
-    few, many = built(CENTRAL).private, built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).private
+    few, many = (
+        built(CENTRAL).server.private,
+        built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).server.private,
+    )
     assert few is not None and many is not None
     assert few.amount.delta == many.amount.delta == 1e-5
 
@@ -89,7 +92,7 @@ def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tm
 
 def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
     """The rounds that are over had less noise than the same epsilon needs over more rounds."""
-    few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).private for rounds in (2, 4))
+    few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).server.private for rounds in (2, 4))
     assert few is not None and many is not None and few.amount.multiplier < many.amount.multiplier
     run(tmp_path / "run", {"kind": "central", "epsilon": 8.0}, rounds=2)
     with pytest.raises(
@@ -113,8 +116,8 @@ REFUSED = {"central": ["local", "centralized", "fedtsdp", "adacfl"], "local": ["
 def test_an_algorithm_of_ones_own_that_declares_what_it_discloses_is_private(kind: str) -> None:
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     own, fedavg = built(privacy, algorithm={"name": "own_algorithm:Declared"}), built(privacy)
-    assert own.private is not None and fedavg.private is not None
-    assert own.private.summary == fedavg.private.summary and own.private.coverage.decisions
+    assert own.server.private is not None and fedavg.server.private is not None
+    assert own.server.private.summary == fedavg.server.private.summary and own.server.private.coverage.decisions
     assert torch.equal(last_models(own), last_models(fedavg))
     with pytest.raises(
         ExperimentError, match=r"Undeclared': what an algorithm of your own sends and gives away is not"
@@ -134,7 +137,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
         assert name in REFUSED[kind]
         return
     assert name not in REFUSED[kind]
-    private = setup.private
+    private = setup.server.private
     assert private is not None and private.amount.epsilon > 0
     assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
 
@@ -147,16 +150,16 @@ def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
         setup = built({"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}, **algorithm)
     except ExperimentError:
         return
-    starts = torch.stack([setup.problem.fresh(number) for number in range(64)])
+    starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
     models = last_models(setup)
     assert bool(torch.cdist(models, starts).min(dim=1).values.le(1e-4).all())
 
 
 def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> None:
     noise = {"kind": "central", "noise_multiplier": 1.0}
-    poisson = built(noise, cohort={"fraction": 0.2, "sampling": "poisson"}).private
-    uniform = built(noise, cohort={"fraction": 0.2}).private
-    everyone = built(noise).private
+    poisson = built(noise, cohort={"fraction": 0.2, "sampling": "poisson"}).server.private
+    uniform = built(noise, cohort={"fraction": 0.2}).server.private
+    everyone = built(noise).server.private
     assert poisson is not None and uniform is not None and everyone is not None
     assert poisson.amount.epsilon < everyone.amount.epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
@@ -166,7 +169,7 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
 
 def test_clients_that_leave_are_not_drawn_from() -> None:
     events = {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}]}
-    private = built(CENTRAL, cohort={"fraction": 0.2}, events=events).private
+    private = built(CENTRAL, cohort={"fraction": 0.2}, events=events).server.private
     assert private is not None
     assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
 
@@ -180,16 +183,16 @@ def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_up
 
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     """Ten rounds have tests in 2, 3, 4, 6 and 9. After the first, outliers may send an update in every round."""
-    private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).private
+    private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).server.private
     assert private is not None and private.exposure.queries == 10 + 5
     assert not private.coverage.decisions
-    local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).private
+    local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).server.private
     assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
 
 
 @pytest.mark.parametrize("name", BY_SUMS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
-    private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).private
+    private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).server.private
     assert private is not None and private.exposure.queries == 4
 
 
@@ -197,8 +200,8 @@ def test_clients_send_one_update_in_each_round(name: str) -> None:
 def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dict[str, Any]) -> None:
     """Ten clients in four groups of two or three."""
     setup = built({**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
-    sizes = setup.algorithm.init(setup.problem).labels.bincount(minlength=4)
-    moved = (last_models(setup, rounds=1) != setup.problem.fresh(0)).any(dim=1)
+    sizes = setup.server.algorithm.init(setup.server.problem).labels.bincount(minlength=4)
+    moved = (last_models(setup, rounds=1) != setup.server.problem.fresh(0)).any(dim=1)
     assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
 
 
@@ -209,14 +212,14 @@ def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clust
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     for events, covered in (({}, True), ({"join": [{"round": 2, "clients": [3]}]}, name == "fedavg")):
-        private = built(privacy, **algorithm, events=events).private
+        private = built(privacy, **algorithm, events=events).server.private
         assert private is not None and private.coverage.decisions == covered
         assert covered != any("which model a client chooses" in each for each in private.coverage.not_covered)
 
 
 def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     def outside(privacy: dict[str, Any], **tables: Any) -> str:
-        private = built(privacy, **tables).private
+        private = built(privacy, **tables).server.private
         assert private is not None
         return ", ".join(private.coverage.not_covered)
 
@@ -234,7 +237,7 @@ def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
     found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
     assert [record["cohort"] for record in found.rounds] == [[]] * 4
-    assert not torch.equal(found.state.models, built({}).problem.fresh(0)[None])
+    assert not torch.equal(found.state.models, built({}).server.problem.fresh(0)[None])
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

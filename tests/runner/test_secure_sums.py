@@ -49,7 +49,7 @@ def test_the_refusal_names_the_algorithms_that_need_sums_alone() -> None:
 def test_algorithms_that_look_at_single_updates_are_refused(name: str) -> None:
     keys = {**KEYS, "algorithm": {"name": name, **({"personal": "linear1"} if name == "lg_fedavg" else {})}}
     if needs_sums_alone(name):
-        assert build_run(load_experiment(keys)).sums.secure
+        assert build_run(load_experiment(keys)).server.sums.secure
         return
     keys["data"] = {**KEYS["data"], "public": 20 if name in ("fedtsdp", "flis") else 0}
     with pytest.raises(ExperimentError, match=f"algorithm.name = '{name}': expected one of "):
@@ -98,7 +98,7 @@ def test_running_statistics_are_refused_where_they_are_sent() -> None:
 
 
 def test_a_third_may_drop_out_and_with_more_the_model_stays(tmp_path: Path) -> None:
-    start = build_run(load_experiment(KEYS)).problem.fresh(0)
+    start = build_run(load_experiment(KEYS)).server.problem.fresh(0)
     some = played(tmp_path / "some", cohort={"dropout": 0.33})
     assert not torch.equal(some.state.models[0], start) and not any(record["events"] for record in some.rounds)
     many = played(tmp_path / "many", cohort={"dropout": 0.5})

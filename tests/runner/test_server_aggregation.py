@@ -16,6 +16,7 @@ from fedstrata.runner.build import build_run
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
 from fedstrata.runner.run_setup import RunSetup
 from test_every_algorithm import EAGER
+from turns import first_plan_of
 
 
 def standstill(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
@@ -44,10 +45,10 @@ def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
 
 def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
     steps = play_rounds(
-        setup.algorithm,
-        setup.problem,
-        setup.algorithm.init(setup.problem),
-        setup.members.sample,
+        setup.server.algorithm,
+        setup.server.problem,
+        setup.server.algorithm.init(setup.server.problem),
+        setup.server.members.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
     )
@@ -58,7 +59,7 @@ def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_every_algorithm_averages_by_the_rule_of_the_experiment(name: str) -> None:
     setup = built("standstill", {"name": name, **EAGER.get(name, {})})
-    starts = torch.stack([setup.problem.fresh(number) for number in range(64)])
+    starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
     for model in last_models(setup, 4):
         assert bool((starts == model).all(dim=1).any()), "a model has moved"
 
@@ -66,24 +67,26 @@ def test_every_algorithm_averages_by_the_rule_of_the_experiment(name: str) -> No
 @pytest.mark.parametrize("average", ["model", "gradient"])
 def test_both_averages_of_ifca_use_it(average: str) -> None:
     setup = built("standstill", {"name": "ifca", "k": 2, "average": average})
-    assert torch.equal(last_models(setup, 2), torch.stack([setup.problem.fresh(0), setup.problem.fresh(1)]))
+    assert torch.equal(
+        last_models(setup, 2), torch.stack([setup.server.problem.fresh(0), setup.server.problem.fresh(1)])
+    )
 
 
 def first_updates(setup: RunSetup) -> Rows:
-    plan = setup.algorithm.plan(setup.problem, setup.algorithm.init(setup.problem), setup.everyone)
+    plan = first_plan_of(setup)
     return setup.clients.run(plan).results["train"].updates
 
 
 def test_fedavg_moves_by_the_median_of_the_updates() -> None:
     setup = built("median", {"name": "fedavg"})
     middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # of six clients
-    torch.testing.assert_close(last_models(setup, 1)[0], setup.problem.fresh(0) + middle.float())
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.server.problem.fresh(0) + middle.float())
 
 
 def test_the_keys_of_a_rule_reach_it() -> None:
     setup = built("trimmed_mean", {"name": "fedavg"}, byzantine_share=0.4)
     middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # two at each end
-    torch.testing.assert_close(last_models(setup, 1)[0], setup.problem.fresh(0) + middle.float())
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.server.problem.fresh(0) + middle.float())
 
 
 def test_buckets_are_averaged_before_the_rule() -> None:
@@ -102,7 +105,7 @@ def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
     honest = updates.values[1:].mean(dim=0)
     attacked = updates.values.clone()
     attacked[0] *= -20
-    moved = setup.problem.aggregation(
+    moved = setup.server.problem.aggregation(
         Rows(updates.clients, attacked), torch.ones(6), torch.zeros(6, dtype=torch.int64), 1
     )[0]
     assert torch.nn.functional.cosine_similarity(moved, honest, dim=0) > 0.3
@@ -126,7 +129,7 @@ def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, A
 
 
 def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:
-    assert built("mean", {"name": "fedavg"}).problem.aggregation is aggregation.weighted_mean
+    assert built("mean", {"name": "fedavg"}).server.problem.aggregation is aggregation.weighted_mean
     assert load_experiment({}).server.aggregation == "mean"
     with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, plain_mean, med"):
         load_experiment({"server": {"aggregation": "mode"}})

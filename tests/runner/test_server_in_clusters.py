@@ -54,11 +54,11 @@ def test_every_algorithm_moves_its_clusters_by_it_and_goes_on_after_a_stop(name:
 
 def test_each_true_group_has_moments_of_its_own() -> None:
     setup = build_run(experiment("oracle", {"optimizer": "momentum"}))
-    state: State = setup.algorithm.init(setup.problem)
+    state: State = setup.server.algorithm.init(setup.server.problem)
     for _ in range(2):
-        plan = setup.algorithm.plan(setup.problem, state, setup.everyone)
+        plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
         report = setup.clients.run(plan)
-        state, _ = setup.algorithm.update(setup.problem, state, report)
+        state, _ = setup.server.algorithm.update(setup.server.problem, state, report)
     assert state.server is not None
     assert state.server.nodes.tolist() == state.nodes.tolist() and len(state.nodes) == 2
     assert not torch.equal(state.server.first[0], state.server.first[1])

@@ -70,7 +70,7 @@ def test_every_engine_scores_the_same_samples() -> None:
     spread = build_run(load_experiment({**KEYS, "engine": {"name": "processes", "workers": 2}}))
     everyone = torch.arange(4)
     evaluation = Evaluation(everyone, torch.zeros(4, 1, dtype=torch.int64), (False,) * 4, split="validation")
-    models = setups[0].problem.fresh(0)[None]
+    models = setups[0].server.problem.fresh(0)[None]
     plan = Plan(2, 0, everyone[:0], models, evaluations={VALIDATION: evaluation})
     scores = [setup.clients.run(plan).scores[VALIDATION] for setup in (*setups, spread)]
     assert scores[0].samples.tolist() == [10] * 4

@@ -202,7 +202,7 @@ class _RunQueue:
         for name, experiment in experiments.items():
             try:
                 own = on_same_clients(setup, experiment)
-                own.algorithm.init(own.problem)
+                own.server.algorithm.init(own.server.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
         if not self._engines:
@@ -228,7 +228,7 @@ class _RunQueue:
         for experiment in {(_group_key(each), each.title): each for each in others}.values():
             same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
             # What else has another shape is tried when its data are read.
-            if not same_shape or objective_of(experiment) != setup.objective:
+            if not same_shape or objective_of(experiment) != setup.server.objective:
                 continue
             try:
                 problem = problem_of(experiment, form.shape, form.output_shape)
@@ -273,7 +273,7 @@ def _seeds_at_once(setup: RunSetup, runs: int) -> int:
         setup: The federation of one seed.
         runs: The number of runs of each seed.
     """
-    problem = setup.problem
+    problem = setup.server.problem
     if setup.engine.name != "batched":
         return 1
     numbers = setup.client_data.floats + runs * problem.clients * problem.layout.p

@@ -70,7 +70,7 @@ def init(
             copy_modules(experiment, place)
         paths = [node_data(folder, client) for client in clients]
         samples = export_client_data(setup, experiment.data.held_out_share, paths)
-        truth = () if setup.problem.truth is None else tuple(setup.problem.truth.tolist())
+        truth = () if setup.server.problem.truth is None else tuple(setup.server.problem.truth.tolist())
         public = export_public_data(setup, folder / "public.npz")
     held = [
         len(part(client))

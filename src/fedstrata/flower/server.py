@@ -236,7 +236,7 @@ def _run_setup(
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
         # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
-        **vars(replace(server, client_noise=None, sums=SumTerms())),
+        server=replace(server, client_noise=None, sums=SumTerms()),
         clients=clients,
         client_data=no_client_data(config),
         engine=experiment.engine.model_copy(update={"name": name, "device": device}),

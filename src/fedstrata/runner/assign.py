@@ -84,7 +84,7 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
 def _simulated(experiment: Experiment) -> tuple[Problem, Algorithm[Any]]:
     """The problem and the algorithm of a simulated run."""
     setup = build_run(experiment)
-    return setup.problem, setup.algorithm
+    return setup.server.problem, setup.server.algorithm
 
 
 def _run_on_devices(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any]]:

@@ -82,7 +82,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     normalised = None if public is None else dataset.normalise(public)
     problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
-        **vars(replace(server, problem=problem, members=members)),
+        server=replace(server, problem=problem, members=members),
         clients=clients,
         client_data=spec.client_data,
         engine=engine,
@@ -124,7 +124,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     """
     objective = objective_of(experiment)
     for key in ("loss", "metric", "transform"):
-        expected = getattr(setup.objective, key)
+        expected = getattr(setup.server.objective, key)
         if getattr(objective, key) != expected:
             raise ExperimentError(
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
@@ -132,11 +132,11 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
             )
     form = setup.client_data.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
-    own = setup.problem
+    own = setup.server.problem
     check_group_probes(experiment, truth_known=own.truth is not None)
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     members = _weighted(membership(experiment), experiment, setup.client_data)
-    return replace(setup, **vars(server_setup(experiment, problem, members)))
+    return replace(setup, server=server_setup(experiment, problem, members))
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:

@@ -47,7 +47,7 @@ def classify_test_samples(
         if model is not None and not own:
             shared.setdefault(model, []).append(client)
         elif model is not None:
-            row = with_local_tensors(state.models[model], own, setup.problem.layout.spans)
+            row = with_local_tensors(state.models[model], own, setup.server.problem.layout.spans)
             rows.append(_classify(setup, row, [client], [test[client]], change))
     for model, clients in shared.items():
         rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))

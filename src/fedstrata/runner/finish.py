@@ -52,11 +52,11 @@ def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Gene
     before = state.round + 1
     if not evaluations:
         return ModelsAtEnd(uses, {}, before, {})
-    choice = Choice.among(setup.problem, uses)
-    reply = yield Plan(before, setup.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+    choice = Choice.among(setup.server.problem, uses)
+    reply = yield Plan(before, setup.server.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
     chosen = choice.answers(reply.report)
     scores = reply.report.scores
-    if setup.personal is None or state.round < recorder.experiment.rounds:
+    if setup.server.personal is None or state.round < recorder.experiment.rounds:
         recorder.complete(state, scores)
         return ModelsAtEnd(uses, chosen, before, {})
     made = yield from make_personal(setup, state, uses, chosen, before + 1)
@@ -82,14 +82,14 @@ def finish_run(
         state: The state after the last round.
         last: What the clients use now.
     """
-    metric = setup.objective.metric_info
+    metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
     summary = {
         **_names(experiment),
         **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric),
         **_attack_summary(setup, folder, state, used, metric),
-        **({} if setup.private is None else {"privacy": setup.private.summary}),
+        **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **last.summary,
         "versions": versions(),
         "machine": machine(setup.engine.device),
@@ -98,7 +98,7 @@ def finish_run(
     classified = classify_test_samples(setup, state, used)
     folder.add_confusion(None if classified is None else confusion_of(classified))
     folder.add_right_samples({} if classified is None else right_samples(classified))
-    folder.finish(setup.problem.layout, state, summary)
+    folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)

@@ -68,7 +68,7 @@ class Step:
             raise InputError(f"cluster {node}: expected one of the clusters after round {self.round}, {known}")
         form = self._setup.client_data.sample_format
         network = network_factory(self._experiment, form)()
-        load_row(network, self._setup.problem.layout, self.state.models[nodes.index(node)])
+        load_row(network, self._setup.server.problem.layout, self.state.models[nodes.index(node)])
         return TrainedModel(network, form)
 
 

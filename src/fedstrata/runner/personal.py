@@ -50,11 +50,11 @@ def make_personal(
     Returns:
         What came out; None where the method has nothing to do after the rounds.
     """
-    method = setup.personal
+    method = setup.server.personal
     if method is None:
         return None
     last = _last_models(state, uses, chosen, round)
-    steps = method.after(setup.problem, last)
+    steps = method.after(setup.server.problem, last)
     cost = {"seconds": 0.0, "bytes_down": 0.0, "bytes_up": 0.0, "samples": 0.0}
     try:
         plan = next(steps)
@@ -67,11 +67,11 @@ def make_personal(
         choices: tuple[PersonalChoice, ...] = end.value
     if round == last.round:
         return None
-    own = replace(uses, load_local=setup.problem.layout.everything)
+    own = replace(uses, load_local=setup.server.problem.layout.everything)
     evaluations = {CLIENT: own}
     if setup.client_data.validates:
         evaluations[VALIDATION] = replace(own, split="validation")
-    reply = yield Plan(round, setup.problem.seed, uses.clients[:0], state.models, {}, evaluations)
+    reply = yield Plan(round, setup.server.problem.seed, uses.clients[:0], state.models, {}, evaluations)
     return PersonalModels(choices, own, round, reply.report.scores, cost)
 
 
@@ -96,7 +96,7 @@ def _last_models(state: State, uses: Evaluation, chosen: Mapping[int, int], roun
 def _add(cost: dict[str, float], setup: RunSetup, plan: Plan, reply: PlanReply) -> None:
     """Add what a plan took."""
     stored = partial(setup.clients.store.read, before=plan.round)
-    sent = traffic(setup.problem.layout, plan, reply.report, stored, setup.compression)
+    sent = traffic(setup.server.problem.layout, plan, reply.report, stored, setup.server.compression)
     cost["seconds"] += reply.seconds
     cost["bytes_down"] += sent.down + sent.buffers
     cost["bytes_up"] += sent.up

@@ -59,8 +59,8 @@ class Recorder:
         """The evaluations that the record of the last round waits for."""
         if self.record is None:
             return {}
-        clients = self.setup.members.scoring(state.round, last=state.round >= self.experiment.rounds)
-        wanted = self.setup.algorithm.evaluations(self.setup.problem, state, clients)
+        clients = self.setup.server.members.scoring(state.round, last=state.round >= self.experiment.rounds)
+        wanted = self.setup.server.algorithm.evaluations(self.setup.server.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
         return wanted
@@ -69,10 +69,10 @@ class Recorder:
         """Write the record of the last round with the scores of its models."""
         if self.record is None:
             return
-        objective = self.setup.objective
+        objective = self.setup.server.objective
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
         classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
-        diverging = divergence_of_loss(self.setup.problem.layout, scores[CLIENT].loss, classifies)
+        diverging = divergence_of_loss(self.setup.server.problem.layout, scores[CLIENT].loss, classifies)
         done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])
         said = objective.metric_info.text(done["acc_client"])
@@ -158,14 +158,14 @@ class Recorder:
         number = done.plan.round
         truth = self.setup.truth(number)
         probe = self.experiment.probe
-        layout = self.setup.problem.layout
+        layout = self.setup.server.problem.layout
         if probe.gap and truth is not None:
             measured = gaps(layout, done.plan, done.report, truth, probe.gap)
             if measured:
                 self.folder.add_gaps(number, measured)
         matrices = done.diagnostics.matrices
         if number in probe.rounds or not probe.rounds:
-            n = self.setup.problem.clients
+            n = self.setup.server.problem.clients
             matrices += client_matrices(layout, done.plan, done.report, n, probe.matrices, probe.layers)
         if matrices:
             self.folder.add_matrices(number, matrices)
@@ -177,17 +177,17 @@ class Recorder:
 
     def _proposals(self, done: PlayedRound[Any]) -> list[Metric]:
         """How right the bipartitions would be that the algorithm would make in a round."""
-        algorithm = self.setup.algorithm
+        algorithm = self.setup.server.algorithm
         truth = self.setup.truth(done.plan.round)
         if not self.experiment.probe.bipartition or truth is None or not isinstance(algorithm, ProposesSplits):
             return []
-        return bipartition_metrics(algorithm, self.setup.problem, done.changed, done.report, truth)
+        return bipartition_metrics(algorithm, self.setup.server.problem, done.changed, done.report, truth)
 
     def _clusters(self, state: State) -> dict[str, Any]:
         """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""
         pending = state.labels < 0
         nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
-        nodes[~torch.isin(self.setup.everyone, self.setup.members.active(state.round))] = -1
+        nodes[~torch.isin(self.setup.everyone, self.setup.server.members.active(state.round))] = -1
         return {
             "clusters": len(set(state.labels[~pending].tolist())),
             "labels": nodes.tolist(),
@@ -196,10 +196,10 @@ class Recorder:
 
     def _bytes(self, plan: Plan, report: Report) -> dict[str, int]:
         """The bytes of a round. The union of all data is no client: the samples are sent once, and no model ever."""
-        n = self.setup.problem.clients
+        n = self.setup.server.problem.clients
         if n in plan.cohort.tolist():
             data = self.setup.client_data.weight(n) if plan.round == 1 else 0
             return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
         stored = partial(self.setup.clients.store.read, before=plan.round)
-        sent = traffic(self.setup.problem.layout, plan, report, stored, self.setup.compression)
+        sent = traffic(self.setup.server.problem.layout, plan, report, stored, self.setup.server.compression)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}

@@ -49,7 +49,7 @@ def run_experiment(
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line, setup.names, setup.objective.metric_info)
+        progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info)
         for choice in setup.choices:
             line.keep(choice)
 
@@ -105,7 +105,7 @@ def with_baseline(
     folder = run.folder / BASELINE
     _run_baseline(reference, setup, folder, line, resume=resume, stop=stop)
     finished(folder)
-    metric = setup.objective.metric_info
+    metric = setup.server.objective.metric_info
     summary = add_baseline(run.folder, folder, metric)
     finished(run.folder)
     line.keep(gain_text(summary, metric))
@@ -132,7 +132,7 @@ def _run_baseline(
     name = f"{reference.algorithm.name} reference"
     line.keep(f"{name}: one model for all on the same clients, as report.baseline = true")
     own = replace(on_same_clients(setup, reference), clients=LocalStores(setup.clients))
-    progress = Progress(reference.rounds, line, setup.names, setup.objective.metric_info, name)
+    progress = Progress(reference.rounds, line, setup.names, setup.server.objective.metric_info, name)
     told = {f"WARNING: {warning}" for warning in setup.warnings}
 
     def tell(text: str) -> None:

@@ -15,10 +15,11 @@ from fedstrata.runner.server_setup import ServerSetup
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSetup(ServerSetup):
+class RunSetup:
     """What a run needs: its server, and the clients.
 
     Attributes:
+        server: What the server needs.
         clients: The engine, or the devices, that hold the data.
         client_data: The data of all clients.
         engine: The engine of the experiment, with the choice that "auto" led to.
@@ -32,6 +33,7 @@ class RunSetup(ServerSetup):
         uploads_are_decoded: Whether the reports of the clients are decompressed already, as those of real devices are.
     """
 
+    server: ServerSetup
     clients: Engine
     client_data: ClientData
     engine: EngineTable
@@ -47,7 +49,7 @@ class RunSetup(ServerSetup):
     @property
     def everyone(self) -> torch.Tensor:
         """All client ids, (n,)."""
-        return torch.arange(self.problem.clients)
+        return torch.arange(self.server.problem.clients)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -57,24 +59,25 @@ class RunSetup(ServerSetup):
 
     def simulate_upload(self, plan: Plan, report: Report) -> Report:
         """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
-        if self.client_noise is not None:
-            report = self.client_noise.of_report(plan, report)
+        if self.server.client_noise is not None:
+            report = self.server.client_noise.of_report(plan, report)
         if self.byzantine is not None:
             report = self.byzantine.corrupt(plan, report)
-        if self.compression is not None and not self.uploads_are_decoded:
+        if self.server.compression is not None and not self.uploads_are_decoded:
             # Nothing else fits into what travels, whoever sends it.
-            report = self.compression.of_report(plan, report, self.clients.store)
+            report = self.server.compression.of_report(plan, report, self.clients.store)
         return report
 
     def summed(self, plan: Plan, report: Report) -> Summed:
         """What the server sees of that, with secure aggregation."""
-        return summed_report(self.sums, self.problem.layout, plan, report) if self.sums.secure else Summed(report)
+        server = self.server
+        return summed_report(server.sums, server.problem.layout, plan, report) if server.sums.secure else Summed(report)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""
-        if self.problem.truth is None:
+        if self.server.problem.truth is None:
             return None
-        truth = self.problem.truth.clone()
-        for client, (since, other) in self.members.handovers.items():
+        truth = self.server.problem.truth.clone()
+        for client, (since, other) in self.server.members.handovers.items():
             truth[client] = truth[other if round >= since else client]
         return truth

@@ -106,14 +106,14 @@ def scan_experiment(
     algorithm = _ScannedFedAvg()
     with one_thread():
         setup = build_run(experiment.model_copy(update={"algorithm": fedavg}))
-        problem = setup.problem
+        problem = setup.server.problem
         for warning in setup.warnings:
             show(f"WARNING: {warning}")
         steps = play_rounds(
             algorithm,
             problem,
             algorithm.init(problem),
-            setup.members.sample,
+            setup.server.members.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
             upload=setup.simulate_upload,

@@ -61,7 +61,7 @@ def run_steps(
             cannot be.
         Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
     """
-    fresh = setup.algorithm.init(setup.problem)  # may refuse the experiment: nothing is made then
+    fresh = setup.server.algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
     root = root_folder(out)
     # A data set's own unit is written down, and so is that all samples are independent.
     independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
@@ -71,11 +71,11 @@ def run_steps(
         folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
         state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume)
         folder.add_data(data_record(setup))
-        folder.add_metric(setup.objective.metric_info)
+        folder.add_metric(setup.server.objective.metric_info)
         for warning in setup.warnings:
             tell(f"WARNING: {warning}")
-        if setup.private is not None:
-            tell(setup.private.line)
+        if setup.server.private is not None:
+            tell(setup.server.private.line)
         with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
 
             def recorded(done: Mapping[str, Any], state: State) -> None:
@@ -84,13 +84,13 @@ def run_steps(
 
             recorder = Recorder(resolved, setup, folder, record, recorded, tell, trains_on)
             state = yield from play_rounds(
-                setup.algorithm,
-                setup.problem,
+                setup.server.algorithm,
+                setup.server.problem,
                 state,
-                setup.members.sample,
+                setup.server.members.sample,
                 stop=lambda state: state.round >= experiment.rounds or stop(),
                 observe=recorder.write,
-                apply_events=setup.members.apply_events,
+                apply_events=setup.server.members.apply_events,
                 evaluate=recorder.evaluations,
                 upload=setup.simulate_upload,
                 summed=setup.summed,

@@ -55,8 +55,8 @@ class Choice:
 
 def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     """The models that the clients would use that take part at the end of a run."""
-    clients = setup.members.active(state.round)
-    return setup.algorithm.evaluations(setup.problem, state, clients)[CLIENT]
+    clients = setup.server.members.active(state.round)
+    return setup.server.algorithm.evaluations(setup.server.problem, state, clients)[CLIENT]
 
 
 class ModelInUse(NamedTuple):
@@ -102,7 +102,7 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequenc
         used: The model of each client.
     """
     nodes = state.nodes.tolist()
-    tensors = setup.problem.layout.tensors
+    tensors = setup.server.problem.layout.tensors
     shapes = {spec.name: spec.shape for spec in tensors}
     clients = list[UsedModel]()
     personal = dict[int, dict[str, torch.Tensor]]()
