@@ -257,6 +257,19 @@ def test_algorithms_and_seeds_can_be_added_to_a_comparison(tmp_path: Path) -> No
     assert [left(run.folder) for run in more.runs] == [left(run.folder) for run in whole.runs]
 
 
+def test_a_comparison_that_goes_on_without_some_algorithm_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ["rounds=1"]
+    compare(tmp_path / "all", ("fedavg", "ditto"), seeds=[0, 1], sets=sets)
+    fs.compare(KEYS, ("fedavg",), out=tmp_path / "all", seeds=[0, 1], resume=True, sets=sets)
+    said = capsys.readouterr().err
+    assert "the table will be without ditto with seed 0, ditto with seed 1, which this comparison does not" in said
+    assert (tmp_path / "all" / "ditto-0" / "summary.json").exists()
+    fs.compare(KEYS, ("fedavg", "ditto"), out=tmp_path / "all", seeds=[0, 1], resume=True, sets=sets)
+    assert "without" not in capsys.readouterr().err
+
+
 def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, update, plan = compare(tmp_path / "whole"), Ditto.update, AdaCFL.plan
 

@@ -26,7 +26,7 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison import COLUMNS
+from fedstrata.report.comparison import COLUMNS, read_document
 from fedstrata.runner.problem import objective_of
 
 _SCORE_BYTES = 512 * 2**20
@@ -75,6 +75,21 @@ def conclude(
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
+
+
+def earlier_runs(out: Path, experiments: Sequence[Experiment]) -> list[str]:
+    """The runs in the table of a comparison that none of its experiments names any more, each in a few words.
+
+    Args:
+        out: The folder of the comparison.
+        experiments: The experiments with which it goes on.
+    """
+    try:
+        runs = read_document(out).runs
+    except RecordError:
+        return []
+    named = {folder_of(out, each) for each in experiments}
+    return [f"{run.algorithm} with seed {run.seed}" for run in runs if out / run.folder not in named]
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:

@@ -1,5 +1,6 @@
 """Comparisons of several runs: what their folder holds, its words, and its page."""
 
+from fedstrata.report.comparison.folder import read_document
 from fedstrata.report.comparison.page import build_comparison, write_comparison_page
 from fedstrata.report.comparison.schema import Difference, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.words import (
@@ -23,6 +24,7 @@ __all__ = [
     "choice_text",
     "difference_text",
     "pair_table",
+    "read_document",
     "result_text",
     "run_warnings",
     "titles",

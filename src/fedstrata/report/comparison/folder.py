@@ -47,13 +47,26 @@ def read_comparison(folder: Path) -> ComparisonFolder:
     Raises:
         RecordError: When the folder holds no ``comparison.json``, or one of another version.
     """
+    document = read_document(folder)
+    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
+    algorithms = _read_algorithms(folder, document.runs, notes)
+    runs = _read_runs(folder, document.runs, notes)
+    return ComparisonFolder(document, algorithms, runs, tuple(notes))
+
+
+def read_document(folder: Path) -> Document:
+    """Read ``comparison.json`` in the folder of a comparison.
+
+    Raises:
+        RecordError: When there is none, or one of another version.
+    """
     path = folder / _FILE
     damaged = f"{path} is damaged or of another version"
     try:
         refuse_links(folder, [_FILE])
         raw = read_file(path, _MAX_BYTES)
         parse_json(raw)  # refuses what no JSON reader accepts, such as infinity
-        document = Document.model_validate_json(raw)
+        return Document.model_validate_json(raw)
     except FileNotFoundError:
         raise RecordError(f"{folder} holds no {_FILE}; name the folder of a finished `fedstrata compare`") from None
     except ValidationError as error:
@@ -62,10 +75,6 @@ def read_comparison(folder: Path) -> ComparisonFolder:
         raise RecordError(f"{damaged} ({place}: {first['msg'].lower()}); compare the runs again") from None
     except ValueError as error:
         raise RecordError(f"{damaged} ({error}); compare the runs again") from None
-    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
-    algorithms = _read_algorithms(folder, document.runs, notes)
-    runs = _read_runs(folder, document.runs, notes)
-    return ComparisonFolder(document, algorithms, runs, tuple(notes))
 
 
 def _read_algorithms(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict[str, Mapping[str, Any]]:
