@@ -236,3 +236,14 @@ def test_what_is_no_comparison_is_refused_in_one_line(tmp_path: Path, both: Comp
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(RecordError, match=r"comparison\.json is damaged or .* \(differences: field required\)"):
         comparison.build_comparison(both.folder)
+
+
+def test_attackers_and_noise_are_told_where_figures_would_be_misread_without(both: Comparison) -> None:
+    plain = page(both.folder)
+    assert "whom all figures include" not in plain and "privacy" not in plain.partition("<table")[0]
+    file = both.folder / "comparison.json"
+    document = json.loads(file.read_text())
+    document["experiment"] |= {"attack": {"kind": "sign_flip"}, "privacy": {"kind": "local"}}
+    file.write_text(json.dumps(document))
+    told = page(both.folder).partition("<table")[0]
+    assert "sign_flip by some clients, whom all figures include" in told and "local" in told

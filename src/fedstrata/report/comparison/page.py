@@ -96,13 +96,18 @@ def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
-    """Return the experiment in a few names."""
+    """Return the experiment in a few names, and what its figures would be misread without."""
+    attack = document.setting("attack", "kind")
+    if attack == "none":
+        attack = ""
     found = [
         ("clients", document.setting("data", "clients")),
         ("partition", document.setting("partition", "scheme")),
         ("model", document.setting("model", "name")),
         ("rounds", str(document.experiment.get("rounds", ""))),
         ("seeds", ", ".join(map(str, document.seeds))),
+        ("attack", attack and f"{attack} by some clients, whom all figures include"),
+        ("privacy", "" if document.setting("privacy", "kind") == "none" else document.setting("privacy", "kind")),
     ]
     return [(name, value) for name, value in found if value]
 
