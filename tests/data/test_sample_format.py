@@ -51,6 +51,9 @@ def test_features_of_a_table_are_taken_by_their_names() -> None:
         assert torch.equal(TABLE.tensor_of(given), expected)
     with pytest.raises(DataError, match=r"expected the columns age, dose, weight, found no 'dose'"):
         TABLE.tensor_of({"age": [1.0], "weight": [70.0]})
+    twice = pa.table([[1.0], [0.5], [70.0], [2.0]], names=["age", "dose", "weight", "age"])
+    with pytest.raises(DataError, match=r"expected one column 'age', found 2; leave out the others"):
+        TABLE.tensor_of(twice)
 
 
 TOKENS = SampleFormat((2,), "int64", (), (), classes=2)

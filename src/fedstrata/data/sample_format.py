@@ -80,7 +80,7 @@ class SampleFormat:
             The samples, (samples, *shape), of this format's type.
 
         Raises:
-            DataError: When they have another shape, a feature is missing, pixels are expected and other numbers are
+            DataError: When they have another shape, a feature is missing or there twice, pixels are expected and other numbers are
                 found, or a number is not finite, or no token.
         """
         names = _column_names(samples)
@@ -88,6 +88,9 @@ class SampleFormat:
             missing = [name for name in self.feature_names if name not in names]
             if missing:
                 raise DataError(f"expected the columns {', '.join(self.feature_names)}, found no {missing[0]!r}")
+            twice = [name for name in self.feature_names if names.count(name) > 1]
+            if twice:
+                raise DataError(f"expected one column {twice[0]!r}, found {names.count(twice[0])}; leave out the others")
             samples = [samples[name] for name in self.feature_names]
             samples = np.stack([np.asarray(column) for column in samples], axis=1)
         try:
