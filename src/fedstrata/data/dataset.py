@@ -97,7 +97,7 @@ class Dataset:
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
             label = int(self.labels[row])
-            raise DataError(f"{self.name}: sample {row} has label {label}; expected 0 to {self.classes - 1}")
+            raise DataError(f"{self.name}: sample {row} has label {label}; {expected_classes(label, self.classes)}")
         channels = 0 if self.holds_tokens else self.inputs.shape[1]
         if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0:
             raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
@@ -394,6 +394,12 @@ def numbers_as_names(labels: Tensor) -> tuple[tuple[str, ...], Tensor]:
     """
     numbers, places = labels.unique(return_inverse=True)
     return tuple(map(str, numbers.tolist())), places
+
+
+def expected_classes(label: int, classes: int) -> str:
+    """What was expected of a label that is no class, and what to do where it was not meant as one."""
+    hint = "; if numbers shall be learned, write them with a decimal point" if label < 0 else ""
+    return f"expected 0 to {classes - 1}{hint}"
 
 
 def check_class_count(classes: int, place: str) -> None:

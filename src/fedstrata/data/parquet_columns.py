@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedstrata.data.dataset import check_class_count, check_sample_size, finite_float32
+from fedstrata.data.dataset import check_class_count, check_sample_size, expected_classes, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
@@ -258,7 +258,7 @@ def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple
         wrong = (labels < 0) | (labels >= classes)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise chunk.error(row, f"holds class {labels[row]}; expected 0 to {classes - 1}")
+            raise chunk.error(row, f"holds class {labels[row]}; {expected_classes(int(labels[row]), classes)}")
         parts.append(labels)
     if not parts:
         raise DataError(f"{files[0]} has no rows")
