@@ -80,8 +80,8 @@ class SampleFormat:
             The samples, (samples, *shape), of this format's type.
 
         Raises:
-            DataError: When they have another shape, a feature is missing or there twice, pixels are expected and other numbers are
-                found, or a number is not finite, or no token.
+            DataError: When they have another shape, a feature is missing or there twice, pixels are expected and other
+                numbers are found, or a number is not finite, or no token.
         """
         names = _column_names(samples)
         if self.feature_names and names is not None:
@@ -90,7 +90,8 @@ class SampleFormat:
                 raise DataError(f"expected the columns {', '.join(self.feature_names)}, found no {missing[0]!r}")
             twice = [name for name in self.feature_names if names.count(name) > 1]
             if twice:
-                raise DataError(f"expected one column {twice[0]!r}, found {names.count(twice[0])}; leave out the others")
+                times = names.count(twice[0])
+                raise DataError(f"expected one column {twice[0]!r}, found {times}; leave out the others")
             samples = [samples[name] for name in self.feature_names]
             samples = np.stack([np.asarray(column) for column in samples], axis=1)
         try:
