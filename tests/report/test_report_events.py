@@ -18,6 +18,7 @@ from fedstrata.report.events import event_text
         ({"kind": "multi_round", "node": 0}, "are trained beside one for all for some rounds, and compared then"),
         ({"kind": "multi_round_given_up", "node": 0}, "too few clients answered, or a model diverged"),
         ({"kind": "drifted", "clients": [1]}, "as when data change; all models are offered in the next round"),
+        ({"kind": "reset", "clients": [1]}, "they start from the shared ones again"),
         ({"kind": "join", "clients": [1]}, ""),
     ],
 )

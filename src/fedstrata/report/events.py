@@ -32,6 +32,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "multi_round": _multi_round_text,
         "multi_round_given_up": _ended_multi_round_text,
         "no_sum": _no_sum_text,
+        "reset": _reset_text,
         "cut_updates": _cut_updates_text,
     }
     text = texts.get(str(event.get("kind")))
@@ -100,6 +101,11 @@ def _ended_multi_round_text(event: Mapping[str, Any]) -> str:
 def _drift_text(event: Mapping[str, Any]) -> str:
     """Return why clients are offered the models of all clusters."""
     return "updates have suddenly become much longer, as when data change; all models are offered in the next round"
+
+
+def _reset_text(event: Mapping[str, Any]) -> str:
+    """Why clients have lost the tensors of their own."""
+    return "training with tensors of their own gave numbers that are not finite; they start from the shared ones again"
 
 
 def _no_sum_text(event: Mapping[str, Any]) -> str:

@@ -96,7 +96,7 @@ class Recorder:
         number = done.plan.round
         cohort = done.sample.cohort.tolist()
         spoilt = list(store.spoilt(number))
-        reset = {"kind": "reset", "clients": spoilt, "why": "training with their own tensors went astray"}
+        reset = {"kind": "reset", "clients": spoilt}
         self.record = {
             "round": number,
             **self._clusters(done.state),
