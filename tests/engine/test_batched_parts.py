@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,6 +174,53 @@ def test_networks_with_other_values_of_a_fixed_buffer_do_not_compute_the_same() 
         return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
 
     assert identity([1.0, 0.0, 1.0]) == identity([1.0, 0.0, 1.0]) != identity([1.0, 1.0, 0.0])
+
+
+class Described(nn.Module):
+    """A network that computes with things that are no parameters and no buffers."""
+
+    def __init__(self, **things: object) -> None:
+        super().__init__()
+        self.fc = nn.Linear(36, 3)
+        vars(self).update(things)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.fc(inputs.flatten(1))
+        return logits
+
+
+def identity_of(network: nn.Module) -> str:
+    return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(torch.tensor(1.0), torch.tensor(10.0)), ({"scale": 1}, {"scale": 10}), ((1, [2]), (1, [3]))],
+)
+def test_networks_that_hold_other_things_do_not_compute_the_same(one: object, other: object) -> None:
+    assert identity_of(Described(a=one)) == identity_of(Described(a=one)) != identity_of(Described(a=other))
+
+
+def test_networks_of_which_something_cannot_be_described_are_batched_with_none() -> None:
+    def scaled(scale: float) -> nn.Module:
+        class Scaled(Described):
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return scale * super().forward(inputs)
+
+        return Scaled()
+
+    def hooked() -> nn.Module:
+        network = Described()
+        network.fc.register_forward_hook(lambda layer, given, found: 2 * found)
+        return network
+
+    def with_function() -> nn.Module:
+        return Described(a=lambda number: number)
+
+    makers: tuple[Callable[[], nn.Module], ...] = (with_function, partial(scaled, 1.0), hooked)
+    for make in makers:
+        assert identity_of(make()) != identity_of(make())
+    assert identity_of(Described(a=torch.tanh)) == identity_of(Described(a=torch.tanh))
 
 
 def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy
 from fedstrata.core import Evaluation, LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop, client_data
+from fedstrata.engine.optimizer import stepper
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ContractError
+from fedstrata.errors import ContractError, ExperimentError
 from fedstrata.models import layout_of, load_row, make, row_of
 from fedstrata.randomness import generator
 
@@ -441,3 +442,59 @@ def test_batches_are_the_same_however_many_are_normalised_at_a_time(monkeypatch:
     for (inputs, targets), (others, other_targets) in zip(*found, strict=True):
         assert torch.equal(inputs, others) and inputs.stride() == others.stride()
         assert torch.equal(targets, other_targets)
+
+
+class InPlace(nn.Module):
+    """A network that changes its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(36, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inputs -= 0.5
+        logits: torch.Tensor = self.fc(inputs.flatten(1))
+        return logits
+
+
+def test_a_network_that_changes_its_input_does_not_change_that_of_the_next_model() -> None:
+    module = InPlace()
+    layout = layout_of(module)
+    row = row_of(module, layout)
+    client_data = ClientData(dataset(12), partition_of([8]), seed=0)
+    for engine in (Loop(module, layout, client_data), Vectorized(module, layout, client_data)):
+        inputs = torch.ones(2, 1, 6, 6)
+        first, second = engine.predict(torch.stack([row, row]), inputs)
+        assert torch.equal(first, second) and bool((inputs == 1).all())
+
+
+def test_a_loss_without_a_gradient_is_one_line() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(36, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.fc(inputs.flatten(1)).detach()
+            return logits
+
+    module = Detached()
+    layout = layout_of(module)
+    engine = Loop(module, layout, ClientData(dataset(12), partition_of([8]), seed=0))
+    with pytest.raises(
+        ExperimentError, match="expected a loss with a gradient for the weights of Detached, found none"
+    ):
+        engine.run(plan_of(row_of(module, layout)[None], fit_of(layout, [[0]])))
+
+
+@pytest.mark.parametrize("training", [LocalTraining(momentum=0.9), LocalTraining(clip_norm=1.0)])
+def test_sparse_gradients_of_an_embedding_are_as_dense_ones(training: LocalTraining) -> None:
+    ends = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        table = nn.Embedding(5, 2, sparse=sparse)
+        step = stepper([table.weight], [table.weight.detach().clone()], training, 0.0)
+        for _ in range(2):
+            step(torch.autograd.grad(table(torch.tensor([1, 1, 3])).square().sum(), [table.weight]))
+        ends.append(table.weight.detach().clone())
+    assert torch.equal(*ends)

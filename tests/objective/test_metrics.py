@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedstrata.objective import METRICS
+from fedstrata.objective import METRICS, Objective
 from fedstrata.objective.metrics import mistakes
 
 LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]])
@@ -77,6 +77,15 @@ def test_padded_tokens_are_not_counted() -> None:
 def test_how_wrong_a_number_is_is_bounded() -> None:
     errors = mistakes(torch.tensor([[0.0], [1.0], [1e30]]), torch.tensor([[0.5], [0.5], [0.5]]))
     assert errors[:2].tolist() == pytest.approx([0.2, 0.2]) and 0 <= float(errors.nan_to_num(1.0).max()) <= 1
+
+
+def test_what_outputs_mean_does_not_depend_on_the_batch() -> None:
+    """Errors of .1 are .01 / 1.01 for numbers, whether the others are 0 and 1 or not; soft labels are labels."""
+    outputs, targets = torch.tensor([[0.1], [0.9]]), torch.tensor([[0.0], [1.0]])
+    assert Objective("mse").mistakes(outputs, targets).tolist() == pytest.approx([0.01 / 1.01] * 2)
+    soft = torch.tensor([[0.1], [0.9]])
+    assert Objective("bce").mistakes(torch.tensor([[-2.0], [3.0]]), soft).tolist() == [0.0, 0.0]
+    assert Objective("bce").metric_of(torch.tensor([[2.0], [3.0]]), soft) == 0.5
 
 
 def test_a_model_that_overflowed_has_a_finite_metric() -> None:

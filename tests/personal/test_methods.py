@@ -228,6 +228,14 @@ def test_runs_that_differ_in_the_personal_method_are_put_into_one_table(tmp_path
         assert label.startswith(f"oracle personal.method=best personal.epochs={epochs}")
 
 
+def test_best_without_a_prior_is_chosen_by_each_client_alone(tmp_path: Path) -> None:
+    table = {"method": "best", "prior": "none"}
+    run = fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / "run", quiet=True)
+    choices = run.summary["personal"]["clients"]
+    assert len(choices) == KEYS["data"]["clients"] > 2
+    assert all(0 <= each["share"] <= 1 for each in choices)
+
+
 def replace_table(keys: dict[str, Any], name: str) -> Any:
     """The experiment of one run of a comparison."""
     table = dict(keys["algorithms"][name])

@@ -25,7 +25,7 @@ class Problem:
         clients: The number of clients, n.
         seed: The seed of the run.
         rounds: The number of rounds of the run; None where it has no end.
-        training: The local training of round 1.
+        training: The local training before any schedule.
         lr_schedule: How the learning rate changes from round to round.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from fedstrata.core.server_optimizer import ServerMoments
@@ -162,16 +162,7 @@ def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
     Returns:
         A state of that class.
     """
-    return kind(
-        models=state.models,
-        labels=state.labels,
-        nodes=state.nodes,
-        waiting=state.waiting,
-        round=state.round,
-        tree=state.tree,
-        server=state.server,
-        **parts,
-    )
+    return kind(**{each.name: getattr(state, each.name) for each in fields(State)}, **parts)
 
 
 def make_pending(state: StateT, clients: Sequence[int], node: int | None = None) -> StateT:

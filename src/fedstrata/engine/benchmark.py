@@ -18,6 +18,7 @@ from fedstrata.engine.registry import DEVICES, ENGINES
 from fedstrata.engine.vectorized import why_not_vectorized
 from fedstrata.errors import FedstrataError
 from fedstrata.models import layout_of, row_of
+from fedstrata.objective.named import in_user_code
 
 _MIN_SECONDS = 10.0
 """Seconds on one core below which a run is not worth a benchmark: starting processes takes some of them."""
@@ -112,7 +113,7 @@ def choose_engine(
     if len(candidates) == 1:
         return first, _reason(first, "there is no other on this device")
     sizes = [len(spec.client_data.train(client)) for client in cohort.tolist()]
-    expected = _seconds_per_round(spec, training, sizes) * rounds
+    expected = _seconds_per_round(spec, training, cohort, sizes) * rounds
     if expected < _MIN_SECONDS:
         return first, _reason(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
     plan, steps = _benchmark_plan(spec, training, cohort)
@@ -167,10 +168,13 @@ def _first_tensor(output: object) -> Tensor | None:
     return next((found for found in map(_first_tensor, parts) if found is not None), None)
 
 
-def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, sizes: Sequence[int]) -> float:
-    """An estimate of the seconds that one core needs for clients with so many samples."""
-    inputs, _ = spec.client_data.samples(spec.client_data.train(0)[:1])
-    flops = 3 * _operations(spec.network().eval(), inputs)  # the backward pass takes twice as many as the forward pass
+def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, cohort: Tensor, sizes: Sequence[int]) -> float:
+    """An estimate of the seconds that one core needs for clients (m,) with so many samples, m."""
+    # Two samples, as some networks do not take one.
+    inputs, _ = spec.client_data.samples(spec.client_data.train(int(cohort[0]))[:2])
+    network = spec.network().eval()
+    operations = in_user_code(f"the network {type(network).__name__}", _operations, network, inputs) / len(inputs)
+    flops = 3 * operations  # the backward pass takes twice as many as the forward pass
     samples = sum(map(training.samples_seen, sizes))
     return samples * flops / _FLOPS_PER_SECOND + sum(map(training.steps_of, sizes)) * _SECONDS_PER_STEP
 
@@ -182,7 +186,7 @@ def _benchmark_plan(spec: SimulationSpec, training: LocalTraining, cohort: Tenso
     most = _BENCHMARK_STEPS * training.batch
     held = [len(spec.client_data.train(client)) for client in cohort.tolist()]
     sizes = [min(size, most) if most else size for size in held]
-    count = int(_BENCHMARK_SECONDS * m / _seconds_per_round(spec, training, sizes))
+    count = int(_BENCHMARK_SECONDS * m / _seconds_per_round(spec, training, cohort, sizes))
     places = torch.linspace(0, m - 1, min(m, max(count, 1))).long()
     module = spec.network()
     layout = layout_of(module)

@@ -21,7 +21,13 @@ def client_stats_of(plan: Plan, client_data: ClientData) -> dict[str, Rows]:
             clients = plan.cohort[asked]
             fold = "B" if name == "units" else "all"
             data = (client_data.train(client, fold, plan.round) for client in clients.tolist())
-            stats[name] = Rows(clients, torch.stack([client_stat(name, client_data, index) for index in data]))
+            rows = [client_stat(name, client_data, index) for index in data]
+            if len(widths := {len(row) for row in rows}) > 1:
+                raise ContractError(
+                    f"expected the statistic {name!r} to have as many numbers for every client, found "
+                    f"{' and '.join(map(str, sorted(widths)))}"
+                )
+            stats[name] = Rows(clients, torch.stack(rows))
     return stats
 
 
@@ -84,7 +90,14 @@ def own_stat(name: str, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
         raise ContractError(
             f"expected the statistic {name!r} to be a function that can be imported: {error}"
         ) from error
-    row = torch.as_tensor(in_user_code(f"the statistic {name!r}", function, inputs, labels, classes)).float()
+    found = in_user_code(f"the statistic {name!r}", function, inputs, labels, classes)
+    try:
+        row = torch.as_tensor(found).float()
+    # What torch raises about anything that is no array of numbers.
+    except (TypeError, ValueError, RuntimeError):
+        raise ContractError(
+            f"expected the statistic {name!r} to be a row of numbers, (q,), found {type(found).__name__}"
+        ) from None
     if row.ndim != 1 or not len(row):
         raise ContractError(f"expected the statistic {name!r} to be a row of numbers, (q,), found {tuple(row.shape)}")
     return row

@@ -55,7 +55,7 @@ class ClientStore:
         return tuple(sorted({client for client, values in saved if values is not None and not values.isfinite().all()}))
 
     def write(self, client: int, round: int, tensors: Mapping[int, torch.Tensor]) -> None:
-        """Save tensors of a round, and forget what an interrupted run saved in this round or later."""
+        """Save tensors of a round, and forget what an interrupted run saved of them in this round or later."""
         own = self._kept.setdefault(client, {})
         for tensor, values in tensors.items():
             versions = own.get(tensor, {})

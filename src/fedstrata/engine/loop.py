@@ -29,9 +29,9 @@ from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
 from fedstrata.engine.plain_networks import plain_network
+from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
-from fedstrata.objective.metrics import mistakes
 from fedstrata.objective.named import in_user_code
 from fedstrata.randomness import generator, seed_of
 
@@ -112,7 +112,8 @@ class Loop:
             load_row(self._module, self._layout, row)
             self._module.eval()
             with torch.inference_mode():
-                yield self._applied(inputs.to(self._device))
+                # A copy: the network may change its input in place, such as by ReLU(inplace=True).
+                yield self._applied(inputs.to(self._device, copy=True))
 
     def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order. Only what it stores passes from one task to the next."""
@@ -233,6 +234,11 @@ class Loop:
             # Left after every step: autocast keeps what it made of weights, which then move.
             with self._autocast():
                 loss = self._objective.loss_of(self._applied(inputs), targets)
+            if not loss.requires_grad:
+                raise ExperimentError(
+                    f"local.loss = {self._objective.loss!r}: expected a loss with a gradient for the weights of "
+                    f"{type(self._module).__name__}, found none; do not detach what it is computed from"
+                )
             return torch.autograd.grad(loss, moving, materialize_grads=True)
 
         ordinary = self._precision == "float32" and self._objective.classifies and self._client_data.has_classes
@@ -298,7 +304,7 @@ class Loop:
         with torch.inference_mode():
             for inputs, targets in self._batches(index, EVALUATION_BATCH):
                 outputs = self._applied(inputs)
-                right += len(targets) - float(mistakes(outputs, targets).sum())
+                right += len(targets) - float(self._objective.mistakes(outputs, targets).sum())
                 loss += self._objective.loss_sum(outputs, targets)
         return right, loss / len(index)
 

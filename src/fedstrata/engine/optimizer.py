@@ -32,6 +32,8 @@ def stepper(
     optimizer = _optimizer(parameters, training)
 
     def step(gradients: Gradients) -> None:
+        # Of an embedding with sparse=True; neither clipping nor momentum computes with such gradients.
+        gradients = tuple(each.to_dense() if each.is_sparse else each for each in gradients)
         with torch.no_grad():
             if prox_weight:
                 away = torch._foreach_sub(parameters, anchors)

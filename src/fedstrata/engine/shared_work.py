@@ -176,9 +176,10 @@ class MergedPlan:
         self._kinds = dict[Hashable, int]()
         self._digests = dict[bytes, int]()
         self._models = list[Tensor]()
-        # By the name of a merged task or evaluation: one that it came from, and the job of each client.
+        # By job: the name of the merged task or evaluation that holds it.
         self._names = dict[_Job, str]()
         self._counts = Counter[tuple[int, int]]()
+        # By the name of a merged task or evaluation: one that it came from, and the job of each client.
         self._merged = dict[str, tuple[_Piece, dict[int, _Job]]]()
         # For each plan the job of every row of its shared tasks and evaluations, None where there is no work.
         self._jobs = [self._jobs_of(plan) for plan in self._shared]

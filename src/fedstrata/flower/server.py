@@ -41,7 +41,7 @@ from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.runner.membership import membership, sampling_weights
-from fedstrata.runner.problem import objective_of, problem_of
+from fedstrata.runner.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
@@ -181,6 +181,7 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression=experiment.network.compression,
         compression_share=experiment.network.share,
     )
+    refuse_single_samples(experiment, config.samples.shape, config.outputs)
     planned = server_setup(experiment, _problem(experiment, config), membership(experiment), members_known=False)
     config = replace(config, sums=planned.sums)
     if planned.client_noise is None:

@@ -136,6 +136,8 @@ def make_network(
         each = "a row of logits each" if len(expected) == 2 else "a row of logits for each token"
         raise ModelError(f"model {name!r} maps two samples to {found}; expected {expected}, {each}")
     layout_of(module)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ModelError(f"model {name!r} has no parameter that is trained: all are frozen; leave some free")
     return module.train()
 
 

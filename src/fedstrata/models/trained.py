@@ -49,7 +49,8 @@ class TrainedModel(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map raw samples (batch, *shape) to the outputs of the network, such as (batch, classes) logits."""
         if self.sample_format.dtype == "int64":
-            said: Tensor = self.network(inputs)
+            # A copy: the network may change its input in place.
+            said: Tensor = self.network(inputs.clone())
             return said
         side = self.sample_format.side
         inputs = inputs.float() if side is None else resize(inputs, side)

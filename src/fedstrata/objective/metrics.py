@@ -23,12 +23,18 @@ def _sklearn() -> Any:
     return metrics
 
 
-def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
+def mistakes(outputs: Tensor, targets: Tensor, *, labels: bool | None = None) -> Tensor:
     """How wrong each sample is, (b,) in [0, 1].
 
     For classes 1 is wrong and 0 is right; for tokens and for labels of 0 and 1 it is the share of them that is wrong.
     For numbers it is the mean over outputs of e^2 / (1 + e^2), where e is the error: bounded, as the error-rate test
     of Strata needs it.
+
+    Args:
+        outputs: The outputs for the samples.
+        targets: What they are compared with.
+        labels: Whether targets that are floats are labels, and outputs their logits. None goes by whether all targets
+            of the batch are 0 or 1.
     """
     if not targets.is_floating_point():
         wrong = (outputs.argmax(-1) != targets).float()
@@ -36,7 +42,7 @@ def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
         if targets.ndim == 1:
             return wrong * counted
         return (wrong * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
-    if is_binary(targets):
+    if is_binary(targets) if labels is None else labels:
         return ((outputs > 0) != (targets > 0.5)).float().flatten(1).mean(1)
     squares = (outputs - targets).square()
     return (squares / (1 + squares)).flatten(1).mean(1)

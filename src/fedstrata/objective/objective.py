@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Literal
 
 from fedstrata.errors import ExperimentError
@@ -86,7 +86,8 @@ class Objective:
         """The mean loss of a batch, a scalar.
 
         Raises:
-            UserCodeError: When a function of the user's own fails or returns something else.
+            UserCodeError: When a function of the user's own fails.
+            ExperimentError: When it returns something else.
         """
         found: Tensor = call("loss", self.loss, outputs, targets)
         if not isinstance(found, torch.Tensor) or found.ndim:
@@ -102,19 +103,38 @@ class Objective:
             return float(torch.nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return float(self.loss_of(outputs, targets)) * len(targets)
 
+    def mistakes(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """How wrong each sample is, (b,) in [0, 1]; as `fedstrata.objective.metrics.mistakes`."""
+        from fedstrata.objective.metrics import mistakes
+
+        # What a loss of the user's own takes targets for is only seen in them.
+        labels = self.loss == "bce" if self.loss in LOSSES else None
+        return mistakes(outputs, targets, labels=labels)
+
     def metric_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The metric of the samples of one client.
 
         Raises:
             UserCodeError: When a function of the user's own fails.
+            ExperimentError: When it returns no number.
         """
-        return float(call("metric", self.metric, outputs, targets))
+        if self.metric == "accuracy":
+            return 1 - float(self.mistakes(outputs, targets).double().mean())
+        found = call("metric", self.metric, outputs, targets)
+        try:
+            return float(found)
+        # What tensors of several numbers, and other things than numbers, raise.
+        except (TypeError, ValueError, RuntimeError):
+            raise ExperimentError(
+                f"local.metric = {self.metric!r}: expected a number, found {type(found).__name__}"
+            ) from None
 
     def transformed(self, inputs: Tensor) -> Tensor:
         """The inputs of a batch as training sees them.
 
         Raises:
             UserCodeError: When a function of the user's own fails.
+            ExperimentError: When it returns something else.
         """
         if self.transform == "none":
             return inputs
@@ -179,6 +199,11 @@ class Objective:
                 f"classes in {place}; use 'cross_entropy'"
             )
         binary = labels.float()[:, None] if targets is None else targets
+        if self.metric == "balanced_accuracy" and binary.shape[1:] != (1,):
+            raise ExperimentError(
+                f"local.metric = 'balanced_accuracy': expected classes or one label, found {prod(binary.shape[1:])} "
+                f"labels in {place}; use 'f1_macro' or 'accuracy'"
+            )
         if bool(((binary < 0) | (binary > 1)).any()):
             raise ExperimentError(f"local.loss = 'bce': expected labels of 0 to 1, found others in {place}; use 'mse'")
         return binary

@@ -64,7 +64,7 @@ class Best:
         tunings = self._tunings(problem, last)
         report = yield last.plan(problem, _validation_tasks(tunings), last.round)
         losses, sizes = held_out_losses(report, tunings, last.clients)
-        weight = cohort_weight(losses, sizes) if self.prior == "cohort" else torch.zeros(len(sizes))
+        weight = cohort_weight(losses, sizes) if self.prior == "cohort" else torch.zeros(sizes.shape[1])
         chosen = choose(losses, sizes, weight)
         options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
         choices = [options[number] for number in chosen.tolist()]

@@ -30,7 +30,7 @@ from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_a
 from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.membership import Membership, membership, sampling_weights
 from fedstrata.runner.probes import check_group_probes
-from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of
+from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.samples import (
     inputs_line,
@@ -56,6 +56,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     dataset, own_test = read_samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
+    refuse_single_samples(experiment, dataset.shape, dataset.outputs)
     server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), members)
     layout = server.problem.layout
     partition = partition_of(experiment, dataset, own_test)

@@ -13,6 +13,7 @@ from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
 from fedstrata.core.aggregation_rules import aggregation_of
+from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.errors import ExperimentError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
@@ -76,6 +77,24 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         features=prod(as_read(experiment, shape)),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
+
+
+def refuse_single_samples(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    """Refuse steps of one sample where a layer normalises over the batch: no such step is ever made.
+
+    Args:
+        experiment: The experiment.
+        shape: The shape of a sample.
+        outputs: The shape of the outputs for one sample.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    if experiment.local.batch == 1 and normalises_over_batch(network_of(experiment, shape, outputs)()):
+        raise ExperimentError(
+            "local.batch = 1: expected at least 2, or 0 for all samples, with a network that normalises over the "
+            "batch, as one sample has no variance; use a larger one, or group normalisation"
+        )
 
 
 def training_of(local: LocalTable) -> LocalTraining:

@@ -23,7 +23,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fedstrata.core.rows import IN_MEMORY, reserve
+from fedstrata.core.rows import IN_MEMORY, are_unsent, reserve, unsent_rows
 
 _ALIGNED = 64
 """Bytes to a multiple of which every tensor begins."""
@@ -44,6 +44,14 @@ class _TensorPlace:
 
 
 @dataclass(frozen=True)
+class _UnsentRows:
+    """Rows (m, p) of clients that send nothing."""
+
+    m: int
+    p: int
+
+
+@dataclass(frozen=True)
 class _Fields:
     """A dataclass by its fields. The dataclass itself could refuse to hold places in place of tensors."""
 
@@ -60,6 +68,8 @@ def pack(thing: Any) -> tuple[Any, list[Tensor]]:
     tensors: list[Tensor] = []
 
     def frame(part: Any) -> Any:
+        if isinstance(part, Tensor) and part.ndim == 2 and part.dtype == torch.float32 and are_unsent(part):
+            return _UnsentRows(*part.shape)
         if isinstance(part, Tensor):
             axes = tuple(sorted(range(part.ndim), key=part.stride, reverse=True))
             tensors.append(part.permute(axes).contiguous())
@@ -75,6 +85,8 @@ def pack(thing: Any) -> tuple[Any, list[Tensor]]:
 
 def unpack(frame: Any, tensors: Sequence[Tensor]) -> Any:
     """Put together what `pack` took apart. Every tensor has the memory layout of the one that was packed."""
+    if isinstance(frame, _UnsentRows):
+        return unsent_rows(frame.m, frame.p)
     if isinstance(frame, _TensorPlace):
         tensor = tensors[frame.number]
         return tensor.permute(sorted(range(tensor.ndim), key=frame.axes.__getitem__))

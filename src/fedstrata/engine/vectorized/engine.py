@@ -104,7 +104,9 @@ class Vectorized:
             shown = inputs.to(network.device)
             for chunk in chunks(len(models), network.models_at_once(len(shown), shown)):
                 rows = models[chunk].to(network.device)
-                found.append(of_logits(network.predict(rows, shown.expand(len(rows), *shown.shape))))
+                # Copies: a network may change its input in place.
+                samples = shown.repeat(len(rows), *[1] * shown.ndim).view(len(rows), *shown.shape)
+                found.append(of_logits(network.predict(rows, samples)))
             return torch.cat(found).cpu()
 
 

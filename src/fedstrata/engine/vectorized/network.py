@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from hashlib import blake2b
+from itertools import count
 from math import prod
+from types import BuiltinFunctionType, FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.batch_norms import BATCH_NORMS, normalises_over_batch
-from fedstrata.errors import ModelError
+from fedstrata.errors import ModelError, UserCodeError, first_line, users_trace
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
@@ -157,7 +159,7 @@ class Network:
             kept[_place(saved)] = saved.untyped_storage().nbytes()
             return saved
 
-        samples = inputs[:1].expand(2 * b, *inputs.shape[1:]).unflatten(0, (2, b))
+        samples = inputs[:1].repeat(2 * b, *[1] * (inputs.ndim - 1)).unflatten(0, (2, b))
         try:
             with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
                 self.logits(names, tensors, samples, train=True)
@@ -167,27 +169,59 @@ class Network:
                 f"engine.name = 'batched': {type(self._module).__name__} cannot be computed for several clients at "
                 f"once ({reason}); use loop or processes"
             ) from error
+        except Exception as error:
+            name = type(self._module).__name__
+            raise UserCodeError(f"the network {name} failed: {first_line(error)}", users_trace(error)) from error
         return sum(size for place, size in kept.items() if place not in weights)
 
 
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""What every layer holds, such as its tensors, the layers in it, and hooks."""
+
+_NUMBERS = count()
+"""A number for each thing that cannot be described, so that it is equal to nothing else."""
+
+
 def _described(module: nn.Module) -> list[object]:
-    """The kinds of a network's layers, and their settings: all that they hold but tensors."""
-    known = (dict, set, Tensor, nn.Module)
+    """The kinds of a network's layers, and their settings: all that they hold but the tensors of the layout.
+
+    Networks that are described alike compute alike. What cannot be described makes a network different from all others.
+    """
     described = list[object]()
     for path, layer in module.named_modules(remove_duplicate=False):
-        settings = {key: value for key, value in vars(layer).items() if not isinstance(value, known)}
-        described.append((path, type(layer), settings | {"training": None}))
+        kind = type(layer)
+        own = {key: _description(value) for key, value in vars(layer).items() if key not in _OF_TORCH}
+        hooks = any(getattr(layer, key) for key in _OF_TORCH if key.endswith("_hooks"))
+        # A class that is made inside a function may compute with what that function knows.
+        hidden = next(_NUMBERS) if hooks or "<locals>" in kind.__qualname__ else None
+        described.append((path, kind, own, hidden))
     return described
+
+
+def _description(value: object) -> object:
+    """A value of a layer, so that equal descriptions mean equal values."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, _digest(value)
+    if isinstance(value, Mapping):
+        return [(_description(key), _description(item)) for key, item in value.items()]
+    if isinstance(value, tuple | list):
+        return type(value), [_description(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device | type):
+        return value
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '<')}"
+    is_function = isinstance(value, FunctionType | BuiltinFunctionType)
+    return name if is_function and "<" not in name else next(_NUMBERS)
 
 
 def _fixed_buffers(module: nn.Module, layout: Layout) -> dict[str, str]:
     """A digest of each buffer that is not in the layout: its values are those of the module, such as a fixed mask."""
     moving = {slot.name for slot in layout.tensors}
-    return {
-        name: blake2b(buffer.detach().cpu().flatten().view(torch.uint8).numpy().data).hexdigest()
-        for name, buffer in module.named_buffers()
-        if name not in moving
-    }
+    return {name: _digest(buffer) for name, buffer in module.named_buffers() if name not in moving}
+
+
+def _digest(tensor: Tensor) -> str:
+    """A digest of the values of a tensor."""
+    return blake2b(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()
 
 
 def _place(tensor: Tensor) -> int:
