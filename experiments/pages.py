@@ -160,8 +160,9 @@ and linear), the name of a layer, or a pattern such as `conv*`. A list of select
 
 LIMITS = """Larger inputs are refused with one line, before they take minutes or the memory of the machine. All limits
 are in [one file](../src/fedstrata/limits.py). Experiments and data are read from regular files only, not from pipes or
-devices. No code comes from an experiment or from data, with one exception: `model.name = "package.module:factory"`
-imports that module. Use it only with code that you trust."""
+devices. No code comes from data, and from an experiment with one exception: a name of the form `package.module:name`
+imports that module. `model.name`, `algorithm.name`, `attack.kind` and `loss`, `metric` and `transform` of `[local]` may
+be such names. Use them only with code that you trust."""
 
 CHOSEN = {
     "partition": "`scheme` is one of these, by default `iid`. Those with `inside` take another scheme for the groups.",

@@ -196,3 +196,24 @@ def test_the_name_is_that_of_the_content() -> None:
 def test_data_that_this_process_was_not_given_are_asked_for() -> None:
     with pytest.raises(DataError, match="give the same ones again as clients="):
         load_dataset("memory:0123456789abcdef")
+
+
+@pytest.mark.parametrize("form", ["mapping", "table"])
+def test_a_column_split_of_the_users_own_says_which_rows_are_for_testing(form: str) -> None:
+    split = ["train", "train", "test", "train"]
+    given: Any = {"x": X, "y": Y, "split": split}
+    if form == "table":
+        given = pa.table({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": Y, "split": split})
+    assert read({"Ghent": given}).inputs[:, 0].tolist() == [0.0, 3.0, 9.0]
+    assert read({"Ghent": given}, "test").inputs[:, 0].tolist() == [6.0]
+    wrong = {"x": X, "y": Y, "split": ["train", "test", "dev", "train"]}
+    with pytest.raises(DataError, match="client Ghent: column 'split' holds 'dev'; expected train or test"):
+        read({"Ghent": wrong})
+
+
+def test_a_missing_value_among_objects_is_a_missing_value() -> None:
+    given = {"x": X, "y": Y, "patient": np.array(["p0", None, float("nan"), "p1"], dtype=object)}
+    assert read({"Ghent": given}).columns["patient"].tolist() == ["p0", "", "", "p1"]
+    mixed = {"x": X, "y": Y, "patient": np.array(["p0", 1, 2, 3], dtype=object)}
+    with pytest.raises(DataError, match="expected texts or numbers throughout, found 'p0' and 1; make them alike"):
+        read({"Ghent": mixed})

@@ -113,3 +113,11 @@ def test_test_samples_must_have_the_shape_of_training_samples(file: Path) -> Non
     np.savez(file, x=X, y=[0, 1, 0], x_test=X[:2, :3], y_test=[0, 0])
     with pytest.raises(DataError, match=r"test samples are \(3,\); expected \(4,\)"):
         load_dataset(str(file), split="test")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_images_with_the_channels_last_have_them_first(file: Path, kind: Any) -> None:
+    images = np.arange(3 * 4 * 5 * 3).reshape(3, 4, 5, 3).astype(kind)
+    np.savez(file, x=images, y=np.array([0, 1, 0]))
+    found = load_dataset(str(file)).inputs.numpy()
+    assert found.shape == (3, 3, 4, 5) and np.array_equal(found, images.transpose(0, 3, 1, 2))

@@ -396,3 +396,14 @@ def test_normalisation_can_be_left_out(root: Path) -> None:
     assert none.normalise(none.inputs).tolist() == none.inputs.tolist()
     image(root / "photos" / "cat" / "1.png", 51)
     assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
+
+
+def test_hidden_files_and_folders_are_nobody(tmp_path: Path) -> None:
+    for name in ("Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv"):
+        write(tmp_path / "sites" / name, rows())
+    assert sorted(set(read(tmp_path / "sites").columns["client"])) == ["Ghent", "Lyon"]
+    for folder in ("cat", "dog", ".ipynb_checkpoints"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        for number in range(2):
+            Image.new("L", (8, 8), 10 * number).save(tmp_path / "images" / folder / f"{number}.png")
+    assert read(tmp_path / "images").class_names == ("cat", "dog")

@@ -170,3 +170,11 @@ def test_no_unit_is_divided_and_no_choice_of_units_is_closer(sizes: list[int], t
     sums = [sum(s for i, s in enumerate(sizes) if chosen >> i & 1) for chosen in range(1, 2 ** len(sizes) - 1)]
     best = min(abs(total - test * sum(sizes)) for total in sums)
     assert abs(len(made.test[0]) - test * sum(sizes)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("classes", [5, 6, 7, 10])
+def test_majorities_that_are_no_larger_than_the_rest_are_one_group(classes: int) -> None:
+    scheme = scheme_from({"scheme": "majority", "groups": 3, "share": 1 / classes})
+    labels = np.arange(classes * 60) % classes
+    found = partition_samples(scheme, labels, clients=6, samples=classes, test=0.0, seed=0, classes=classes)
+    assert found.truth is not None and found.truth.tolist() == [0] * 6

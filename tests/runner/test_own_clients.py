@@ -163,7 +163,7 @@ def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"data": {"clients": 1798}}, "data.clients = 1798: expected at most 1797, as digits has 1797 samples"),
+        ({"data": {"clients": 1798}}, "data.clients = 1798: expected at most 1797, as digits has so many samples"),
         ({"model": {"name": "mlp", "classes": 3}}, "model.classes: unknown key; a network gets its classes from"),
         ({"data": {"public": 10}, "local": {"loss": "mse"}}, "data.public = 10: expected 0 with local.loss = 'mse'"),
         ({"data": {"public": 1798}}, "data.public = 1798: expected at most the .* samples that no client holds"),
@@ -173,3 +173,36 @@ def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
 def test_what_does_not_fit_the_data_or_the_loss_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build_run(load_experiment(keys, ["engine.name=loop"]))
+
+
+def test_a_run_goes_on_when_its_data_have_moved_and_with_another_engine_of_the_same_bits(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    columns = {"a": np.arange(40.0) % 7, "b": np.arange(40.0) % 5, "label": np.arange(40) % 2}
+    csv.write_csv(table(columns), old / "mine.csv")
+    keys = {
+        **KEYS,
+        "data": {"name": "mine.csv", "root": str(old), "clients": 4, "samples": 0},
+        "partition": {"scheme": "iid"},
+    }
+    begun = fedstrata.run(keys, tmp_path / "run", sets=["rounds=1", "engine.name=processes"], quiet=True)
+    old.rename(new)
+    sets = ["rounds=2", f"data.root={new}", "engine.name=loop"]
+    found = fedstrata.run(None, tmp_path / "run", sets=sets, resume=True, quiet=True)
+    assert (begun.summary["rounds"], found.summary["rounds"]) == (1, 2)
+    whole = fedstrata.run(keys, tmp_path / "whole", sets=[f"data.root={new}"], quiet=True)
+    assert found.summary["acc_client"] == whole.summary["acc_client"]
+
+
+def test_texts_among_numbers_to_learn_are_refused(tmp_path: Path) -> None:
+    values = ["0.0", "1.5", "<5", "3.0"] * 10
+    csv.write_csv(table({"a": np.arange(40.0), "target": values}), tmp_path / "x.csv")
+    keys = {
+        **KEYS,
+        "data": {"name": str(tmp_path / "x.csv"), "clients": 2, "samples": 0},
+        "partition": {"scheme": "iid"},
+    }
+    with pytest.raises(
+        ExperimentError, match=r"local\.loss = 'mse': expected numbers to learn, found the texts '0.0', '1"
+    ):
+        build_run(load_experiment({**keys, "local": {"loss": "mse"}}))

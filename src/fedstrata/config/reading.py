@@ -240,10 +240,10 @@ def _resolve(draft: Experiment) -> Experiment:
     if known is not None:
         scheme.check(clients=draft.data.clients, classes=known.classes)
         # Before anything is made whose size grows with the clients. Whether the samples suffice is known later.
-        if known.samples and draft.data.clients > known.samples:
+        samples = known.samples * draft.data.copies
+        if samples and draft.data.clients > samples:
             raise PartitionError(
-                f"data.clients = {draft.data.clients}: expected at most {known.samples}, as {known.name} has "
-                f"{known.samples} samples"
+                f"data.clients = {draft.data.clients}: expected at most {samples}, as {known.name} has so many samples"
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)

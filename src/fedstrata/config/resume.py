@@ -11,20 +11,22 @@ from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
 from fedstrata.errors import ExperimentError, RecordError
 from fedstrata.quoting import dotted, shown
-from fedstrata.records.changed_keys import flatten_keys, may_differ
+from fedstrata.records.changed_keys import flatten_keys, may_differ, same_results
 
 
 def begun_experiment(given: Experiment, folder: Path) -> Experiment:
     """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
-    own = load_experiment(experiment_file_of(folder))
+    # The data may have moved since; the experiment that is given says where they are.
+    own = load_experiment(experiment_file_of(folder), find_data=False)
     if given.rounds < own.rounds:
         raise ExperimentError(
             f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
             "a run can be extended, not shortened"
         )
     _refuse_changed_keys(given, own, folder)
+    name = own.engine.name if given.engine.name == "auto" else given.engine.name
     workers = given.engine.workers or own.engine.workers
-    engine = own.engine.model_copy(update={"workers": workers, "timeout": given.engine.timeout})
+    engine = own.engine.model_copy(update={"name": name, "workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
     free = {"rounds": given.rounds, "records": given.records, "report": given.report}
     return own.model_copy(update={**free, "data": data, "engine": engine})
@@ -59,7 +61,7 @@ def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> No
     for path, value in wanted.items():
         # A run writes down what "auto" turned out to be.
         left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
-        if not left_open and (path not in known or known[path] != value):
+        if not left_open and (path not in known or not same_results(path, known[path], value)):
             found = shown(known[path]) if path in known else "nothing"
             raise ExperimentError(f"{dotted(path)} = {shown(value)}: expected {found}, as in {place}; {remedy}")
     for path, value in known.items():

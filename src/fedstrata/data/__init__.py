@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.contents import client_values, has_own_test, is_test
+from fedstrata.data.contents import client_values, has_own_test
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
 from fedstrata.data.hub import read_hub
 from fedstrata.data.locate import find
@@ -18,6 +18,7 @@ from fedstrata.data.memory import read_kept
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
+from fedstrata.data.split_column import is_test
 from fedstrata.errors import DataError
 from fedstrata.limits import memory_limit
 from fedstrata.registry import load_object

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from fedstrata.data import memory
 from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.dataset import SPLITS
 from fedstrata.data.hub import hub_tables
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.npz import npz_column, npz_column_names
 from fedstrata.data.parts import Part, refuse_no_rows
+from fedstrata.data.split_column import is_test
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
@@ -86,26 +86,6 @@ def has_own_test(location: Location) -> bool:
     if SPLIT_COLUMN not in column_names(location):
         return False
     return bool(is_test(read_column(location, SPLIT_COLUMN), location.name).any())
-
-
-def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
-    """Read a column ``split``: whether each sample is for testing, (samples,).
-
-    Args:
-        values: The column, (samples,).
-        name: The name of the data set, for the message.
-
-    Raises:
-        DataError: When a value is not "train" or "test".
-    """
-    strange = [str(value) for value in np.unique(values) if str(value) not in SPLITS]
-    if strange:
-        raise DataError(
-            f"{name}: column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; "
-            "give other samples another file, or the column another name"
-        )
-    found: NDArray[np.bool_] = values == "test"
-    return found
 
 
 def client_values(location: Location, column: str) -> NDArray[Any]:

@@ -109,8 +109,12 @@ def _data_files(folder: Path, suffixes: Sequence[str] = _CLIENT_SUFFIXES) -> tup
 
 
 def _ending(paths: Iterable[Path], suffixes: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files with one of some endings, in lower or upper case, in the order of their paths."""
-    return tuple(sorted(path for path in paths if ending_of(path) in suffixes and path.is_file()))
+    """Return the files with one of some endings, in lower or upper case, in the order of their paths.
+
+    Hidden files are left out: macOS and editors leave some beside the files of a user.
+    """
+    found = (path for path in paths if not path.name.startswith(".") and ending_of(path) in suffixes)
+    return tuple(sorted(path for path in found if path.is_file()))
 
 
 def _images(name: str, place: Path) -> Location | None:
@@ -136,8 +140,8 @@ def _images(name: str, place: Path) -> Location | None:
 
 
 def _paths_below(folder: Path) -> list[Path]:
-    """Return what is below a folder, as deep as images may be. Deeper folders are of something else."""
-    return [path for depth in range(1, _DEPTHS + 1) for path in folder.glob("/".join("*" * depth))]
+    """Return what is below a folder and not hidden, as deep as images may be. Deeper folders are of something else."""
+    return [path for depth in range(1, _DEPTHS + 1) for path in folder.glob("/".join(["[!.]*"] * depth))]
 
 
 def _unread(place: Path, paths: Sequence[Path], expected: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parts import Part, put_together, refuse_same_names
+from fedstrata.data.split_column import is_test
 from fedstrata.errors import DataError
 from fedstrata.quoting import shown
 
@@ -112,7 +114,25 @@ def _parts(client: str | int, data: Any) -> Iterator[Part]:
         if test is not None:
             yield _part(client, "test", test)
         return
-    yield _part(client, "train", data)
+    train, test = _by_own_split(client, data)
+    yield _part(client, "train", train)
+    if test is not None:
+        yield _part(client, "test", test)
+
+
+def _by_own_split(client: str | int, data: Any) -> tuple[Any, Any]:
+    """The training and the test rows of data with a column ``split``; of others all rows, and None."""
+    table = _table_of(client, data)
+    place = f"client {client}"
+    if table is not None and SPLIT_COLUMN in table.column_names:
+        test = is_test(table[SPLIT_COLUMN].to_numpy(zero_copy_only=False), place)
+        return table.filter(~test), table.filter(test) if test.any() else None
+    if isinstance(data, Mapping) and SPLIT_COLUMN in data:
+        test = is_test(_as_array(data[SPLIT_COLUMN]), place)
+        arrays = {key: _as_array(value) for key, value in data.items() if key != SPLIT_COLUMN}
+        parts = [{key: array[rows] for key, array in arrays.items()} for rows in (~test, test)]
+        return parts[0], parts[1] if test.any() else None
+    return data, None
 
 
 def _part(client: str | int, split: Split, data: Any) -> Part:
@@ -236,13 +256,35 @@ def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:
 
 
 def _as_array(value: Any) -> np.ndarray:
-    """Return an array of numbers or texts; bools are 0 and 1."""
+    """Return an array of numbers or texts; bools are 0 and 1.
+
+    A missing value, which is None or nan, is a text without characters among texts, and nan among numbers.
+
+    Raises:
+        DataError: When there are texts among numbers.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     array = np.asarray(value)
-    if array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat):
-        array = array.astype(np.str_)
+    if array.dtype.kind == "O":
+        array = _as_texts_or_numbers(array)
     return array.astype(np.int64) if array.dtype.kind == "b" else array
+
+
+def _as_texts_or_numbers(objects: np.ndarray) -> np.ndarray:
+    """Return an array of objects as one of texts or of numbers; as it is, where it holds something else."""
+    known = [item for item in objects.flat if item is not None and not (isinstance(item, float) and isnan(item))]
+    texts = [item for item in known if isinstance(item, str)]
+    numbers = [item for item in known if isinstance(item, int | float | np.number)]
+    if texts and numbers:
+        raise DataError(
+            f"expected texts or numbers throughout, found {shown(texts[0])} and {numbers[0]}; make them alike"
+        )
+    if len(texts) + len(numbers) < len(known) or not known:
+        return objects
+    if numbers:
+        return objects.astype(np.float64)
+    return np.array(["" if not isinstance(item, str) else item for item in objects.flat]).reshape(objects.shape)
 
 
 def _digest(parts: Sequence[Part]) -> str:

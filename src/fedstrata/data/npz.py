@@ -254,13 +254,11 @@ def convert_inputs(values: np.ndarray, place: str, first_row: int = 0) -> np.nda
     if values.dtype.kind not in "iuf" or values.ndim < 2 or 0 in values.shape:
         raise DataError(f"{place} is {_describe(values)}; expected numbers, (samples, channels, ...)")
     check_sample_size(values.shape[1:], place)
+    if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
+        values = np.ascontiguousarray(values.transpose(0, 3, 1, 2))
     if values.dtype != np.uint8:
         return finite_float32(values, place, first_row)
-    if values.ndim == 3:
-        values = values[:, None]
-    elif values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
-        values = values.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(values)
+    return np.ascontiguousarray(values[:, None] if values.ndim == 3 else values)
 
 
 def _columns(arrays: dict[str, np.ndarray], split: Split, samples: int, file: str) -> dict[str, np.ndarray]:

@@ -29,6 +29,9 @@ from fedstrata.partition.scheme import (
 from fedstrata.partition.ungrouped import allocate_evenly
 from fedstrata.quoting import shown
 
+_MIX_DECIMALS = 12
+"""Two mixes of classes that differ by less are the same: 1/6 is not the same number however it is computed."""
+
 _Mixes = NDArray[np.float64]
 """The share of each class in each group, (groups, classes). Rows sum to 1."""
 
@@ -188,7 +191,7 @@ class LabelSkew(Grouped):
         quotas = client_quotas(mixes, client_size)
         rng = pool.rng("samples")
         # Two groups of the same mix are one group in truth.
-        group_truth = renumber([mix.tobytes() for mix in mixes])
+        group_truth = renumber([mix.round(_MIX_DECIMALS).tobytes() for mix in mixes])
         if self.inside is None:
             samples = draw_by_class(pool.labels, np.repeat(quotas, sizes, axis=0), rng)
             return Allocation.unchanged(pool, samples, np.repeat(group_truth, sizes))

@@ -18,6 +18,16 @@ _FREE_KEYS = (
 """Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
 
 
+_EQUAL_ENGINES = ("loop", "processes", "ray")
+"""Engines that give the same bits; a run may be resumed with another of them."""
+
+
+def same_results(path: tuple[str, ...], before: object, now: object) -> bool:
+    """Return whether a run has the same bits with two values of a key of its experiment."""
+    engines = path == ("engine", "name") and before in _EQUAL_ENGINES and now in _EQUAL_ENGINES
+    return before == now or engines or may_differ(path)
+
+
 def flatten_keys(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Return the keys of nested tables, each under the names on the way to it."""
     flat = dict[tuple[str, ...], Any]()

@@ -12,7 +12,7 @@ import torch
 from fedstrata.core import State
 from fedstrata.core.state import StateT
 from fedstrata.errors import RecordError
-from fedstrata.records.changed_keys import flatten_keys, may_differ
+from fedstrata.records.changed_keys import flatten_keys, same_results
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import UnscoredRound, parse_record
@@ -22,9 +22,6 @@ _EPSILON = ("privacy", "epsilon")
 
 _MAX_SHOWN_KEYS = 5
 """How many of the keys that differ a message names."""
-
-_EQUAL_ENGINES = ("loop", "processes", "ray")
-"""Engines that give the same bits; a run may be resumed with another of them."""
 
 
 class Resumable(NamedTuple):
@@ -180,10 +177,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     new = flatten_keys(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
-        values = (old.get(path), new.get(path))
-        same_bits = path == ("engine", "name") and all(value in _EQUAL_ENGINES for value in values)
         extended = path == _ROUNDS and (new.get(path) or 0) >= (old.get(path) or 0)
-        if values[0] != values[1] and not same_bits and not extended and not may_differ(path):
+        if not extended and not same_results(path, old.get(path), new.get(path)):
             differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
     return differ
 

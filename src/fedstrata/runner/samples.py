@@ -14,7 +14,9 @@ from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.errors import ExperimentError, PartitionError
 from fedstrata.models import side
+from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Partition, partition_samples, with_validation
+from fedstrata.quoting import shown
 from fedstrata.randomness import generator
 from fedstrata.runner.problem import objective_of
 
@@ -65,6 +67,12 @@ def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
     """
     objective = objective_of(experiment)
     objective.check()
+    named = any(name != str(number) for number, name in enumerate(dataset.class_names))
+    if objective.loss in NUMBER_LOSSES and dataset.targets is None and named:
+        raise ExperimentError(
+            f"local.loss = {objective.loss!r}: expected numbers to learn, found the texts "
+            f"{', '.join(map(shown, dataset.class_names[:3]))} in {dataset.name}; correct them, or use 'cross_entropy'"
+        )
     targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
     return replace(dataset, targets=targets, answer=objective.answer(targets))
 

@@ -1,0 +1,33 @@
+"""The column that says which samples are for testing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.dataset import SPLITS
+from fedstrata.errors import DataError
+from fedstrata.quoting import shown
+
+
+def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
+    """Read a column ``split``: whether each sample is for testing, (samples,).
+
+    Args:
+        values: The column, (samples,).
+        name: The name of the data set, for the message.
+
+    Raises:
+        DataError: When a value is not "train" or "test".
+    """
+    strange = [str(value) for value in np.unique(values) if str(value) not in SPLITS]
+    if strange:
+        raise DataError(
+            f"{name}: column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; "
+            "give other samples another file, or the column another name"
+        )
+    found: NDArray[np.bool_] = values == "test"
+    return found
