@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from fedstrata.records.changed_keys import flatten_keys, may_differ, same_result
 def begun_experiment(given: Experiment, folder: Path) -> Experiment:
     """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
     # The data may have moved since; the experiment that is given says where they are.
-    own = load_experiment(experiment_file_of(folder), find_data=False)
+    root = given.data.root
+    own = load_experiment(experiment_file_of(folder), () if root is None else [f"data.root={json.dumps(str(root))}"])
     if given.rounds < own.rounds:
         raise ExperimentError(
             f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
