@@ -12,6 +12,7 @@ import pytest
 import torch
 from flwr.app import Array, Message
 from in_process import Loopback, Ticks, federation
+from test_on_devices import ONLY_SIMULATED
 
 from fedstrata.config import load_experiment
 from fedstrata.errors import EngineError, ExperimentError, InputError
@@ -314,14 +315,7 @@ def test_too_few_clients_end_the_run_before_its_first_round(here: Here, tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": {"name": "centralized"}}, "no device holds all data"),
-        ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
-        ({"attack": {"kind": "zero"}}, r"attack\.kind = 'zero': expected 'none' on real devices"),
-        (
-            {"privacy": {"secure_aggregation": True}, "cohort": {"dropout": 0.3}, "algorithm": {"name": "fedavg"}},
-            r"cohort\.dropout = 0\.3: expected 0 with privacy\.secure_aggregation",
-        ),
-        ({"report": {"baseline": True}}, r"report\.baseline = true: expected false on real devices"),
+        *ONLY_SIMULATED,
         ({"probe": {"gap": ["dcos"]}}, r"probe\.gap: expected the federation's file to name the true group"),
         ({"data": {**KEYS["data"], "clients": 9}}, "expected a group for each of data.clients = 9"),
         ({"data": {**KEYS["data"], "public": 32}}, r"data\.public = 32: expected the federation's file"),

@@ -30,7 +30,7 @@ from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
     UpdateWindow,
-    add_updates,
+    add_updates_if_kept,
     empty_window,
     stability_threshold,
     stability_trigger,
@@ -50,13 +50,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     norm_trigger,
     one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import (
-    GuardState,
-    guard_plan,
-    initial_guard,
-    run_split_half_tests,
-    why_no_local_noise,
-)
+from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.clustering import cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -168,20 +162,17 @@ class CFL:
 
     def update(self, problem: Problem, state: CFLState, report: Report) -> tuple[CFLState, Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
-        window = state.window
-        stability = None
-        if window is not None:
-            window, stability = add_updates(problem, state, window, report, self.xi)
-        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
-        moved, bipartition, diagnostics = bipartition_round(
+        window, stability = add_updates_if_kept(problem, state, state.window, report, self.xi)
+        moved, bipartition, guard, diagnostics = bipartition_round(
             problem,
             state,
             report,
             state.bipartition,
-            guard,
+            state.guard,
             compared=problem.layout.columns(problem.layout.select("all")),
             rules=SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
             examine=partial(self._examine, problem, state, stability),
+            alpha=self.alpha,
             stability=stability,
         )
         return replace(moved, bipartition=bipartition, window=window, guard=guard), diagnostics

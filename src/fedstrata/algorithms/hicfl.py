@@ -46,13 +46,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     SplitRules,
     one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import (
-    GuardState,
-    guard_plan,
-    initial_guard,
-    run_split_half_tests,
-    why_no_local_noise,
-)
+from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
@@ -195,17 +189,17 @@ class HiCFL:
         if self.ending != "none" and not ending_round and state.rounds_without_split >= self.patience:
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
-        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
         first = 1 if round % self.stride == 0 else round + 1
-        moved, bipartition, diagnostics = bipartition_round(
+        moved, bipartition, guard, diagnostics = bipartition_round(
             problem,
             state,
             report,
             state.bipartition,
-            guard,
+            state.guard,
             compared=problem.layout.columns(problem.layout.select("all")),
             rules=SplitRules(first=first, quorum=self.quorum, min_split=self.min_split),
             examine=partial(self._examine, problem, state, stability),
+            alpha=self.alpha,
             stability=stability,
         )
         moved = replace(moved, bipartition=bipartition, guard=guard)

@@ -34,7 +34,7 @@ from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
     UpdateWindow,
-    add_updates,
+    add_updates_if_kept,
     empty_window,
     stability_threshold,
     stability_trigger,
@@ -55,13 +55,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     norm_trigger,
     one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import (
-    GuardState,
-    guard_plan,
-    initial_guard,
-    run_split_half_tests,
-    why_no_local_noise,
-)
+from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL
@@ -249,20 +243,17 @@ class LayerCFL:
             state, events = self._scan(problem, state, state.evidence, report)
         if state.accumulated is not None:
             state = replace(state, accumulated=self._accumulate(problem, state, state.accumulated, report))
-        window = state.window
-        stability = None
-        if window is not None:
-            window, stability = add_updates(problem, state, window, report, self.xi)
-        guard = run_split_half_tests(problem, state, state.guard, report, self.alpha)
-        moved, bipartition, diagnostics = bipartition_round(
+        window, stability = add_updates_if_kept(problem, state, state.window, report, self.xi)
+        moved, bipartition, guard, diagnostics = bipartition_round(
             problem,
             state,
             report,
             state.bipartition,
-            guard,
+            state.guard,
             compared=problem.layout.columns(compared_tensors(problem, state.selectors)),
             rules=SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
             examine=partial(self._examine, problem, state, report, stability),
+            alpha=self.alpha,
             stability=stability,
         )
         diagnostics = replace(diagnostics, events=(*events, *diagnostics.events))

@@ -77,7 +77,7 @@ def conclude(
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
 
 
-def earlier_runs(out: Path, experiments: Sequence[Experiment]) -> list[str]:
+def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> list[str]:
     """The runs in the table of a comparison that none of its experiments names any more, each in a few words.
 
     Args:

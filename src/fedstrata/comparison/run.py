@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedstrata.comparison.collect import conclude, earlier_runs, finished
+from fedstrata.comparison.collect import conclude, finished, runs_not_named
 from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.comparison.job_log import JobLog
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
@@ -76,7 +76,7 @@ def compare_experiments(
 
         if resume:
             lock()
-            if unnamed := earlier_runs(out, experiments):
+            if unnamed := runs_not_named(out, experiments):
                 line.keep(
                     f"the table will be without {', '.join(unnamed)}, which this comparison does not name any more; "
                     "their runs stay in its folder"

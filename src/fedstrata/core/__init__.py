@@ -10,7 +10,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.aggregation_rules import AGGREGATIONS
-from fedstrata.core.disclosure import DeclaresDisclosure, Disclosure, disclosure_of, needs_all_data
+from fedstrata.core.disclosure import DeclaresDisclosure, Disclosure, disclosure_of
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
@@ -101,7 +101,6 @@ __all__ = [
     "fixed_clusters",
     "initial_state",
     "make_pending",
-    "needs_all_data",
     "reassign",
     "selected",
     "weighted_mean",

@@ -45,6 +45,11 @@ class Disclosure:
     no_central_noise: str = ""
     no_local_noise: str = ""
 
+    @property
+    def clients_keep_data(self) -> bool:
+        """Whether clients keep their data, so that updates travel where there are any."""
+        return self.server_needs != "data"
+
     def __post_init__(self) -> None:
         """Refuse words that mean nothing, and what no algorithm with these needs has."""
         if self.server_needs not in get_args(ServerNeeds):
@@ -86,9 +91,3 @@ def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
     if not isinstance(found, Disclosure):
         raise ContractError(f"{type(algorithm).__name__}.disclosure: expected a Disclosure, found {found!r:.60}")
     return found
-
-
-def needs_all_data(algorithm: Algorithm[Any], rounds: int) -> bool:
-    """Whether an algorithm trains on all data in one place, so that no update travels. The arguments are as above."""
-    found = disclosure_of(algorithm, rounds)
-    return found is not None and found.server_needs == "data"

@@ -60,6 +60,11 @@ class LocalTask:
     continues: str = ""
     shares: torch.Tensor | None = None
 
+    @property
+    def offers_choice(self) -> bool:
+        """Whether some client may choose among several models."""
+        return bool(((self.candidates >= 0).sum(dim=1) > 1).any())
+
     def only(self, rows: torch.Tensor) -> LocalTask:
         """The same work for some of the cohort, given as a bool (m,)."""
         max_samples = None if self.max_samples is None else self.max_samples[rows]

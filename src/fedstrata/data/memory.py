@@ -121,10 +121,15 @@ def _parts(client: str | int, data: Any) -> Iterator[Part]:
 
 
 def _by_own_split(client: str | int, data: Any) -> tuple[Any, Any]:
-    """The training and the test rows of data with a column ``split``; of others all rows, and None."""
+    """The training and the test rows of data with a column ``split``; of others all rows, and None.
+
+    What is a table comes as one of Arrow.
+    """
     table = _table_of(client, data)
     place = f"client {client}"
-    if table is not None and SPLIT_COLUMN in table.column_names:
+    if table is not None:
+        if SPLIT_COLUMN not in table.column_names:
+            return table, None
         test = is_test(table[SPLIT_COLUMN].to_numpy(zero_copy_only=False), place)
         return table.filter(~test), table.filter(test) if test.any() else None
     if isinstance(data, Mapping) and SPLIT_COLUMN in data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -165,6 +165,11 @@ def _axes(shape: tuple[int, ...]) -> str:
 
 def _kind(values: Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
+
+
+def has_names(class_names: Sequence[str]) -> bool:
+    """Whether classes have names; some data sets name theirs "0", "1", ..."""
+    return any(name != str(number) for number, name in enumerate(class_names))
 
 
 def scale_and_shift(dtype: str, mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedstrata.config import Experiment
-from fedstrata.core import needs_all_data
+from fedstrata.core import disclosure_of
 from fedstrata.errors import ExperimentError
 from fedstrata.quoting import shown
 from fedstrata.registry import OBJECT, ONLY_HERE
@@ -24,7 +24,8 @@ def refuse_on_devices(experiment: Experiment) -> None:
         ExperimentError: When the experiment has such a thing.
     """
     _refuse_local_names(experiment)
-    if needs_all_data(experiment.algorithm_of(), experiment.rounds):
+    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
+    if disclosure is not None and not disclosure.clients_keep_data:
         name = experiment.algorithm.name
         raise ExperimentError(f"algorithm.name = {name!r}: no device holds all data; run it in the simulator")
     if experiment.events.change:

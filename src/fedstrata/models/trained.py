@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedstrata.data.sample_format import SampleFormat, resize, scale_and_shift
+from fedstrata.data.sample_format import SampleFormat, has_names, resize, scale_and_shift
 from fedstrata.errors import DataError
 
 if TYPE_CHECKING:
@@ -98,9 +98,7 @@ class TrainedModel(nn.Module):
             return (outputs > 0).long().numpy()
         numbers = outputs.argmax(-1).numpy()
         names = self.sample_format.class_names
-        # Some data sets name their classes "0", "1", ...
-        named = any(name != str(number) for number, name in enumerate(names))
-        return np.array(names)[numbers] if named else numbers
+        return np.array(names)[numbers] if has_names(names) else numbers
 
     def predict_proba(self, samples: Any) -> NDArray[Any]:
         """Return the probability of each class, or of each label, for each raw sample: (samples, classes).

@@ -124,9 +124,7 @@ def require_sums_alone(plan: Plan) -> None:
         f"updates in {', '.join(further)}": bool(further),
         "values of layers": any(any(task.upload_values) for task in uploading.values()),
         "statistics of clients' data": bool(plan.client_stats),
-        "updates of clients that choose among models": any(
-            bool(((task.candidates >= 0).sum(dim=1) > 1).any()) for task in uploading.values()
-        ),
+        "updates of clients that choose among models": any(task.offers_choice for task in uploading.values()),
     }
     asked = [text for text, there in found.items() if there]
     if asked:

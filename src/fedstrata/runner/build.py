@@ -12,14 +12,7 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
-from fedstrata.engine import (
-    ENGINES,
-    ClientData,
-    SimulationSpec,
-    choose_engine,
-    engine_candidates,
-    resolve_engine,
-)
+from fedstrata.engine import ENGINES, ClientData, SimulationSpec, choose_engine, engine_candidates, resolve_engine
 from fedstrata.errors import ExperimentError
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.forward_order import order_warning

@@ -12,6 +12,7 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
+from fedstrata.data.sample_format import has_names
 from fedstrata.errors import ExperimentError, PartitionError
 from fedstrata.models import side
 from fedstrata.objective.objective import NUMBER_LOSSES
@@ -67,8 +68,7 @@ def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
     """
     objective = objective_of(experiment)
     objective.check()
-    named = any(name != str(number) for number, name in enumerate(dataset.class_names))
-    if objective.loss in NUMBER_LOSSES and dataset.targets is None and named:
+    if objective.loss in NUMBER_LOSSES and dataset.targets is None and has_names(dataset.class_names):
         raise ExperimentError(
             f"local.loss = {objective.loss!r}: expected numbers to learn, found the texts "
             f"{', '.join(map(shown, dataset.class_names[:3]))} in {dataset.name}; correct them, or use 'cross_entropy'"

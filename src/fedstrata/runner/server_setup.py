@@ -114,8 +114,7 @@ def _before_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | N
 def compression_of(experiment: Experiment, layout: Layout, disclosure: Disclosure | None) -> Compression | None:
     """How clients compress their updates; None where they do not, or no updates travel."""
     table = experiment.network
-    all_data_in_one_place = disclosure is not None and disclosure.server_needs == "data"
-    if table.compression == "none" or all_data_in_one_place:
+    if table.compression == "none" or (disclosure is not None and not disclosure.clients_keep_data):
         return None
     return Compression(layout, table.compression, table.share, experiment.seed)
 

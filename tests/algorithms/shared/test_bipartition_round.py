@@ -42,7 +42,7 @@ def played(
     state = initial_state(PROBLEM)
     stability = add_updates(PROBLEM, state, empty_window(PROBLEM, 3), REPORT, None)[1] if by_stability else None
     columns = torch.arange(PROBLEM.layout.p)
-    moved, bipartition, _ = bipartition_round(
+    moved, bipartition, _, _ = bipartition_round(
         PROBLEM,
         state,
         REPORT,
@@ -51,6 +51,7 @@ def played(
         compared=columns,
         rules=rules,
         examine=in_two,
+        alpha=0.05,
         stability=stability,
     )
     return moved, bipartition

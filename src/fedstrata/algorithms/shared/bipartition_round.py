@@ -19,7 +19,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     apply_decisions,
     collect_answers,
 )
-from fedstrata.algorithms.shared.split_guard import GuardState, require_confirmation
+from fedstrata.algorithms.shared.split_guard import GuardState, require_confirmation, run_split_half_tests
 from fedstrata.core import Diagnostics, Problem, Report
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
@@ -38,8 +38,9 @@ def bipartition_round(
     compared: torch.Tensor,
     rules: SplitRules,
     examine: Examine,
+    alpha: float,
     stability: Stability | None = None,
-) -> tuple[StateT, BipartitionState, Diagnostics]:
+) -> tuple[StateT, BipartitionState, GuardState | None, Diagnostics]:
     """Examine every cluster, split those that should be split, and average inside the new clusters.
 
     Args:
@@ -47,16 +48,18 @@ def bipartition_round(
         state: The state before the round.
         report: The report of the round.
         known: What is remembered of the clusters.
-        guard: What the guard remembers after the round's tests; None lets every split through.
+        guard: What the guard remembers; None lets every split through.
         compared: The columns that the algorithm compares, (q,).
         rules: Which clusters are examined.
         examine: Decides about one cluster.
+        alpha: As in `run_split_half_tests`.
         stability: How stable the updates are. Where it is known, only clients with a full window are examined.
 
     Returns:
-        The state after the round, without what the algorithm itself remembers; what is remembered of its clusters; and
-        what is noted of the round.
+        The state after the round, without what the algorithm itself remembers; what is remembered of its clusters, and
+        by the guard; and what is noted of the round.
     """
+    guard = run_split_half_tests(problem, state, guard, report, alpha)
     usable = None if stability is None else stability.full_window
     answers = collect_answers(problem, state, known, report, compared, rules, usable)
     decisions = {
@@ -65,4 +68,4 @@ def bipartition_round(
     moved, bipartition, diagnostics = apply_decisions(problem, state, report, answers, decisions)
     if stability is not None:
         diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
-    return moved, bipartition, diagnostics
+    return moved, bipartition, guard, diagnostics

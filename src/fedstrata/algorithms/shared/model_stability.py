@@ -114,6 +114,15 @@ def add_updates(
     return after, Stability(values, _metrics(problem, after, values))
 
 
+def add_updates_if_kept(
+    problem: Problem, state: State, window: UpdateWindow | None, report: Report, xi: float | str | None
+) -> tuple[UpdateWindow | None, Stability | None]:
+    """`add_updates` where an algorithm keeps windows; None and None where it does not look at stability."""
+    if window is None:
+        return None, None
+    return add_updates(problem, state, window, report, xi)
+
+
 def _layer_columns(problem: Problem) -> list[torch.Tensor]:
     """For every layer, which of the conv and linear columns are its own, (q,) bool each."""
     layout = problem.layout

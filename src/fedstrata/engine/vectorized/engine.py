@@ -17,13 +17,7 @@ from fedstrata.engine.batch_norms import BATCH_NORMS
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.loop import (
-    best_candidate,
-    continued,
-    has_own_end,
-    selection_value,
-    with_local_tensors,
-)
+from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import download, landing, session, upload
 from fedstrata.engine.vectorized.network import Network, budget

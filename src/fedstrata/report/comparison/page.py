@@ -97,17 +97,16 @@ def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
 
 def _facts(document: Document) -> list[tuple[str, str]]:
     """Return the experiment in a few names, and what its figures would be misread without."""
-    attack = document.setting("attack", "kind")
-    if attack == "none":
-        attack = ""
+    kinds = {table: document.setting(table, "kind") for table in ("attack", "privacy")}
+    used = {table: kind for table, kind in kinds.items() if kind not in ("", "none")}
     found = [
         ("clients", document.setting("data", "clients")),
         ("partition", document.setting("partition", "scheme")),
         ("model", document.setting("model", "name")),
         ("rounds", str(document.experiment.get("rounds", ""))),
         ("seeds", ", ".join(map(str, document.seeds))),
-        ("attack", attack and f"{attack} by some clients, whom all figures include"),
-        ("privacy", "" if document.setting("privacy", "kind") == "none" else document.setting("privacy", "kind")),
+        ("attack", f"{used['attack']} by some clients, whom all figures include" if "attack" in used else ""),
+        ("privacy", used.get("privacy", "")),
     ]
     return [(name, value) for name, value in found if value]
 
