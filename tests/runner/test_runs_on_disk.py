@@ -154,7 +154,7 @@ print(peak - before)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is told by Linux")
 def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(tmp_path: Path) -> None:
     """A Parquet file of one row group: what holds its pages in memory would hold all of them."""
-    rows, width = 18000, 4000
+    rows, width = 72000, 1000  # a batch of 1,024 of them has 4 MB
     values = np.random.default_rng(0).random(rows * width, dtype=np.float32)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
     table = pa.table({"x": lists.cast(pa.list_(pa.float32())), "label": np.arange(rows) % 2})

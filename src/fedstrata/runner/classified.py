@@ -96,20 +96,21 @@ def _classify(
     """
     index = torch.cat(list(tests))
     owners = torch.tensor(clients).repeat_interleave(torch.tensor([len(test) for test in tests]))
-    truth, predicted = list[Tensor](), list[Tensor]()
-    for inputs, labels in _batches(setup.client_data, index, change):
-        truth.append(labels)
-        predicted.append(setup.clients.classify(row[None], inputs)[0])
-    return torch.stack((owners, torch.cat(truth), torch.cat(predicted)), dim=1)
+    truth = setup.client_data.labels(index)
+    # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
+    predicted = torch.empty_like(truth)
+    batches = _batches(setup.client_data, index, change)
+    for part, inputs in zip(predicted.split(EVALUATION_BATCH), batches, strict=True):
+        part.copy_(setup.clients.classify(row[None], inputs)[0])
+    return torch.stack((owners, truth, predicted), dim=1)
 
 
-def _batches(
-    data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and classes of some samples, a batch at a time."""
+def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
+    """Inputs of some samples, a batch at a time."""
     if change is None:
-        yield from data.batches(index, EVALUATION_BATCH)
+        for inputs, _ in data.batches(index, EVALUATION_BATCH):
+            yield inputs
         return
     for part in index.split(EVALUATION_BATCH):
-        inputs, labels = data.raw_samples(part)
-        yield data.dataset.normalise(change(inputs)), labels
+        raw, _ = data.raw_samples(part)
+        yield data.dataset.normalise(change(raw))
