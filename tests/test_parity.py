@@ -6,81 +6,27 @@ The batched engine, which is equal within a tolerance, is compared in ``engine/t
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.core import Report, State
 from fedstrata.engine import Parallel, Processes
 from fedstrata.runner.build import build_run
 from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.membership import sample_cohort
 from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
 from fedstrata.runner.run import run_experiment
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal
-from test_every_algorithm import EAGER
+from played_rounds import KEYS, by_loop, loop_setting, play, setting_of
 from turns import same
-
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    # Three blocks of client ids, the last one smaller.
-    "data": {"name": "digits", "clients": 40, "samples": 16, "test": 0.2, "public": 32},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "cohort": {"fraction": 0.8, "dropout": 0.2},
-}
-
-Played = tuple[tuple[tuple[Report, State], ...], dict[str, torch.Tensor]]
-"""The reports and states of some rounds, and what is on the clients' devices at the end."""
-
-
-def setting_of(engine: str, workers: int = 0) -> RunSetup:
-    return build_run(load_experiment({**KEYS, "engine": {"name": engine, "workers": workers}}))
-
-
-def play(setup: RunSetup, name: str, between: Callable[[], None] = lambda: None) -> Played:
-    """A few rounds of an algorithm: some are not asked, some of those do not answer, everyone is scored.
-
-    Args:
-        setup: whose federation and engine it is.
-        name: of the algorithm.
-        between: done after every round.
-    """
-    algorithm = load_experiment({**KEYS, "algorithm": {"name": name, **EAGER.get(name, {})}}).algorithm_of()
-    problem, clients, rates = setup.server.problem, setup.clients, load_experiment(KEYS).cohort
-    clients.store.restore({})
-    state, turns = algorithm.init(problem), list[tuple[Report, State]]()
-    for round in range(1, KEYS["rounds"] + 1):
-        evaluations = algorithm.evaluations(problem, state, setup.everyone)
-        cohort, absent = sample_cohort(problem.seed, round, setup.everyone, rates.fraction, rates.dropout)
-        plan = algorithm.plan(problem, state, cohort)
-        report = clients.run(replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations))
-        state, _ = algorithm.update(problem, state, replace(report, cohort=plan.cohort))
-        turns.append((report, state))
-        between()
-    return tuple(turns), clients.store.tensors()
-
-
-@cache
-def by_loop(name: str) -> Played:
-    return play(_loop(), name)
-
-
-@cache
-def _loop() -> RunSetup:
-    return setting_of("loop")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +51,7 @@ def test_processes_are_the_loop_in_every_bit(processes: dict[int, RunSetup], nam
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_personal_stage_is_the_loop_in_every_bit(processes: dict[int, RunSetup], method: str) -> None:
-    expected = play_personal(with_stage(_loop(), "strata", method))
+    expected = play_personal(with_stage(loop_setting(), "strata", method))
     for setup in processes.values():
         found = play_personal(with_stage(setup, "strata", method))
         assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
@@ -128,16 +74,6 @@ def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, RunSetup]) 
 
     assert same(play(processes[2], "fedper", kill), by_loop("fedper"))
     assert len(set(killed)) == KEYS["rounds"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # of Ray itself
-def test_ray_is_the_loop_in_every_bit() -> None:
-    setup = setting_of("ray", 2)
-    for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
-        assert same(play(setup, name), by_loop(name)), name
-    found, expected = (play_personal(with_stage(each, "ifca", "best")) for each in (setup, _loop()))
-    assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
 
 
 def one_round(experiment: Experiment, out: Path) -> None:

@@ -5,6 +5,7 @@ FedstrataError
 │   ├── ExperimentError   a key of the experiment
 │   ├── DataError         a file, column, row or image
 │   ├── PartitionError    the samples cannot be partitioned as asked
+│   │   └── PartitionKeyError  the same, because of a key that the message names
 │   ├── ModelError        the network
 │   ├── LayoutError       a selector of layers
 │   └── RecordError       a run folder
@@ -47,6 +48,10 @@ class DataError(InputError):
 
 class PartitionError(InputError):
     """The samples cannot be allocated to the clients in the way that was asked."""
+
+
+class PartitionKeyError(PartitionError):
+    """The samples do not fit a key of the experiment. The message begins with this key."""
 
 
 class ModelError(InputError):

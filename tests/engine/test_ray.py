@@ -15,6 +15,9 @@ from fedstrata.engine import Loop, Parallel, Ray
 from fedstrata.engine.parallel import ray as tasks
 from fedstrata.engine.parallel.sharding import ShardRequest, perform
 from fedstrata.errors import EngineError, ExperimentError, ResourceError, UserCodeError
+from personal_stage import play as play_personal
+from personal_stage import with_stage
+from played_rounds import by_loop, loop_setting, play, setting_of
 from turns import same
 
 # Ray's own: how it looks for accelerators, and what it leaves to the garbage collector.
@@ -248,6 +251,15 @@ def test_ray_is_the_loop_in_every_bit() -> None:
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it without annotations
     assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
+
+
+@pytest.mark.slow
+def test_algorithms_and_the_personal_stage_on_ray_are_the_loop_in_every_bit() -> None:
+    setup = setting_of("ray", 2)
+    for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
+        assert same(play(setup, name), by_loop(name)), name
+    found, expected = (play_personal(with_stage(each, "ifca", "best")) for each in (setup, loop_setting()))
+    assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import PartitionError
+from fedstrata.errors import PartitionError, PartitionKeyError
 from fedstrata.limits import LABEL_CELLS
 from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
@@ -191,7 +191,7 @@ def with_validation(
     try:
         train, validation = _split_all(labels, partition.train, share, rng, unit, name, spread_units=spread_units)
     except PartitionError as error:
-        raise PartitionError(f"data.validation = {share}: {error}") from None
+        raise PartitionKeyError(f"data.validation = {share}: {error}") from None
     return replace(partition, train=train, validation=validation)
 
 

@@ -107,11 +107,13 @@ class Scheme(ABC):
         source: The paper or data that it comes from.
         groups_differ_by: What tells its groups apart; None for a scheme without groups.
         works_inside: Whether it can allocate the samples inside a group of another scheme.
+        mixes_classes: Whether its clients differ in their mixes of classes, and so are alike where there is one class.
     """
 
     source: ClassVar[str]
     groups_differ_by: ClassVar[str | None] = None
     works_inside: ClassVar[bool] = True
+    mixes_classes: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, clients: int, classes: int, place: str = "partition") -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Strict
 from pydantic.dataclasses import dataclass
 
-from fedstrata.errors import PartitionError
+from fedstrata.errors import PartitionError, PartitionKeyError
 from fedstrata.partition.scheme import (
     MIN_SAMPLES,
     SCHEME_CONFIG,
@@ -67,6 +67,7 @@ class Dirichlet(Ungrouped):
     """
 
     source: ClassVar[str] = "Yurochkin et al., ICML 2019 (over clients); Hsu et al., 2019 (over classes)"
+    mixes_classes: ClassVar[bool] = True
     alpha: _Alpha
     over: Literal["clients", "classes"] = "clients"
 
@@ -185,6 +186,7 @@ class Shards(Ungrouped):
     """
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017, section 3"
+    mixes_classes: ClassVar[bool] = True
     per_client: Whole = 2
 
     def allocate(self, pool: Pool) -> Allocation:
@@ -199,9 +201,9 @@ class Shards(Ungrouped):
         rng = pool.rng("samples")
         drawn = rng.permutation(len(pool.labels))[:total]
         by_class = drawn[np.argsort(pool.labels[drawn], kind="stable")]
-        cut = np.array_split(by_class, shards)
-        hands = rng.permutation(shards).reshape(pool.clients, self.per_client)
-        samples = tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
+        parts = np.array_split(by_class, shards)
+        shards_of_clients = rng.permutation(shards).reshape(pool.clients, self.per_client)
+        samples = tuple(np.sort(np.concatenate([parts[shard] for shard in own])) for own in shards_of_clients)
         return Allocation.unchanged(pool, samples, None)
 
 
@@ -224,7 +226,7 @@ class Natural(Ungrouped):
         """
         column = self._column_of(pool)
         if missing := int(_is_missing(column).sum()):
-            raise PartitionError(
+            raise PartitionKeyError(
                 f"partition.column = {shown(self.column)}: {missing} samples have no value in it, so they belong to "
                 "no client; fill it in, or leave these samples out"
             )
@@ -251,7 +253,7 @@ class Natural(Ungrouped):
         """Return the column whose values are the clients, (samples,)."""
         if self.column not in pool.columns:
             known = ", ".join(pool.columns) or "no further columns"
-            raise PartitionError(f"partition.column = {shown(self.column)}: the data has {known}")
+            raise PartitionKeyError(f"partition.column = {shown(self.column)}: the data has {known}")
         return pool.columns[self.column]
 
 

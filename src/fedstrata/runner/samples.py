@@ -13,10 +13,10 @@ from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.data.sample_format import has_names
-from fedstrata.errors import ExperimentError, PartitionError
+from fedstrata.errors import ExperimentError, PartitionError, PartitionKeyError
 from fedstrata.models import side
 from fedstrata.objective.objective import NUMBER_LOSSES
-from fedstrata.partition import Partition, partition_samples, with_validation
+from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
 from fedstrata.quoting import shown
 from fedstrata.randomness import generator
 from fedstrata.runner.problem import objective_of
@@ -94,6 +94,7 @@ def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -
     Raises:
         PartitionError: When the samples cannot be dealt as the experiment says.
     """
+    _refuse_class_mixes(experiment.scheme, dataset)
     wanted = experiment.data
     spread_units = spreads_units(experiment)
     try:
@@ -115,21 +116,51 @@ def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -
             partition = with_validation(
                 partition, labels, wanted.validation, experiment.seed, dataset.units, spread_units=spread_units
             )
+    except PartitionKeyError:
+        raise
     except PartitionError as error:
-        if str(error).startswith(("partition.", "data.validation")):
-            raise
         # What was left out of the files may be why too little is there.
         notes = "".join(f". {note}" for note in dataset.notes)
         found = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}{notes}"
         raise PartitionError(found) from None
+    _refuse_turns(dataset, partition)
     _refuse_unseen_groups(dataset, partition)
     return partition
+
+
+def _refuse_class_mixes(scheme: Scheme, dataset: data.Dataset) -> None:
+    """Refuse mixes of classes for data without classes, of which all clients would have the same."""
+    if dataset.targets is None or bool(dataset.labels.any()):
+        return
+    for each in (scheme, getattr(scheme, "inside", None)):
+        if each is not None and each.mixes_classes:
+            raise PartitionKeyError(
+                f"partition.scheme = {keys_of(each)['scheme']!r}: expected samples of several classes, found numbers or "
+                f"several labels to learn in {dataset.name}; use 'quantity' or 'iid'"
+            )
+
+
+def _refuse_turns(dataset: data.Dataset, partition: Partition) -> None:
+    """Refuse quarter turns of what is no image, or an image that has another shape when it is turned."""
+    if not partition.turns.any():
+        return
+    shape = tuple(dataset.shape)
+    if len(shape) != 3 or dataset.holds_tokens:
+        raise PartitionKeyError(
+            f"partition.scheme = 'rotation': expected images (channels, height, width), found samples of shape {shape} "
+            f"in {dataset.name}; use another scheme, or give float images an axis for their channels"
+        )
+    if shape[1] != shape[2] and (partition.turns % 2).any():
+        raise PartitionKeyError(
+            f"partition.scheme = 'rotation': expected images as high as wide, found {shape[1]} x {shape[2]} pixels in "
+            f"{dataset.name}; use two groups, which differ by half a turn, or another scheme"
+        )
 
 
 def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:
     """Refuse groups that differ in what they call the classes, where the loss does not look at classes."""
     if dataset.targets is not None and bool((partition.relabel != partition.relabel[:1]).any()):
-        raise PartitionError(
+        raise PartitionKeyError(
             "partition.scheme = 'concept': expected a loss of classes, as its groups differ in the classes alone; "
             "use local.loss = 'cross_entropy', or another scheme"
         )
