@@ -274,6 +274,32 @@ def test_run_gives_what_a_simulated_run_gives(made: Path, tmp_path: Path, monkey
     assert (out / "report.html").exists() and json.loads((out / "summary.json").read_text())["rounds"] == 2
 
 
+def test_the_server_runs_and_resumes_elsewhere_without_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of the data is relative to the directory of the command. The clients have the samples."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 3), dtype=np.float32)
+    np.savez("visits.npz", x=x, y=np.arange(60) % 2)
+    data = {"name": "visits.npz", "clients": 3, "test": 0.2}
+    keys = {**EXPERIMENT, "data": data, "partition": {"scheme": "iid"}, "algorithm": {"name": "fedavg"}}
+    deploy.init("federation", keys)
+    flwr = Flwr(tmp_path / "federation")
+
+    def elsewhere(*given: Any, **named: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.chdir(flwr.folder)
+            flwr(*given, **named)
+
+    monkeypatch.setattr(subprocess, "run", elsewhere)
+    out = deploy.run_on_federation(keys, "federation", "real")
+    summary = (out / "summary.json").read_text()
+    (out / "summary.json").unlink()
+    deploy.resume(out, "federation")
+    assert json.loads((out / "summary.json").read_text())["acc_client"] == json.loads(summary)["acc_client"]
+
+
 def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flwr = Flwr(made, works=False)
     monkeypatch.setattr(subprocess, "run", flwr)

@@ -15,11 +15,18 @@ from fedstrata.quoting import dotted, shown
 from fedstrata.records.changed_keys import flatten_keys, may_differ, same_results
 
 
-def begun_experiment(given: Experiment, folder: Path) -> Experiment:
-    """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds."""
+def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True) -> Experiment:
+    """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds.
+
+    Args:
+        given: The experiment that was given.
+        folder: The run folder.
+        find_data: Whether data that cannot be found are an error, as in `load_experiment`.
+    """
     # The data may have moved since; the experiment that is given says where they are.
     root = given.data.root
-    own = load_experiment(experiment_file_of(folder), () if root is None else [f"data.root={json.dumps(str(root))}"])
+    sets = () if root is None else [f"data.root={json.dumps(str(root))}"]
+    own = load_experiment(experiment_file_of(folder), sets, find_data=find_data)
     if given.rounds < own.rounds:
         raise ExperimentError(
             f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "

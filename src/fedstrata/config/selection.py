@@ -37,6 +37,7 @@ def choose(
     resume: bool = False,
     tables: Mapping[str, Any] = _NOTHING,
     objective: Mapping[str, Any] = _NOTHING,
+    find_data: bool = True,
 ) -> tuple[Experiment, Path]:
     """Choose the experiment of a run and its folder.
 
@@ -50,6 +51,7 @@ def choose(
         tables: Tables that replace those of the source, as `load_experiment` takes them. None replaces nothing.
         objective: The names of the loss, the metric and the transform, or the functions themselves, by their keys in
             ``[local]``. None changes nothing.
+        find_data: Whether data that cannot be found are an error. A server whose clients have the data needs none.
 
     Raises:
         InputError: When the experiment is wrong, or the folder holds something (to start) or no such run (to resume).
@@ -58,11 +60,11 @@ def choose(
         # Other keys than the folder's own are refused below, not silently changed in the middle of a run.
         source = experiment_file_of(Path(out))
     given = {name: table for name, table in tables.items() if table is not None}
-    experiment = load_experiment(source, [*objective_sets(objective), *sets], tables=given)
+    experiment = load_experiment(source, [*objective_sets(objective), *sets], tables=given, find_data=find_data)
     name = f"{_stem(source)}-{file_name(experiment.algorithm.name)}-{experiment.seed}"
     folder = next_run_folder(name, resume) if out is None else Path(out)
     if resume:
-        return begun_experiment(experiment, folder), folder
+        return begun_experiment(experiment, folder, find_data=find_data), folder
     require_new_folder(folder)
     return experiment, folder
 

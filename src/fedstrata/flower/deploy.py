@@ -137,7 +137,7 @@ def resume(out: Path | str, federation: Path | str) -> Path:
         InputError: When there is no such run.
         EngineError: When the run did not finish.
     """
-    _, folder = choose(None, (), out, resume=True)
+    _, folder = choose(None, (), out, resume=True, find_data=False)
     return _submit(federation_home(federation), folder, {"experiment": "", "resume": True})
 
 

@@ -75,7 +75,8 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     path = Path(str(config["federation"]))
     resume = bool(config["resume"])
     source = None if resume else Path(str(config["experiment"]))
-    experiment, out = choose(source, (), Path(str(config["out"])), resume=resume)
+    # The clients have the data. A relative path to them began in another directory, that of the command.
+    experiment, out = choose(source, (), Path(str(config["out"])), resume=resume, find_data=False)
     federation = read_federation(path)
     public = read_public_samples(path.parent, federation)
     public_keys = read_public_keys(path.parent)
