@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedstrata
@@ -75,6 +76,16 @@ def test_without_validation_data_nothing_is_tuned(tmp_path: Path) -> None:
     keys = {**KEYS, "rounds": 1}
     with pytest.raises(InputError, match=r"data.validation: expected a share above 0"):
         optuna_objective(keys, space, out=tmp_path)(Trial(0, 0.2))
+
+
+def test_a_score_that_is_unknown_on_validation_data_is_named(tmp_path: Path) -> None:
+    """R² is not defined of a single sample, and each client has one."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "dose.npz", x=rng.random((20, 2), dtype=np.float32), y=rng.random(20))
+    data = {"name": str(tmp_path / "dose.npz"), "clients": 2, "samples": 10, "validation": 0.1}
+    keys = {**KEYS, "data": data, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}, "local": {"loss": "mse"}}
+    with pytest.raises(InputError, match=r"expected validation samples of which the metric is known"):
+        optuna_objective({**keys, "rounds": 1}, space, out=tmp_path)(Trial(0, 0.2))
 
 
 @pytest.mark.skipif(find_spec("optuna") is None, reason="needs the extra optuna")

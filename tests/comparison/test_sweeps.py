@@ -120,6 +120,25 @@ def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fe
         assert "No setting is chosen, because no setting has validation data" in (folder / name).read_text()
 
 
+def test_scores_that_are_unknown_on_all_samples_end_no_sweep_and_are_named(tmp_path: Path) -> None:
+    """R² is not defined of a single sample, and each client has one for validation."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "dose.npz", x=rng.random((30, 2), dtype=np.float32), y=rng.random(30))
+    data = {"name": str(tmp_path / "dose.npz"), "clients": 3, "samples": 7, "test": 0.3, "validation": 0.1}
+    keys = {
+        "rounds": 1,
+        "data": data,
+        "partition": {"scheme": "iid"},
+        "model": {"name": "mlp", "hidden": [2]},
+        "local": {"loss": "mse"},
+        "algorithm": {"name": "fedavg"},
+    }
+    swept = fedstrata.sweep(keys, {"local.lr": [0.01, 0.1]}, out=tmp_path / "sweep", quiet=True)
+    assert swept.best is None and "the R² on the validation data of each client is unknown" in swept.choice.why
+    (warning,) = fedstrata.load(swept.comparison.runs[0].folder).warnings
+    assert warning.startswith("the validation scores of 3 of 3 clients")
+
+
 def test_a_setting_is_chosen_on_samples_for_validation(tmp_path: Path) -> None:
     keys = {**IFCA_KEYS, "data": {**KEYS["data"], "validation": 0.25}}
     swept = fedstrata.sweep(keys, {"local.lr": [0.001, 0.3]}, [0, 1], out=tmp_path / "sweep", quiet=True)

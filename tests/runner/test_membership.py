@@ -123,6 +123,11 @@ def tree() -> tuple[core.Node, ...]:
             {"change": [{"round": 51, "client": 1, "takes_data_of": 2}]},
             "events.change: expected a round of at most rounds = 50",
         ),
+        ({"misplace": [{"round": 51, "share": 0.5}]}, "events.misplace: expected a round of at most rounds = 50"),
+        (
+            {"misplace": [{"round": 2, "share": 0.5}, {"round": 2, "share": 0.1}]},
+            "events.misplace: expected one entry for each round, found two for round 2",
+        ),
         (
             {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]},
             "events.join: expected each client in one entry, found client 2 in two",

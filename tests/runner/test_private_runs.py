@@ -152,7 +152,8 @@ def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
         return
     starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
     models = last_models(setup)
-    assert bool(torch.cdist(models, starts, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1).values.le(1e-4).all())
+    away = torch.cdist(models, starts, compute_mode="donot_use_mm_for_euclid_dist")
+    assert bool(away.min(dim=1).values.le(1e-4).all())
 
 
 def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> None:

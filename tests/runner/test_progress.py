@@ -131,6 +131,17 @@ def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
     assert text.getvalue().startswith("seeds 3\u20135, 7 (4/4)  round  1/10  accuracy:  fedavg 60.0 %  jobs 100 %  ")
 
 
+def test_a_comparison_shows_the_scores_that_are_known() -> None:
+    line, text = shown(terminal=False)
+    progress = ComparisonProgress(10, [3, 4], line)
+    progress.begin([3, 4])
+    for name, scores in {"fedavg": (None, 0.5), "cfl": (None, None)}.items():
+        for seed, accuracy in zip((3, 4), scores, strict=True):
+            progress.note(seed, name, record(1, acc_client=accuracy))
+    progress.show(1, 1.0)
+    assert "fedavg 50.0 %  cfl \u2013  jobs" in text.getvalue()
+
+
 class Unwritable(StringIO):
     """Where nothing can be written any more."""
 

@@ -72,14 +72,21 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
         known = [float(value) for value in values if value is not None]
         if runs and len(known) == len(runs) and not any(run.diverged for run in runs):
             found[label] = mean(known)
-    if not found:
-        return SweepChoice(
-            None,
-            None,
-            "No setting is chosen, because no setting has validation data from all of its runs (data.validation, such "
-            "as 0.2). The table has test data, by which nothing may be chosen.",
-        )
     metric = compared.metric
+    if not found:
+        why = f"No setting is chosen, because {_why_none_is_known(compared)}."
+        return SweepChoice(None, None, f"{why} The table has test data, by which nothing may be chosen.")
     best = max(found, key=lambda label: metric.quality(found[label]))
     why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}."
     return SweepChoice(best, found[best], why)
+
+
+def _why_none_is_known(compared: Comparison) -> str:
+    """Why no setting has a score on validation data from all of its runs."""
+    summaries = [run.summary for run in compared.runs if run.summary is not None]
+    if any(VALIDATION_MEASURE in summary and summary[VALIDATION_MEASURE] is None for summary in summaries):
+        return (
+            f"the {compared.metric.name} on the validation data of each client is unknown (raise data.validation, or "
+            "use another local.metric)"
+        )
+    return "no setting has validation data from all of its runs (data.validation, such as 0.2)"

@@ -263,17 +263,23 @@ def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: in
 
 
 def _unknown_scores(experiment: Experiment, partition: Partition) -> Iterator[str]:
-    """Clients with a single test sample, of which R² is not defined."""
+    """Clients with a single test sample, or one for validation, of which R² is not defined."""
     if experiment.local.metric != "r2":
         return
+    remedies = {
+        "test": ("test samples", "Raise data.test, supply test samples of your own"),
+        "validation": ("validation samples", "Raise data.validation"),
+    }
     names = partition.names or tuple(map(str, range(len(partition.test))))
-    single = [name for name, test in zip(names, partition.test, strict=True) if len(test) == 1]
-    if single:
-        yield (
-            f"the scores of {len(single)} of {len(names)} clients ({_some(np.array(single))}) are unknown: "
-            "local.metric = 'r2' needs at least two test samples of a client, and they have one. They do not count in "
-            "the means. Raise data.test, supply test samples of your own, or set local.metric = 'rmse'"
-        )
+    for split, parts in (("test", partition.test), ("validation", partition.validation)):
+        single = [name for name, part in zip(names, parts, strict=False) if len(part) == 1]
+        samples, remedy = remedies[split]
+        if single:
+            yield (
+                f"the {'' if split == 'test' else f'{split} '}scores of {len(single)} of {len(names)} clients "
+                f"({_some(np.array(single))}) are unknown: local.metric = 'r2' needs at least two {samples} of a "
+                f"client, and they have one. They do not count in the means. {remedy}, or set local.metric = 'rmse'"
+            )
 
 
 def _shared_samples(experiment: Experiment) -> Iterator[str]:

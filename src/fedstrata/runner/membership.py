@@ -238,27 +238,42 @@ def membership(experiment: Experiment) -> Membership:
 
 
 def _check_entries(experiment: Experiment) -> None:
-    """Refuse events after the last round, and two entries of one kind for a client."""
+    """Refuse events after the last round, and two entries of one kind for a client, or of misplacement for a round."""
     events = experiment.events
     entries: dict[str, list[tuple[int, tuple[int, ...]]]] = {
         "join": [(event.round, event.clients) for event in events.join],
         "leave": [(event.round, event.clients) for event in events.leave],
         "change": [(event.round, (event.client,)) for event in events.change],
+        "misplace": [(event.round, ()) for event in events.misplace],
     }
     for kind, found in entries.items():
-        seen = set[int]()
-        for round, clients in found:
+        for round, _ in found:
             if round > experiment.rounds:
                 raise ExperimentError(
                     f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {round}; set more "
                     "rounds, or take the entry out"
                 )
-            if twice := seen & set(clients):
-                raise ExperimentError(
-                    f"events.{kind}: expected each client in one entry, found client {min(twice)} in two; take it out "
-                    "of one of them"
-                )
-            seen |= set(clients)
+        clients = [client for _, of_entry in found for client in sorted(set(of_entry))]
+        if (client := _first_repeated(clients)) is not None:
+            raise ExperimentError(
+                f"events.{kind}: expected each client in one entry, found client {client} in two; take it out of one "
+                "of them"
+            )
+    misplaced = _first_repeated([round for round, _ in entries["misplace"]])
+    if misplaced is not None:
+        raise ExperimentError(
+            f"events.misplace: expected one entry for each round, found two for round {misplaced}; take one of them out"
+        )
+
+
+def _first_repeated(numbers: Sequence[int]) -> int | None:
+    """The first number that is there a second time, if any is."""
+    seen = set[int]()
+    for number in numbers:
+        if number in seen:
+            return number
+        seen.add(number)
+    return None
 
 
 def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:

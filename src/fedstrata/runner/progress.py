@@ -258,7 +258,7 @@ class ComparisonProgress:
         self._shown = 0
         self._running: tuple[int, ...] = ()
         self._place = 0
-        self._scores: dict[str, dict[int, tuple[int, float]]] = {}
+        self._scores: dict[str, dict[int, tuple[int, float | None]]] = {}
 
     @property
     def where(self) -> str:
@@ -291,7 +291,8 @@ class ComparisonProgress:
         scores = []
         for name, by_seed in self._scores.items():
             here = [score for reached, score in by_seed.values() if reached == round]
-            scores += [f"{name} {self._metric.text(mean(here))}"] if here else []
+            known = [score for score in here if score is not None]
+            scores += [f"{name} {self._metric.text(mean(known) if known else None)}"] if here else []
         ahead = (len(self._seeds) - place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
         where = f"{self.where} ({place}/{len(self._seeds)})"

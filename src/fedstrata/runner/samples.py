@@ -135,8 +135,8 @@ def _refuse_class_mixes(scheme: Scheme, dataset: data.Dataset) -> None:
     for each in (scheme, getattr(scheme, "inside", None)):
         if each is not None and each.mixes_classes:
             raise PartitionKeyError(
-                f"partition.scheme = {keys_of(each)['scheme']!r}: expected samples of several classes, found numbers or "
-                f"several labels to learn in {dataset.name}; use 'quantity' or 'iid'"
+                f"partition.scheme = {keys_of(each)['scheme']!r}: expected samples of several classes, found numbers "
+                f"or several labels to learn in {dataset.name}; use 'quantity' or 'iid'"
             )
 
 
