@@ -9,6 +9,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any, TypeVar
 
+from fedstrata.content_digest import content_digest
 from fedstrata.errors import ExperimentError, first_line
 
 _Target = TypeVar("_Target")
@@ -90,14 +91,15 @@ def name_of_object(thing: Any, unnamed: str = "") -> str:
         unnamed: What a function without a name of its own, a lambda, is called.
 
     Returns:
-        ``"package.module:attribute"``, or a name that this process alone knows where that leads to something else.
+        ``"package.module:attribute"``, or ``"object:digest:name"`` where that leads to something else. This process
+        alone knows what it stands for. The digest tells it from other objects of its name.
     """
     path = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
     with suppress(Exception):  # the module may raise anything
         if load_object(path) is thing:
             return path
     own = str(getattr(thing, "__name__", type(thing).__name__)).strip("<>")
-    name = f"{OBJECT}{unnamed if unnamed and own == 'lambda' else own}"
+    name = f"{OBJECT}{content_digest(thing)}:{unnamed if unnamed and own == 'lambda' else own}"
     # A notebook gives the same cell again and again.
     _GIVEN[name] = thing
     return name
