@@ -278,7 +278,7 @@ def _what_it_is(name: str) -> str:
 
 def every_key() -> str:
     """Every key of an experiment file."""
-    own = [key for key in keys_of(Experiment) if key.name in ("seed", "rounds")]
+    own = [key for key in keys_of(Experiment) if key.name in ("seed", "rounds", "label")]
     text = [KEYS.strip(), key_table(own).strip()]
     for name, shown in TABLES.items():
         text += [f"## [{name}]", *paragraphs(shown.__doc__), key_table(keys_of(shown)).strip()]

@@ -253,7 +253,7 @@ def sweep(
     Args:
         source: The experiment, as in `run`.
         grid: The values of each key, such as ``{"local.lr": [0.01, 0.05], "algorithm.k": [2, 4]}``. Keys of algorithm,
-            local, server, cohort and model can be varied, and inputs, normalise, public and size of data.
+            personal, local, server, cohort and model can be varied, and inputs, normalise, public and size of data.
         seeds: The seeds with which each setting is run; None is the seed of the experiment.
         out: The folder of the sweep, with a folder for every run; by default a new one in ``runs``.
         clients: The data of each client, as in `run`.

@@ -191,6 +191,11 @@ def test_every_algorithm_and_seed_is_an_experiment_as_if_it_were_run_alone() -> 
     assert folder_of(folder, fedavg) == Path("runs/mine-compare/fedavg-0")
 
 
+def test_a_key_of_an_algorithm_that_is_not_compared_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"^--set algorithm.eps2=0.9: expected cfl, whose key it is, among"):
+        choose_all(file(), ["hicfl", "fedavg"], None, ["local.lr=0.3", "algorithm.eps2=0.9"])
+
+
 def test_without_seeds_the_seed_is_that_of_the_experiment() -> None:
     assert [experiment.seed for experiment in choose_all(file(), ["fedavg"])[0]] == [4]
 

@@ -114,6 +114,12 @@ def choose_all(
         raise ExperimentError(f"--seeds: expected a comparison of at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
     _require_distinct("--algorithms", [entry.label for entry in entries])
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
+    if len(others) < len(sets) and base.algorithm.name not in [entry.label for entry in entries]:
+        unused = next(text for text in sets if text not in others)
+        raise ExperimentError(
+            f"--set {unused}: expected {base.algorithm.name}, whose key it is, among the algorithms that are compared; "
+            "compare it too, or write algorithms.<name>.<key> for another algorithm"
+        )
     experiments = [
         load_experiment(source, others, tables=entry.tables)
         if entry.tables
