@@ -128,6 +128,19 @@ def test_liars_know_the_model_of_all_where_each_model_is_measured_in_a_task_of_i
     assert found.results["own"].losses[1].tolist() == [0.0, 0.0]
 
 
+def test_a_personal_model_that_a_client_trains_beside_does_not_hide_which_model_is_of_all() -> None:
+    """Ditto's task is given one model, here 0, and uploads nothing. The comparison is of models 1 and 2."""
+    plan, report = comparison()
+    tasks = {
+        "personal": replace(plan.tasks["loss"], candidates=torch.tensor([[0]] * 4)),
+        "loss": replace(plan.tasks["loss"], candidates=torch.tensor([[1, 2]] * 4)),
+    }
+    result = replace(report.results["loss"], losses=torch.tensor([[0.5, 0.6]] * 4))
+    liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
+    found = liars.corrupt(replace(plan, tasks=tasks), Report({"loss": result}))
+    assert found.results["loss"].losses[1].tolist() == [1000.0, 0.0]
+
+
 def test_liars_are_honest_before_their_first_round() -> None:
     plan, report = comparison()
     assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").corrupt(plan, report) is report

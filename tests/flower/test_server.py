@@ -273,6 +273,59 @@ def test_a_device_that_has_lost_its_layers_is_sent_them_again(here: Here, tmp_pa
     assert len(finished.rounds) == 3
 
 
+def test_a_device_that_has_lost_its_layers_trains_again_where_rounds_do_not_wait_for_it(
+    here: Here, tmp_path: Path
+) -> None:
+    """A round ends with the first five replies. Client 2 says that its layers are gone, and is not one of them."""
+    grid, members = here
+
+    def lose(message: Message, reply: Message) -> list[Message]:
+        if message.metadata.group_id == "1" and message.metadata.dst_node_id == 102:
+            for path in grid.devices[102].state.glob("*.safetensors"):
+                path.unlink()
+        return [reply]
+
+    grid.twist = lose
+    members = replace(members, rounds=RoundRules(min_reply_fraction=0.8))
+    driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
+    lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
+    assert "its device has lost" in lines[1]["absent"]["2"]
+    assert all("2" not in line["absent"] for line in lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "message"),
+    [
+        (
+            RoundRules(min_reply_fraction=0.5),
+            {"privacy": {"kind": "central", "epsilon": 8.0}},
+            r"rounds\.min_reply_fraction = 0\.5: expected 1 .* with privacy\.kind = 'central'",
+        ),
+        (
+            RoundRules(min_replies=2),
+            {"privacy": {"kind": "central", "epsilon": 8.0}},
+            r"rounds\.min_replies = 2: expected 1 .* with privacy\.kind = 'central'",
+        ),
+    ],
+)
+def test_rules_of_rounds_that_spoil_a_promise_are_refused(
+    here: Here, rules: RoundRules, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    grid, members = here
+    with pytest.raises(InputError, match=message):
+        driven(grid, replace(members, rounds=rules), tmp_path / "run", algorithm={"name": "fedavg"}, **changes)
+    assert grid.asked == []
+
+
+def test_with_secure_sums_clients_with_given_clusters_have_to_be_there_from_the_start(
+    here: Here, tmp_path: Path
+) -> None:
+    grid, members = here
+    secure: dict[str, Any] = {"algorithm": {"name": "oracle"}, "privacy": {"secure_aggregation": True}}
+    with pytest.raises(InputError, match=r"data\.clients = 6: expected the federation's file to name all .* found 4"):
+        driven(grid, replace(members, min_clients=4), tmp_path / "run", **secure)
+
+
 def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Here, tmp_path: Path) -> None:
     grid, members = here
 

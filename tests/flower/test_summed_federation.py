@@ -58,13 +58,23 @@ def here(made: Federation, tmp_path: Path) -> Iterator[Federation]:
     yield replace(made, devices=devices, config=replace(made.config, sums=TERMS))
 
 
-def driven(here: Federation, out: Path, grid: Loopback | None = None, **changes: Any) -> Run:
+def driven(
+    here: Federation, out: Path, grid: Loopback | None = None, rules: RoundRules | None = None, **changes: Any
+) -> Run:
     truth = here.setup.server.problem.truth
     assert truth is not None
     keys = tuple(device.key for device in here.devices.values())
     members = Members(keys, here.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0, max_samples=100)
+    members = replace(members, rounds=rules or members.rounds)
     experiment = load_experiment({**KEYS, **changes})
     return drive(grid or Loopback(dict(here.devices)), experiment, members, out, clock=Ticks().clock)
+
+
+def test_a_round_does_not_end_before_its_sum_can_be_opened(here: Federation, tmp_path: Path) -> None:
+    """Half of the clients are enough for the round, and two thirds are needed for the sum."""
+    finished = driven(here, tmp_path / "run", rules=RoundRules(min_reply_fraction=0.5))
+    assert [event["kind"] for event in finished.rounds[0]["events"]] == ["absent"]
+    assert not torch.equal(finished.state.models[0], here.setup.server.problem.fresh(0))
 
 
 SUMMED: dict[str, dict[str, Any]] = {

@@ -36,7 +36,6 @@ def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave()
         ({}, [6.0, 5.0]),
         ({"fraction": 0.1}, [1.0, 1.0]),  # 0.6 clients are rounded to one
         ({"fraction": 0.5, "dropout": 0.3}, [2.0, 2.0]),  # 3 without 0.9, rounded; 2.5 rounded up without 0.9
-        ({"fraction": 0.1, "dropout": 0.9}, [1.0, 1.0]),
         ({"fraction": 0.1, "sampling": "poisson"}, [0.6, 0.5]),
         ({"fraction": 0.5, "dropout": 0.3, "sampling": "poisson"}, [2.1, 1.75]),
     ],
@@ -45,9 +44,16 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
     events = {"leave": [{"round": 2, "clients": [0]}]}
     members = membership(load_experiment({"data": {"clients": 6}, "cohort": cohort, "events": events}))
     assert [members.expected_answers(round) for round in (1, 2)] == pytest.approx(expected)
-    if not members.poisson and cohort.get("dropout") != 0.9:
+    if not members.poisson:
         cohort_of_2, dropped = members.sample(2)
         assert len(cohort_of_2) - len(dropped) == expected[1]
+
+
+def test_a_drop_out_of_everybody_is_refused() -> None:
+    """One client of ten is selected, and half of one is rounded up."""
+    keys = {"data": {"clients": 10}, "cohort": {"fraction": 0.1, "dropout": 0.5}}
+    with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of a"):
+        membership(load_experiment(keys))
 
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:

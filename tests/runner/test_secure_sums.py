@@ -75,6 +75,11 @@ def test_an_algorithm_of_ones_own_that_declares_it_needs_sums_alone(tmp_path: Pa
         ({"privacy": {"sum_bits": 8}}, "expected no sum_bits with secure_aggregation = False"),
         ({"privacy": {"secure_aggregation": True, "sum_bits": 25}}, r"privacy\.sum_bits = 25"),
         ({"privacy": {"secure_aggregation": True, "min_sum": 1}}, r"privacy\.min_sum = 1"),
+        ({"privacy": {"secure_aggregation": True, "min_sum": 7}}, r"privacy\.min_sum = 7: expected at most 6"),
+        (
+            {"cohort": {"fraction": 0.3}},
+            r"privacy\.min_sum = 3: expected at most 2, the clients of a round with cohort\.fraction = 0\.3 of 6",
+        ),
         ({"network": {"compression": "int8"}}, r"network\.compression = 'int8': expected 'none'"),
         ({"probe": {"gap": ["cos"]}}, r"probe\.gap: expected none with privacy\.secure_aggregation = true"),
         ({"probe": {"matrices": ["cos"]}}, r"probe\.matrices: expected none"),
@@ -82,8 +87,14 @@ def test_an_algorithm_of_ones_own_that_declares_it_needs_sums_alone(tmp_path: Pa
             {"algorithm": {"name": "random_groups"}, "events": {"join": [{"round": 2, "clients": [1]}]}},
             r"events\.join: expected none with privacy\.secure_aggregation = true and algorithm\.name = 'random_g",
         ),
+        (
+            {
+                "algorithm": {"name": "oracle"},
+                "events": {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]},
+            },
+            r"events\.change: expected none with privacy\.secure_aggregation = true and algorithm\.name = 'oracle'",
+        ),
     ],
-    ids=["rule", "central", "unused", "bits", "least", "compression", "gap", "matrices", "join"],
 )
 def test_what_needs_single_updates_is_refused_in_one_line(changes: dict[str, Any], line: str) -> None:
     with pytest.raises(ExperimentError, match=line) as refused:

@@ -136,6 +136,8 @@ class ByzantineClients:
 
 def _first_models(plan: Plan) -> torch.Tensor:
     """The first of all models that each client of the cohort compares, (m, 1)."""
-    compared = [task for task in plan.tasks.values() if not any(task.upload)]
-    candidates = torch.cat([task.candidates for task in compared], dim=1)
+    compared = [task.candidates for task in plan.tasks.values() if not any(task.upload)]
+    # Where a client is given one model it compares nothing: it trains its own model (Ditto).
+    choices = [each.masked_fill((each >= 0).sum(dim=1, keepdim=True) < 2, -1) for each in compared]
+    candidates = torch.cat(choices, dim=1)
     return torch.where(candidates < 0, len(plan.models), candidates).amin(dim=1, keepdim=True)

@@ -62,6 +62,10 @@ class ClientStore:
             rounds = sorted(kept for kept in versions if kept < round)[1 - _VERSIONS :]
             own[tensor] = {kept: versions[kept] for kept in rounds} | {round: values.clone()}
 
+    def forget(self, client: int) -> None:
+        """Forget all that a client has saved."""
+        self._kept.pop(client, None)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors by ``"client/tensor/round"``, in ascending order of the numbers."""
         return {

@@ -129,8 +129,9 @@ class _Enough:
         return cls(frozenset(cohort), trained, everyone)
 
     def met(self, attempt: _Attempt) -> bool:
-        """Whether enough have replied."""
-        return len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
+        """Whether enough have replied, for every secure sum as well."""
+        enough = len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
+        return enough and (attempt.sums is None or attempt.sums.has_vectors)
 
 
 class FlowerClients:
@@ -361,6 +362,8 @@ class FlowerClients:
                 names = TEXTS.read("tensors", payload.record("missing").get("tensors"))
                 traffic.absent[client] = one_line(f"its device has lost {', '.join(names)}")
                 attempt.missing.append(client)
+                # If it is not asked again before the round is over, the next request has to bring everything.
+                self.store.forget(client)
             else:
                 reply = read_reply(payload, request, self._layout, bounds, self._compression)
                 sums = attempt.sums_of(request)

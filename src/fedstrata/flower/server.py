@@ -16,7 +16,7 @@ import torch
 
 from fedstrata import report
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan, Problem
+from fedstrata.core import Plan, Problem, disclosure_of
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
@@ -301,6 +301,29 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
     if experiment.data.public and public is None:
         raise ExperimentError(
             f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
+        )
+    _refuse_rules(experiment, federation)
+
+
+def _refuse_rules(experiment: Experiment, federation: Federation) -> None:
+    """Refuse rules of the federation that do not go with the privacy of the experiment."""
+    rules = federation.rounds
+    if experiment.privacy.kind == "central" and (rules.min_reply_fraction < 1 or rules.min_replies > 1):
+        key = "min_reply_fraction" if rules.min_reply_fraction < 1 else "min_replies"
+        raise ExperimentError(
+            f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
+            "'central', whose epsilon holds where no client decides whether the update of another one counts"
+        )
+    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
+    given = disclosure is not None and disclosure.given_clusters
+    there = federation.min_clients or len(federation.clients)
+    n = experiment.data.clients
+    if experiment.privacy.secure_aggregation and given and there < n:
+        raise ExperimentError(
+            f"data.clients = {n}: expected the federation's file to name all of them and to wait for them "
+            f"(min_clients), found {there}, with privacy.secure_aggregation = true and algorithm.name = "
+            f"{experiment.algorithm.name!r}: whoever comes later would have to train before it has a cluster, and "
+            "would be in no sum"
         )
 
 

@@ -152,6 +152,11 @@ class SumRound:
         server.take_vector(client, words_of_tensor(read_array(payload, "vector"), server.word))
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether each sum that has the shares it needs has the vectors that it needs, too."""
+        return all(server.has_vectors for server in self.servers.values() if server.has_shares)
+
+    @property
     def refused(self) -> dict[int, list[int]]:
         """The clients that say that they cannot open the shares of another one, by this one."""
         found = {

@@ -233,6 +233,7 @@ def membership(experiment: Experiment) -> Membership:
             raise ExperimentError(
                 f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
             )
+    _check_dropout(experiment)
     _check_weights(experiment, member)
     return member
 
@@ -297,6 +298,17 @@ def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers:
                 f"events.change: expected client {client} to take the data of another client, found its own number; "
                 "name another one in takes_data_of"
             )
+
+
+def _check_dropout(experiment: Experiment) -> None:
+    """Refuse a drop-out of all clients of every cohort, after which no model would ever move."""
+    cohort = experiment.cohort
+    size = cohort_size(experiment.data.clients, cohort.fraction)
+    if cohort.sampling != "poisson" and dropouts(size, cohort.dropout) >= size:
+        raise ExperimentError(
+            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of a round would drop "
+            "out; lower it, or raise cohort.fraction"
+        )
 
 
 def _check_weights(experiment: Experiment, member: Membership) -> None:

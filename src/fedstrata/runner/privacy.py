@@ -241,6 +241,8 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
     clients = experiment.data.clients
     if least > clients:
         raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
+    if experiment.privacy.kind != "central":  # which counts the members of a cluster; else those who answer count
+        refuse_more_than_a_cohort("min_cluster", least, experiment)
     if least > 1 and disclosure is not None and disclosure.server_needs == "data":
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
@@ -250,6 +252,26 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with server.aggregation = 'krum', which hands on the update of "
             "a single client; use 'multi_krum', or another rule"
+        )
+
+
+def refuse_more_than_a_cohort(key: str, least: int, experiment: Experiment) -> None:
+    """Refuse a least number of clients that answer, if no round asks so many: no model would ever move.
+
+    Args:
+        key: The key of ``[privacy]`` that says so.
+        least: Its value.
+        experiment: The experiment.
+
+    Raises:
+        ExperimentError: When it is too large.
+    """
+    cohort = experiment.cohort
+    largest = cohort_size(experiment.data.clients, cohort.fraction)
+    if cohort.sampling != "poisson" and least > largest:
+        raise ExperimentError(
+            f"privacy.{key} = {least}: expected at most {largest}, the clients of a round with cohort.fraction = "
+            f"{cohort.fraction:g} of {experiment.data.clients}; lower it, or raise cohort.fraction"
         )
 
 

@@ -9,6 +9,7 @@ from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
 from fedstrata.privacy.coverage import UNDECLARED
 from fedstrata.privacy.secure_sum import SumTerms, require_sums_alone
+from fedstrata.runner.privacy import refuse_more_than_a_cohort
 
 _ON = "with privacy.secure_aggregation = true"
 
@@ -46,6 +47,7 @@ def sum_terms(experiment: Experiment, layout: Layout, disclosure: Disclosure | N
     for key, found in (("gap", probe.gap), ("matrices", probe.matrices), ("unstable_weights", probe.unstable_weights)):
         if found:
             raise ExperimentError(f"probe.{key}: expected none {_ON}, as it is of single updates; leave it out")
+    refuse_more_than_a_cohort("min_sum", table.min_sum, experiment)
     require_sums_alone(plan)
     _refuse_buffers(layout, plan)
     return SumTerms(
@@ -68,10 +70,11 @@ def _refuse_algorithm(experiment: Experiment, disclosure: Disclosure | None) -> 
             f"algorithm.name = {name!r}: expected one of {expected} {_ON}, as the server sees no "
             "single update, by which others decide about clusters; take one of them, or leave secure_aggregation out"
         )
-    if disclosure.given_clusters and experiment.events.join:
+    events = experiment.events
+    if disclosure.given_clusters and (events.join or events.change):
         raise ExperimentError(
-            f"events.join: expected none {_ON} and algorithm.name = {name!r}, as a newcomer trains before it has a "
-            "cluster, and would be in no sum"
+            f"events.{'join' if events.join else 'change'}: expected none {_ON} and algorithm.name = {name!r}, as a "
+            "client without a cluster would have to train before it has one, and would be in no sum"
         )
 
 
