@@ -78,8 +78,6 @@ def pickled() -> bytes:
 
 
 SPOILT: dict[str, tuple[Spoil, str]] = {
-    "nan": (lambda m: tensor(m, first(np.nan)), "expected finite numbers in linear1.weight, found others"),
-    "infinite": (lambda m: tensor(m, first(np.inf)), "expected finite numbers in linear1.weight, found others"),
     "shape": (lambda m: tensor(m, lambda w: w[:-1]), "expected linear1.weight to be torch.float32 (8, 64), found"),
     "type": (lambda m: tensor(m, lambda w: w.astype("float64")), "expected linear1.weight to be torch.float32"),
     "missing layer": (without, "expected the tensor linear2.bias, found none of that name"),

@@ -441,10 +441,17 @@ def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
     assert "1 answer was rejected" in (tmp_path / "attacked" / "report.html").read_text()
 
 
-def test_a_federation_whose_training_diverges_is_told_to_lower_the_step_size(here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper"])
+def test_training_that_diverges_leaves_what_a_simulation_leaves(here: Here, algorithm: str, tmp_path: Path) -> None:
+    """Also of a personal layer: one that is not finite is begun anew."""
     grid, members = here
-    with pytest.raises(EngineError, match=r"6 sent numbers that are not finite: training diverged; lower local\.lr"):
-        driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"}, local={"lr": 1e30, "batch": 8})
+    changes: dict[str, Any] = {"algorithm": {"name": algorithm}, "local": {"lr": 1e30, "batch": 8}}
+    finished = driven(grid, members, tmp_path / "real", **changes)
+    simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
+    assert records(tmp_path / "real") == records(tmp_path / "simulated")
+    assert models(tmp_path / "real") == models(tmp_path / "simulated")
+    assert finished.summary["diverged"] == simulated.summary["diverged"]
+    assert len(finished.summary["diverged"]["rounds"]) == KEYS["rounds"]
 
 
 def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
-from fedstrata.flower.replies import NotFiniteError, Reply, ReplyBounds, expected_reply, read_reply
+from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import WORK, Request, request_for, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.sum_messages import SUM
@@ -374,8 +374,6 @@ class FlowerClients:
         except InputError as error:
             traffic.absent.pop(client, None)
             traffic.rejected[client] = one_line(without_paths(str(error)))
-            if isinstance(error, NotFiniteError):
-                attempt.not_finite.add(client)
 
     def _merge(self, plan: Plan, replies: Mapping[int, Reply]) -> Report:
         """Note what the devices keep, and put the replies together, every row where the simulator has it."""
